@@ -1,0 +1,1 @@
+"""ropechat: chat with local language models and see every token's probability."""

@@ -1,0 +1,154 @@
+"""The compiled engine (rust/src/python/). Private: only `ropechat.engine` imports it.
+
+Errors are raised as the classes of `ropechat.errors`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+__version__: str
+
+def check(directory: str) -> dict[str, Any]:
+    """Validate config.json and every tensor's name, shape, type and extent without loading weights.
+
+    Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
+    """
+
+@final
+class CancelToken:
+    """A flag shared between threads. Set once; a new request takes a new token."""
+
+    def __new__(cls) -> CancelToken: ...
+    def cancel(self) -> None: ...
+    @property
+    def cancelled(self) -> bool: ...
+
+@final
+class Row:
+    """What one logit row says: the raw (temperature 1, unfiltered) distribution of the next token."""
+
+    @property
+    def logsumexp(self) -> float:
+        """log sum exp of the logits, accumulated in f64; a logit is its logprob plus this."""
+    @property
+    def entropy(self) -> float:
+        """Entropy over the full vocabulary, in nats."""
+    @property
+    def top_ids(self) -> list[int]:
+        """The k most probable ids, best first; ties by lower id."""
+    @property
+    def top_logprobs(self) -> list[float]:
+        """Their log probabilities, in nats."""
+    @property
+    def top_mass(self) -> float:
+        """Sum of their probabilities."""
+
+@final
+class Stage:
+    """The candidates that survive one stage of the sampler."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kept(self) -> int: ...
+    @property
+    def mass(self) -> float:
+        """Raw probability of the kept candidates."""
+    @property
+    def entropy(self) -> float:
+        """Entropy of the renormalized kept candidates, in nats."""
+
+@final
+class Event:
+    """What happened to one sequence in a step.
+
+    kind "prefill": `done` of `total` prompt tokens are in the cache.
+    kind "score":   a given token: `id` stands at `position`, scored under `row` (None at position 0).
+    kind "next":    the row after the last given token; `id` is None.
+    kind "token":   a generated token: `id` stands at `position`, drawn from `row`.
+    """
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def kind(self) -> Literal["prefill", "score", "next", "token"]: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def id(self) -> int | None: ...
+    @property
+    def logprob(self) -> float | None:
+        """Raw log probability of `id`, in nats."""
+    @property
+    def rank(self) -> int | None:
+        """1 + how many ids have a larger logit."""
+    @property
+    def row(self) -> Row | None: ...
+    @property
+    def stages(self) -> list[Stage]:
+        """Kind "token": the sampler's stages in order; empty for greedy."""
+    @property
+    def u(self) -> float | None:
+        """Kind "token": the uniform draw in [0, 1); None for greedy."""
+    @property
+    def finish_reason(self) -> Literal["stop", "length", "context"] | None:
+        """Kind "token": why this is the last one. "stop": an id of stop_ids; "length": max_tokens; "context": full."""
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+@final
+class Engine:
+    """A loaded model with its thread pool and KV cache. Thread-safe; computing releases the GIL."""
+
+    @staticmethod
+    def load(
+        directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
+    ) -> Engine:
+        """dtype: auto, f32, bf16 or f16. context: most tokens of a sequence (default: min(model, 8192))."""
+    @property
+    def facts(self) -> dict[str, Any]:
+        """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
+        num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
+        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes."""
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache allocated now."""
+    def generate(
+        self,
+        ids: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        seed: int,
+        stream: int = 0,
+        stop_ids: Sequence[int] = (),
+        readout_top_k: int = 0,
+    ) -> int:
+        """Add a sequence to be continued; returns its number. Nothing is computed yet.
+
+        The longest prefix that another sequence of this engine has in its cache is reused.
+        The draw at absolute position p is a function of (seed, stream, p) only.
+        """
+    def score(self, ids: Sequence[int], *, readout_top_k: int) -> int:
+        """Add a sequence whose every row is read out: "score" events for ids 0.. and one "next"."""
+    def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
+        """Advance these sequences by one forward pass (prefill chunks and single tokens together).
+
+        Sequences that are finished are skipped; an empty list means all are. Raises CancelledError, every
+        sequence then being as it was before the call.
+        """
+    def reused(self, sequence: int) -> int:
+        """How many tokens of the sequence's prompt came from another sequence's cache."""
+    def free(self, sequence: int) -> None:
+        """Forget a sequence. Its cached prefix may still serve later ones until memory is wanted."""
+    def logits(self, ids: Sequence[int], cancel: CancelToken) -> npt.NDArray[np.float32]:
+        """Raw logits at every position.  # float32 [len(ids), vocab_size]"""

@@ -1,0 +1,103 @@
+"""What can go wrong, as one tree. The command line turns any of these into one line on stderr and `exit_code`.
+
+RopechatError
+├── ModelNotFoundError        4   no such model here
+├── RefusedInputError         2   the input is at fault; nothing was lost
+│   ├── ModelFileError            a file is not what its format requires
+│   │   ├── TensorError           missing, misshapen or of an unusable type
+│   │   ├── ConfigError           config.json holds a value no model can have
+│   │   └── TokenizerError        tokenizer.json cannot be used
+│   ├── UnsupportedModelError     sound, but not computed here
+│   ├── UnsafePathError           a path points out of the model's folder
+│   ├── ChatTemplateError         the chat template fails or refuses
+│   ├── NonFiniteError            NaN or infinity in the logits
+│   ├── MemoryLimitError          would not fit
+│   ├── ContextFullError          more tokens than the context holds
+│   ├── RequestError              an argument out of range
+│   └── BatchInputError           a batch file cannot be read at all
+├── FileAccessError          74   the operating system refused
+├── CancelledError          130   stopped on request
+└── InternalError            70   a bug in ropechat
+"""
+
+
+class RopechatError(Exception):
+    """Base of every error that ropechat raises on purpose."""
+
+    exit_code = 2
+
+
+class RefusedInputError(RopechatError):
+    """The input is at fault: `<file>: <field>: <what it is>; <what is allowed>; <what to do>`."""
+
+
+class ModelNotFoundError(RopechatError):
+    """No model by that name is to be had."""
+
+    exit_code = 4
+
+
+class ModelFileError(RefusedInputError):
+    """A model file is not what its format requires."""
+
+
+class TensorError(ModelFileError):
+    """A tensor is missing, has another shape or an unusable type."""
+
+
+class ConfigError(ModelFileError):
+    """config.json holds a value that no model can have."""
+
+
+class TokenizerError(ModelFileError):
+    """tokenizer.json cannot be used, or a model without a tokenizer was given text."""
+
+
+class UnsupportedModelError(RefusedInputError):
+    """A model, key or value that is sound but that ropechat does not compute."""
+
+
+class UnsafePathError(RefusedInputError):
+    """A path inside a model points out of its folder, or is no regular file."""
+
+
+class ChatTemplateError(RefusedInputError):
+    """The chat template fails, or refuses these messages."""
+
+
+class NonFiniteError(RefusedInputError):
+    """NaN or infinity in the logits: the weights are damaged."""
+
+
+class MemoryLimitError(RefusedInputError):
+    """The model, its cache or a result would not fit in memory."""
+
+
+class ContextFullError(RefusedInputError):
+    """More tokens than the context holds."""
+
+
+class RequestError(RefusedInputError):
+    """An argument is out of range."""
+
+
+class BatchInputError(RefusedInputError):
+    """A batch file cannot be read at all (a bad line is a record in the output, not this)."""
+
+
+class FileAccessError(RopechatError):
+    """The operating system refused: permission, disk full, a file cut under us."""
+
+    exit_code = 74
+
+
+class CancelledError(RopechatError):
+    """Stopped on request; everything is as it was before the call."""
+
+    exit_code = 130
+
+
+class InternalError(RopechatError):
+    """A bug in ropechat."""
+
+    exit_code = 70
