@@ -15,6 +15,11 @@
 
 pub mod config;
 pub mod error;
+pub mod exp64;
+pub mod philox;
 pub mod quant;
+pub mod ranking;
+pub mod readout;
+pub mod sampler;
 
 pub use error::{Error, Result};
