@@ -9,13 +9,12 @@ use crate::forward::{Compute, Run, Workspace, forward, unembed};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
-use crate::parallel::Pool;
+use crate::parallel::{CancelToken, Pool};
 use crate::readout::{Readout, logprob_and_rank, read_out};
 use crate::rope::{Frequencies, Regime};
 use crate::sampler::{Draw, Sampler, Sampling};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Rows of one forward at most: a compromise between prefill speed and how soon a cancel is noticed.
 pub const ROWS_PER_STEP: usize = 128;
@@ -245,7 +244,7 @@ impl Engine {
     ///
     /// # Errors
     /// Cancelled, Memory, NonFinite, Request (no such sequence): every sequence is then as it was.
-    pub fn step(&mut self, numbers: &[u64], cancel: &AtomicBool) -> Result<Vec<(u64, Event)>> {
+    pub fn step(&mut self, numbers: &[u64], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
         if let Some(&number) = numbers.iter().find(|number| !self.sequences.contains_key(number)) {
             return Err(unknown(number));
         }
@@ -271,7 +270,7 @@ impl Engine {
         }
     }
 
-    fn advance(&mut self, taken: &mut [(u64, Sequence)], cancel: &AtomicBool) -> Result<Vec<(u64, Event)>> {
+    fn advance(&mut self, taken: &mut [(u64, Sequence)], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
         let due = self.plan(taken)?;
         let frequencies: Vec<_> = due.iter().map(|&(i, _)| self.frequencies(taken[i].1.regime)).collect();
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
@@ -349,7 +348,7 @@ impl Engine {
         &mut self,
         taken: &[(u64, Sequence)],
         due: &[(usize, usize)],
-        cancel: &AtomicBool,
+        cancel: &CancelToken,
     ) -> Result<Vec<Outcome>> {
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
         let mut wanted = Vec::new();
@@ -366,9 +365,7 @@ impl Engine {
         }
         let mut outcomes = Vec::with_capacity(wanted.len());
         for block in wanted.chunks(READOUT_ROWS) {
-            if cancel.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(Error::Cancelled);
-            }
+            cancel.check()?;
             let rows: Vec<usize> = block.iter().map(|&(row, ..)| row).collect();
             unembed(&self.model, &rows, &mut self.work, &mut self.logits, compute);
             self.samplers.resize_with(block.len().max(self.samplers.len()), Sampler::default);
@@ -399,7 +396,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::add`] and [`Engine::step`]; Memory for the result.
-    pub fn logits(&mut self, ids: &[u32], cancel: &AtomicBool) -> Result<Vec<f32>> {
+    pub fn logits(&mut self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
         self.validate(ids, &Goal::Score { readout_top_k: 0 })?;
         self.revive_pool();
         let mut cache = KvSequence::default();
@@ -409,7 +406,7 @@ impl Engine {
         result
     }
 
-    fn logits_into(&mut self, ids: &[u32], cache: &mut KvSequence, cancel: &AtomicBool) -> Result<Vec<f32>> {
+    fn logits_into(&mut self, ids: &[u32], cache: &mut KvSequence, cancel: &CancelToken) -> Result<Vec<f32>> {
         let vocab_size = self.model.config.vocab_size;
         let mut all = Vec::new();
         let bytes = ids.len() * vocab_size * 4;
@@ -468,7 +465,7 @@ impl Job<'_> {
         };
         let readout = read_out(logits, top_k, position)?;
         let draw = generation
-            .map(|g| self.sampler.sample(logits, &sequence.ids, position as u64 + 1, &g.sampling))
+            .map(|g| self.sampler.sample(logits, &sequence.ids, position as u64 + 1, &g.sampling, (top_k > 0).then_some(&readout)))
             .transpose()?;
         let id = draw.as_ref().map(|draw| draw.id).or_else(|| sequence.ids.get(position + 1).copied());
         let next = id.map(|id| {

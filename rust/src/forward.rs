@@ -10,14 +10,13 @@
 
 use crate::attention::attend;
 use crate::config::{Activation, Norm};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::Kernels;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Layer, Model};
-use crate::parallel::Pool;
+use crate::parallel::{CancelToken, Pool};
 use crate::rope::Frequencies;
 use crate::weight::{Activations, Epilogue, by_rows};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Consecutive tokens of one sequence.
 pub struct Run<'a> {
@@ -37,7 +36,7 @@ pub struct Compute<'a> {
     /// The threads.
     pub pool: &'a Pool,
     /// Read before every layer.
-    pub cancel: &'a AtomicBool,
+    pub cancel: &'a CancelToken,
 }
 
 /// Buffers of a forward, kept from step to step.
@@ -61,9 +60,7 @@ pub struct Workspace {
 pub fn forward(model: &Model, runs: &mut [Run<'_>], work: &mut Workspace, compute: Compute<'_>) -> Result<()> {
     embed(model, runs, work, compute);
     for (index, layer) in model.layers.iter().enumerate() {
-        if compute.cancel.load(Ordering::Relaxed) {
-            return Err(Error::Cancelled);
-        }
+        compute.cancel.check()?;
         attention(model, index, layer, runs, work, compute);
         mlp(model, layer, work, compute);
     }

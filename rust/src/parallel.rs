@@ -5,6 +5,7 @@
 //! spin (a wake through the kernel costs about as much as a small layer), and after [`SPINS`] idle turns they park, so
 //! an idle engine uses no CPU.
 
+use crate::error::{Error, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,6 +16,46 @@ use std::thread::JoinHandle;
 const SPINS: u32 = 20_000;
 /// Turns after which a waiting thread offers its core to others: a busy machine must not deadlock politely.
 const SPINS_BEFORE_YIELD: u32 = 4_000;
+
+/// A flag that ends a computation between two layers. Set once; a new request takes a new token.
+#[derive(Debug, Default)]
+pub struct CancelToken {
+    cancelled: AtomicBool,
+    /// Checks that pass before the token sets itself; 0 for a token that only others set.
+    fuse: AtomicUsize,
+}
+
+impl CancelToken {
+    /// A token that sets itself at its `n`-th check: how tests cancel at an exact place.
+    pub fn at_check(n: usize) -> Self {
+        Self { cancelled: AtomicBool::new(false), fuse: AtomicUsize::new(n) }
+    }
+
+    /// Asks the computation to end.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked to.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Called by the computation where it can end.
+    ///
+    /// # Errors
+    /// Cancelled.
+    pub fn check(&self) -> Result<()> {
+        let fuse = self.fuse.load(Ordering::Relaxed);
+        if fuse > 0 {
+            self.fuse.store(fuse - 1, Ordering::Relaxed);
+            if fuse == 1 {
+                self.cancel();
+            }
+        }
+        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+}
 
 /// A job for all threads: called once per thread with the thread's index.
 type Job<'a> = dyn Fn(usize) + Sync + 'a;

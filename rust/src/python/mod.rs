@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::family;
 use crate::kernel::Kernels;
 use crate::model::Model;
-use crate::parallel::Pool;
+use crate::parallel::{CancelToken, Pool};
 use crate::quant::DType;
 use crate::sampler::Sampling;
 use events::{PyEvent, PyRow, PyStage};
@@ -18,7 +18,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most tokens of a sequence unless the caller says otherwise: the KV cache grows to it, no more.
@@ -62,22 +61,22 @@ fn exception(py: Python<'_>, error: &Error) -> PyErr {
 
 /// A flag shared between threads.
 #[pyclass(frozen, name = "CancelToken", module = "ropechat._core")]
-struct PyCancelToken(Arc<AtomicBool>);
+struct PyCancelToken(Arc<CancelToken>);
 
 #[pymethods]
 impl PyCancelToken {
     #[new]
     fn new() -> Self {
-        Self(Arc::new(AtomicBool::new(false)))
+        Self(Arc::new(CancelToken::default()))
     }
 
     fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.cancel();
     }
 
     #[getter]
     fn cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_cancelled()
     }
 }
 
