@@ -13,8 +13,11 @@
 //! - L7 [`engine`]: sequences, steps, prefix reuse, cancel.
 //! - L8 `python`: the bindings, nothing else.
 
+pub mod checkpoint;
 pub mod config;
 pub mod error;
+pub mod family;
 pub mod quant;
+pub mod rope;
 
 pub use error::{Error, Result};
