@@ -1,6 +1,6 @@
 //! `check <model folder>`: reads and checks everything about a model but its numbers, and prints one line.
 //!
-//! Exit codes: 0 sound, 2 refused, 4 not to be had, 70 a bug, as every command of ropechat.
+//! Exit codes: 0 sound, 2 refused, 4 not to be had, 70 a bug, 74 I/O, as every command of ropechat.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,15 +9,10 @@ use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::{Error, Result, family};
 
 fn check(dir: &Path) -> Result<String> {
-    let card = family::read_model_card(dir)?;
     let checkpoint = Checkpoint::open(dir)?;
+    let card = family::model_card(&checkpoint)?;
     let unused = family::check_tensors(&checkpoint, &card.config)?;
-    for warning in card
-        .warnings
-        .iter()
-        .chain(checkpoint.warnings())
-        .chain(&unused)
-    {
+    for warning in card.warnings.iter().chain(checkpoint.warnings()).chain(&unused) {
         eprintln!("warning: {warning}");
     }
     let config = &card.config;
@@ -43,7 +38,8 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(match error {
-                Error::Io { .. } => 4,
+                Error::NotFound { .. } => 4,
+                Error::Io { .. } => 74,
                 Error::Internal(_) => 70,
                 _ => 2,
             })

@@ -16,48 +16,41 @@ use crate::config::{Rope, RopeScaling};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Regime(usize);
 
-/// The rotary embedding of one model.
+/// How fast the pairs of a head turn in one regime.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rotary {
-    rope: Rope,
+pub struct Frequencies {
+    /// Radians per position. // [rotary_dim / 2]
+    inv_freq: Vec<f64>,
+    /// What cos and sin are multiplied with.
+    attention_factor: f64,
 }
 
-impl Rotary {
-    /// From what the config says; its ranges were checked by `family/`.
-    pub fn new(rope: &Rope) -> Rotary {
-        Rotary { rope: rope.clone() }
-    }
-
+impl Rope {
     /// The regime of a sequence of `sequence_len` tokens (all that are known, not only those of this call).
     pub fn regime(&self, sequence_len: usize) -> Regime {
-        match self.rope.scaling {
-            RopeScaling::Dynamic {
-                original_max_position_embeddings: trained,
-                ..
-            } => Regime(sequence_len.max(trained)),
+        match self.scaling {
+            RopeScaling::Dynamic { original_max_position_embeddings: trained, .. } => {
+                Regime(sequence_len.max(trained))
+            }
             _ => Regime(0),
         }
     }
 
-    /// Inverse frequencies in radians per position. // [rotary_dim / 2]
-    pub fn frequencies(&self, regime: Regime) -> Vec<f64> {
-        let Rope {
-            theta,
-            rotary_dim,
-            ref scaling,
-            ..
-        } = self.rope;
+    /// The frequencies of a regime.
+    pub fn frequencies(&self, regime: Regime) -> Frequencies {
+        Frequencies { inv_freq: self.inverse_frequencies(regime), attention_factor: self.attention_factor() }
+    }
+
+    fn inverse_frequencies(&self, regime: Regime) -> Vec<f64> {
+        let Rope { theta, rotary_dim, ref scaling, .. } = *self;
         let plain = |theta| inverse_frequencies(theta, rotary_dim);
         match *scaling {
             RopeScaling::None => plain(theta).collect(),
             // Chen et al. 2023, position interpolation, <https://arxiv.org/abs/2306.15595>, equation 4.
-            RopeScaling::Linear { factor } => {
-                plain(theta).map(|frequency| frequency / factor).collect()
+            RopeScaling::Linear { factor } => plain(theta).map(|frequency| frequency / factor).collect(),
+            RopeScaling::Dynamic { factor, original_max_position_embeddings: trained } => {
+                plain(dynamic_theta(theta, factor, trained, regime.0, rotary_dim)).collect()
             }
-            RopeScaling::Dynamic {
-                factor,
-                original_max_position_embeddings: trained,
-            } => plain(dynamic_theta(theta, factor, trained, regime.0, rotary_dim)).collect(),
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
@@ -70,9 +63,7 @@ impl Rotary {
                     high_freq_factor,
                     trained: original_max_position_embeddings as f64,
                 };
-                plain(theta)
-                    .map(|frequency| ramp.scaled(frequency))
-                    .collect()
+                plain(theta).map(|frequency| ramp.scaled(frequency)).collect()
             }
             RopeScaling::Yarn {
                 factor,
@@ -83,19 +74,9 @@ impl Rotary {
                 ..
             } => {
                 let dimension = |rotations| {
-                    turning_dimension(
-                        rotations,
-                        theta,
-                        rotary_dim,
-                        original_max_position_embeddings as f64,
-                    )
+                    turning_dimension(rotations, theta, rotary_dim, original_max_position_embeddings as f64)
                 };
-                let ramp = yarn_ramp(
-                    dimension(beta_fast),
-                    dimension(beta_slow),
-                    rotary_dim,
-                    truncate,
-                );
+                let ramp = yarn_ramp(dimension(beta_fast), dimension(beta_slow), rotary_dim, truncate);
                 let blend = |(pair, frequency)| blended(frequency, factor, ramp_at(ramp, pair));
                 plain(theta).enumerate().map(blend).collect()
             }
@@ -103,32 +84,38 @@ impl Rotary {
     }
 
     /// What cos and sin are multiplied with: 1 for all types but yarn, which so sharpens the attention scores.
-    pub fn attention_factor(&self) -> f64 {
-        match self.rope.scaling {
-            RopeScaling::Yarn {
-                attention_factor, ..
-            } => attention_factor,
+    fn attention_factor(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         }
     }
+}
 
+impl Frequencies {
     /// Writes cos and sin of one position's angles, times the attention factor. // [rotary_dim / 2] each
     ///
-    /// `frequencies` are those of the sequence's regime. Computed when needed, row by row: a table for every position
-    /// of a long context would cost more than the angles do.
+    /// Computed when needed, row by row: a table for every position of a long context would cost more than the angles.
     ///
-    /// Panics when the three lengths differ.
-    pub fn angles(&self, frequencies: &[f64], position: usize, cos: &mut [f32], sin: &mut [f32]) {
-        assert!(
-            cos.len() == frequencies.len() && sin.len() == frequencies.len(),
-            "one cos and sin per frequency"
-        );
-        let attention_factor = self.attention_factor();
-        for ((frequency, cos), sin) in frequencies.iter().zip(cos).zip(sin) {
+    /// Panics when the lengths differ.
+    pub fn angles(&self, position: usize, cos: &mut [f32], sin: &mut [f32]) {
+        let pairs = self.inv_freq.len();
+        assert!(cos.len() == pairs && sin.len() == pairs, "one cos and sin per pair");
+        for ((frequency, cos), sin) in self.inv_freq.iter().zip(cos).zip(sin) {
             let (sine, cosine) = (position as f64 * frequency).sin_cos();
-            *cos = (cosine * attention_factor) as f32;
-            *sin = (sine * attention_factor) as f32;
+            *cos = (cosine * self.attention_factor) as f32;
+            *sin = (sine * self.attention_factor) as f32;
         }
+    }
+
+    /// Radians per position of each pair. // [rotary_dim / 2]
+    pub fn inv_freq(&self) -> &[f64] {
+        &self.inv_freq
+    }
+
+    /// What [`Frequencies::angles`] multiplies cos and sin with: 1, but for yarn, which so sharpens the attention.
+    pub fn attention_factor(&self) -> f64 {
+        self.attention_factor
     }
 }
 
@@ -159,9 +146,8 @@ struct Llama3Ramp {
 impl Llama3Ramp {
     fn scaled(&self, frequency: f64) -> f64 {
         let turns = self.trained * frequency / TAU; // full turns within the trained length
-        let kept = ((turns - self.low_freq_factor)
-            / (self.high_freq_factor - self.low_freq_factor))
-            .clamp(0.0, 1.0);
+        let kept =
+            ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0.0, 1.0);
         blended(frequency, self.factor, kept)
     }
 }
@@ -180,18 +166,10 @@ fn turning_dimension(rotations: f64, theta: f64, rotary_dim: usize, trained: f64
 
 /// Ends of the ramp in pairs: kept below the first, slowed above the second.
 fn yarn_ramp(fast: f64, slow: f64, rotary_dim: usize, truncate: bool) -> (f64, f64) {
-    let (first, last) = if truncate {
-        (fast.floor(), slow.ceil())
-    } else {
-        (fast, slow)
-    };
+    let (first, last) = if truncate { (fast.floor(), slow.ceil()) } else { (fast, slow) };
     let (first, last) = (first.max(0.0), last.min(rotary_dim as f64 - 1.0));
     // transformers' guard against a ramp of no width.
-    if first == last {
-        (first, last + 0.001)
-    } else {
-        (first, last)
-    }
+    if first == last { (first, last + 0.001) } else { (first, last) }
 }
 
 /// How much of pair `pair`'s frequency is kept.
@@ -201,44 +179,31 @@ fn ramp_at((first, last): (f64, f64), pair: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rotary, yarn_ramp};
+    use super::yarn_ramp;
     use crate::config::{Rope, RopeLayout, RopeScaling};
 
-    fn rotary(scaling: RopeScaling) -> Rotary {
-        Rotary::new(&Rope {
-            theta: 10_000.0,
-            rotary_dim: 8,
-            layout: RopeLayout::HalfSplit,
-            scaling,
-        })
+    fn rope(scaling: RopeScaling) -> Rope {
+        Rope { theta: 10_000.0, rotary_dim: 8, layout: RopeLayout::HalfSplit, scaling }
     }
 
     #[test]
     fn only_dynamic_has_more_than_one_regime() {
-        let constant = rotary(RopeScaling::Linear { factor: 2.0 });
+        let constant = rope(RopeScaling::Linear { factor: 2.0 });
         assert_eq!(constant.regime(1), constant.regime(1 << 40));
-        let dynamic = rotary(RopeScaling::Dynamic {
-            factor: 2.0,
-            original_max_position_embeddings: 64,
-        });
+        let dynamic = rope(RopeScaling::Dynamic { factor: 2.0, original_max_position_embeddings: 64 });
         assert_eq!(dynamic.regime(1), dynamic.regime(64));
         assert_ne!(dynamic.regime(64), dynamic.regime(65));
-        assert_eq!(
-            dynamic.frequencies(dynamic.regime(64)),
-            rotary(RopeScaling::None).frequencies(constant.regime(1))
-        );
-        assert!(
-            dynamic.frequencies(dynamic.regime(65))[3] < dynamic.frequencies(dynamic.regime(64))[3]
-        );
+        let slowest = |len| dynamic.frequencies(dynamic.regime(len)).inv_freq()[3];
+        assert_eq!(slowest(64), 10_000f64.powf(-0.75));
+        assert!(slowest(65) < slowest(64));
     }
 
     #[test]
     fn angles_are_rounded_once() {
-        let rotary = rotary(RopeScaling::None);
-        let frequencies = rotary.frequencies(rotary.regime(0));
+        let rope = rope(RopeScaling::None);
         let (mut cos, mut sin) = ([0.0; 4], [0.0; 4]);
-        rotary.angles(&frequencies, 1_000_003, &mut cos, &mut sin);
-        assert_eq!(cos[0], (1_000_003f64).cos() as f32);
+        rope.frequencies(rope.regime(0)).angles(1_000_003, &mut cos, &mut sin);
+        assert_eq!(cos[0], 1_000_003f64.cos() as f32);
         assert_eq!(sin[2], (1_000_003f64 * 10_000f64.powf(-0.5)).sin() as f32);
     }
 

@@ -33,22 +33,17 @@ pub(crate) struct OpenFile {
 }
 
 impl Folder {
-    /// Errors: `Io` when the folder is not there or is no folder.
+    /// Errors: `NotFound` when the folder is not there or is no folder, `Io` when it cannot be entered.
     pub fn open(dir: &Path) -> Result<Folder> {
         let real = dir.canonicalize().map_err(|error| io_error(dir, &error))?;
         if !real.is_dir() {
-            return Err(Error::Io {
+            return Err(Error::NotFound {
                 path: dir.to_owned(),
-                what: "this is no folder; a model folder holds config.json and *.safetensors"
-                    .to_owned(),
+                what: "this is no folder; a model folder holds config.json and *.safetensors".to_owned(),
             });
         }
         let blobs = cache_blobs(&real);
-        Ok(Folder {
-            given: dir.to_owned(),
-            real,
-            blobs,
-        })
+        Ok(Folder { given: dir.to_owned(), real, blobs })
     }
 
     /// The folder as the user wrote it.
@@ -68,19 +63,12 @@ impl Folder {
 
     /// Opens a regular file.
     ///
-    /// Errors: `Io` when it is missing or not readable; `UnsafePath` when it is no regular file, or a link that leads
+    /// Errors: `NotFound` when it is missing; `Io` when it is not readable; `UnsafePath` when it is no regular file, or a link that leads
     /// out of the folder (into the `blobs/` of a Hugging Face cache is allowed).
     pub fn open_file(&self, name: &str) -> Result<OpenFile> {
         let path = self.join(name);
-        let unsafe_path = |what: &str| Error::UnsafePath {
-            path: path.clone(),
-            what: what.to_owned(),
-        };
-        let real = self
-            .real
-            .join(name)
-            .canonicalize()
-            .map_err(|error| self.unresolved(name, &error))?;
+        let unsafe_path = |what: &str| Error::UnsafePath { path: path.clone(), what: what.to_owned() };
+        let real = self.real.join(name).canonicalize().map_err(|error| self.unresolved(name, &error))?;
         let inside = |root: &Path| real.starts_with(root);
         if !inside(&self.real) && !self.blobs.as_deref().is_some_and(inside) {
             return Err(unsafe_path(
@@ -96,11 +84,7 @@ impl Folder {
                 replace it by the model's file",
             ));
         }
-        Ok(OpenFile {
-            path,
-            file,
-            len: metadata.len(),
-        })
+        Ok(OpenFile { path, file, len: metadata.len() })
     }
 
     /// Reads a whole text file, without its byte order mark.
@@ -108,11 +92,8 @@ impl Folder {
     /// Errors: those of [`Folder::open_file`]; `Format` when it is longer than `limit` bytes or not UTF-8.
     pub fn read_text(&self, name: &str, limit: u64) -> Result<String> {
         let opened = self.open_file(name)?;
-        let format = |what: String| Error::Format {
-            path: opened.path.clone(),
-            field: "text".to_owned(),
-            what,
-        };
+        let format =
+            |what: String| Error::Format { path: opened.path.clone(), field: "text".to_owned(), what };
         let mut bytes = Vec::new();
         (&opened.file)
             .take(limit + 1)
@@ -130,18 +111,12 @@ impl Folder {
                 error.utf8_error().valid_up_to()
             ))
         })?;
-        Ok(text
-            .strip_prefix('\u{feff}')
-            .map(str::to_owned)
-            .unwrap_or(text))
+        Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
     }
 
     /// Names of the folder's files that pass `wanted`, sorted; at most ten.
     pub fn names_like(&self, wanted: fn(&str) -> bool) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.real)
-            .into_iter()
-            .flatten()
-            .flatten();
+        let entries = std::fs::read_dir(&self.real).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| wanted(name)).take(10).collect();
         names.sort_unstable();
@@ -150,11 +125,7 @@ impl Folder {
 
     fn unresolved(&self, name: &str, error: &io::Error) -> Error {
         let path = self.join(name);
-        let is_link = self
-            .real
-            .join(name)
-            .symlink_metadata()
-            .is_ok_and(|metadata| metadata.is_symlink());
+        let is_link = self.real.join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
         if is_link {
             let what = format!(
                 "this is a link that leads nowhere ({error}); the file itself is expected; \
@@ -182,10 +153,8 @@ pub(crate) fn plain_name(name: &str) -> Result<(), &'static str> {
 
 /// `<cache>/models--x/blobs` when the folder lies in `<cache>/models--x/snapshots/<revision>`.
 fn cache_blobs(real: &Path) -> Option<PathBuf> {
-    let snapshots = real
-        .ancestors()
-        .skip(1)
-        .find(|folder| folder.file_name().is_some_and(|name| name == "snapshots"))?;
+    let snapshots =
+        real.ancestors().skip(1).find(|folder| folder.file_name().is_some_and(|name| name == "snapshots"))?;
     let blobs = snapshots.parent()?.join("blobs");
     // A `blobs` that is itself a link could point at the root: then everything would lie "inside".
     (blobs.canonicalize().ok()? == blobs).then_some(blobs)
@@ -195,15 +164,8 @@ fn cache_blobs(real: &Path) -> Option<PathBuf> {
 #[cfg(unix)]
 fn open_without_waiting(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    const O_NONBLOCK: i32 = if cfg!(any(target_os = "linux", target_os = "android")) {
-        0o4000
-    } else {
-        0x4
-    };
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(O_NONBLOCK)
-        .open(path)
+    const O_NONBLOCK: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 0o4000 } else { 0x4 };
+    OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)
 }
 
 #[cfg(not(unix))]
@@ -211,19 +173,18 @@ fn open_without_waiting(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).open(path)
 }
 
+/// What an operating system's error means for a model.
 pub(crate) fn io_error(path: &Path, error: &io::Error) -> Error {
-    let what = match error.kind() {
+    let (path, what) = (path.to_owned(), error.to_string());
+    match error.kind() {
         io::ErrorKind::NotFound => {
-            "there is no such file or folder; check the name, or download the model".to_owned()
+            let what = "there is no such file or folder; check the name, or download the model".to_owned();
+            Error::NotFound { path, what }
         }
         io::ErrorKind::PermissionDenied => {
-            "reading is not permitted; change the file's permissions".to_owned()
+            Error::Io { path, what: format!("{what}; reading must be permitted; change the permissions") }
         }
-        _ => error.to_string(),
-    };
-    Error::Io {
-        path: path.to_owned(),
-        what,
+        _ => Error::Io { path, what },
     }
 }
 
@@ -233,25 +194,12 @@ mod tests {
 
     #[test]
     fn only_plain_names() {
-        for name in [
-            "model-00001-of-00002.safetensors",
-            "modèle.safetensors",
-            "..x",
-        ] {
+        for name in ["model-00001-of-00002.safetensors", "modèle.safetensors", "..x"] {
             assert_eq!(plain_name(name), Ok(()), "{name}");
         }
-        for name in [
-            "",
-            ".",
-            "..",
-            "../x",
-            "/etc/passwd",
-            "a\\b",
-            "C:x",
-            "a\0b",
-            "\u{1b}]0;x\u{7}",
-            &"x".repeat(256),
-        ] {
+        for name in
+            ["", ".", "..", "../x", "/etc/passwd", "a\\b", "C:x", "a\0b", "\u{1b}]0;x\u{7}", &"x".repeat(256)]
+        {
             assert!(plain_name(name).is_err(), "{name:?}");
         }
     }

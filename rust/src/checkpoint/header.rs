@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess,
-    Visitor,
+    Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
 use super::safetensors::Malformed;
@@ -58,17 +57,15 @@ pub(super) fn read(text: &str) -> Result<BTreeMap<String, RawTensor>, Malformed>
     let at = RefCell::new(String::from("header"));
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let tensors = Header(&at).deserialize(&mut deserializer);
-    tensors
-        .and_then(|tensors| deserializer.end().map(|()| tensors))
-        .map_err(|error| {
-            Malformed::at(
-                &at.borrow(),
-                format!(
-                    "{}; a safetensors header is expected; download the file again",
-                    shown(&error.to_string())
-                ),
-            )
-        })
+    tensors.and_then(|tensors| deserializer.end().map(|()| tensors)).map_err(|error| {
+        Malformed::at(
+            &at.borrow(),
+            format!(
+                "{}; a safetensors header is expected; download the file again",
+                shown(&error.to_string())
+            ),
+        )
+    })
 }
 
 /// The whole header; remembers the name it is at, for messages.
@@ -197,9 +194,7 @@ impl<'de> Visitor<'de> for ShapeVisitor {
         let mut shape = Vec::new();
         while let Some(dimension) = sequence.next_element()? {
             if shape.len() == MAX_DIMENSIONS {
-                return Err(A::Error::custom(format!(
-                    "more than {MAX_DIMENSIONS} dimensions"
-                )));
+                return Err(A::Error::custom(format!("more than {MAX_DIMENSIONS} dimensions")));
             }
             shape.push(dimension);
         }

@@ -66,14 +66,9 @@ impl Index {
             check_shard_name(folder, tensor, shard)?;
             map.insert(tensor.clone(), shard.clone());
         }
-        let total_size = root
-            .get("metadata")
-            .and_then(|metadata| metadata.get("total_size"))
-            .and_then(Value::as_u64);
-        Ok(Index {
-            weight_map: map,
-            total_size,
-        })
+        let total_size =
+            root.get("metadata").and_then(|metadata| metadata.get("total_size")).and_then(Value::as_u64);
+        Ok(Index { weight_map: map, total_size })
     }
 
     /// Every shard once, in order.

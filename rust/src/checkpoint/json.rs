@@ -22,24 +22,14 @@ pub(crate) fn parse(text: &str) -> Result<Value, BadJson> {
     let path = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let tree = Tree(&path).deserialize(&mut deserializer);
-    tree.and_then(|value| deserializer.end().map(|()| value))
-        .map_err(|error| {
-            let keys = path.borrow();
-            let field = keys
-                .iter()
-                .take(3)
-                .map(|key| shown(key))
-                .collect::<Vec<_>>()
-                .join(".");
-            BadJson {
-                field: if field.is_empty() {
-                    "JSON".to_owned()
-                } else {
-                    field
-                },
-                what: shown(&error.to_string()),
-            }
-        })
+    tree.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| {
+        let keys = path.borrow();
+        let field = keys.iter().take(3).map(|key| shown(key)).collect::<Vec<_>>().join(".");
+        BadJson {
+            field: if field.is_empty() { "JSON".to_owned() } else { field },
+            what: shown(&error.to_string()),
+        }
+    })
 }
 
 /// What a JSON value is, in words, for messages: `the text "16"`, `16.5`, `a list`.
@@ -116,9 +106,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
             // Left on the stack when the value fails: that is how an error finds its key.
             self.0.borrow_mut().push(key.clone());
             if map.contains_key(&key) {
-                return Err(A::Error::custom(
-                    "the key is there twice; every key may appear once",
-                ));
+                return Err(A::Error::custom("the key is there twice; every key may appear once"));
             }
             let value = entries.next_value_seed(self)?;
             self.0.borrow_mut().pop();
@@ -139,10 +127,7 @@ mod tests {
     #[test]
     fn names_the_key_of_a_fault() {
         assert_eq!(field(r#"{"a": 1, "a": 2}"#), "a");
-        assert_eq!(
-            field(r#"{"rope_scaling": {"factor": NaN}}"#),
-            "rope_scaling.factor"
-        );
+        assert_eq!(field(r#"{"rope_scaling": {"factor": NaN}}"#), "rope_scaling.factor");
         assert_eq!(field(r#"{"rope_theta": 1e400}"#), "rope_theta");
         assert_eq!(field("{}x"), "JSON");
         assert_eq!(field(""), "JSON");
@@ -157,9 +142,6 @@ mod tests {
     #[test]
     fn keeps_values() {
         let text = r#"{"a":[1,-2,2.5,null,true,"x"],"b":{}}"#;
-        assert_eq!(
-            parse(text).unwrap(),
-            serde_json::from_str::<serde_json::Value>(text).unwrap()
-        );
+        assert_eq!(parse(text).unwrap(), serde_json::from_str::<serde_json::Value>(text).unwrap());
     }
 }

@@ -30,6 +30,7 @@ const SINGLE: &str = "model.safetensors";
 /// A model's weight files, mapped and checked.
 #[derive(Debug)]
 pub struct Checkpoint {
+    folder: Folder,
     shards: Vec<Shard>,
     /// Tensor name to its shard and entry.
     tensors: BTreeMap<String, (usize, Entry)>,
@@ -62,12 +63,12 @@ pub struct TensorView<'a> {
 impl Checkpoint {
     /// Opens a model folder: `model.safetensors`, or `model.safetensors.index.json` and the shards that it names.
     ///
-    /// Errors: `Io` (missing, not readable), `UnsafePath` (a link out of the folder, a pipe, a device), `Format` (a
+    /// Errors: `NotFound`, `Io` (not readable), `UnsafePath` (a link out of the folder, a pipe, a device), `Format` (a
     /// malformed or truncated file), `Tensor` (the index and the shards disagree), `Unsupported` (only pickles there).
     pub fn open(dir: &Path) -> Result<Checkpoint> {
         let folder = Folder::open(dir)?;
         if folder.has(SINGLE) {
-            let mut checkpoint = Checkpoint::empty(folder.join(SINGLE));
+            let mut checkpoint = Checkpoint::empty(&folder, SINGLE);
             checkpoint.add_shard(&folder, SINGLE)?;
             return Ok(checkpoint);
         }
@@ -75,7 +76,7 @@ impl Checkpoint {
             return Err(no_weights(&folder));
         }
         let index = Index::read(&folder)?;
-        let mut checkpoint = Checkpoint::empty(folder.join(INDEX));
+        let mut checkpoint = Checkpoint::empty(&folder, INDEX);
         for shard in index.shards() {
             checkpoint.add_shard(&folder, shard)?;
         }
@@ -88,13 +89,7 @@ impl Checkpoint {
         let (name, (shard, entry)) = self.tensors.get_key_value(name)?;
         let dtype = entry.usable_dtype()?;
         let Shard { path, map } = &self.shards[*shard];
-        Some(TensorView {
-            name,
-            dtype,
-            shape: &entry.shape,
-            bytes: &map[entry.begin..entry.end],
-            path,
-        })
+        Some(TensorView { name, dtype, shape: &entry.shape, bytes: &map[entry.begin..entry.end], path })
     }
 
     /// A tensor that the model cannot do without.
@@ -110,10 +105,7 @@ impl Checkpoint {
     pub fn require_any(&self, names: &[&str], shape: &[usize]) -> Result<TensorView<'_>> {
         let Some(&name) = names.iter().find(|name| self.contains(name)) else {
             let (first, others) = names.split_first().unwrap_or((&"", &[]));
-            let others: String = others
-                .iter()
-                .map(|other| format!(" (nor is {other})"))
-                .collect();
+            let others: String = others.iter().map(|other| format!(" (nor is {other})")).collect();
             return Err(self.tensor_error(
                 first,
                 format!(
@@ -134,8 +126,7 @@ impl Checkpoint {
                 ),
             });
         }
-        self.tensor(name)
-            .ok_or_else(|| unusable(path, name, entry.dtype))
+        self.tensor(name).ok_or_else(|| unusable(path, name, entry.dtype))
     }
 
     /// Is there a tensor of that name, of whatever type?
@@ -153,16 +144,27 @@ impl Checkpoint {
         &self.listing
     }
 
+    /// The model folder, for the metadata in it.
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Numbers in all tensors together, as model cards count them.
+    pub fn num_parameters(&self) -> usize {
+        self.tensors.values().map(|(_, entry)| entry.shape.iter().product::<usize>()).sum()
+    }
+
     /// What is odd but harmless, one line each, in the form of the errors.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    fn empty(listing: PathBuf) -> Checkpoint {
+    fn empty(folder: &Folder, listing: &str) -> Checkpoint {
         Checkpoint {
+            folder: folder.clone(),
             shards: Vec::new(),
             tensors: BTreeMap::new(),
-            listing,
+            listing: folder.join(listing),
             warnings: Vec::new(),
         }
     }
@@ -195,13 +197,9 @@ impl Checkpoint {
     /// Does the index say what the shards hold?
     fn compare(&mut self, folder: &Folder, index: &Index) -> Result<()> {
         for (name, shard) in &index.weight_map {
-            let found = self
-                .tensors
-                .get(name)
-                .map(|(place, _)| &self.shards[*place].path);
+            let found = self.tensors.get(name).map(|(place, _)| &self.shards[*place].path);
             if found != Some(&folder.join(shard)) {
-                let found =
-                    found.map_or_else(|| "no shard".to_owned(), |path| path.display().to_string());
+                let found = found.map_or_else(|| "no shard".to_owned(), |path| path.display().to_string());
                 return Err(self.tensor_error(
                     &shown(name),
                     format!(
@@ -211,35 +209,22 @@ impl Checkpoint {
                 ));
             }
         }
-        let unlisted = self
-            .names()
-            .find(|name| !index.weight_map.contains_key(*name))
-            .map(shown);
+        let unlisted = self.names().find(|name| !index.weight_map.contains_key(*name)).map(shown);
         let listing = self.listing.display();
         if let Some(name) = unlisted {
-            self.warnings.push(format!(
-                "{listing}: {name}: a shard holds it and weight_map does not list it"
-            ));
+            self.warnings
+                .push(format!("{listing}: {name}: a shard holds it and weight_map does not list it"));
         }
-        let bytes: u64 = self
-            .tensors
-            .values()
-            .map(|(_, entry)| (entry.end - entry.begin) as u64)
-            .sum();
+        let bytes: u64 = self.tensors.values().map(|(_, entry)| (entry.end - entry.begin) as u64).sum();
         if let Some(total_size) = index.total_size.filter(|&total_size| total_size != bytes) {
             let what = format!("it is {total_size}, and the tensors take {bytes} bytes");
-            self.warnings
-                .push(format!("{listing}: metadata.total_size: {what}"));
+            self.warnings.push(format!("{listing}: metadata.total_size: {what}"));
         }
         Ok(())
     }
 
     fn tensor_error(&self, name: &str, what: String) -> Error {
-        Error::Tensor {
-            path: self.listing.clone(),
-            name: name.to_owned(),
-            what,
-        }
+        Error::Tensor { path: self.listing.clone(), name: name.to_owned(), what }
     }
 }
 
@@ -258,10 +243,7 @@ impl Shard {
         // program turns into an exit, and changed bytes are only ever read as numbers.
         let map = unsafe { MmapOptions::new().len(len).map(&opened.file) }
             .map_err(|error| folder::io_error(&opened.path, &error))?;
-        Ok(Shard {
-            path: opened.path,
-            map,
-        })
+        Ok(Shard { path: opened.path, map })
     }
 }
 
@@ -269,14 +251,9 @@ impl Shard {
 fn unusable(path: &Path, name: &str, dtype: &str) -> Error {
     let (path, name) = (path.to_owned(), name.to_owned());
     if dtype.starts_with('F') || dtype.starts_with('C') {
-        let what = format!(
-            "it is stored as {dtype}; F32, F16 and BF16 are supported; use a copy in one of these"
-        );
-        return Error::Unsupported {
-            path,
-            key: name,
-            what,
-        };
+        let what =
+            format!("it is stored as {dtype}; F32, F16 and BF16 are supported; use a copy in one of these");
+        return Error::Unsupported { path, key: name, what };
     }
     Error::Tensor {
         path,
@@ -290,27 +267,16 @@ fn unusable(path: &Path, name: &str, dtype: &str) -> Error {
 
 /// No weights that can be read: a pickle gets the recipe, everything else the list of what is expected.
 fn no_weights(folder: &Folder) -> Error {
-    let is_pickle = |name: &str| {
-        [".bin", ".pt", ".pth", ".ckpt", ".pkl"]
-            .iter()
-            .any(|end| name.ends_with(end))
-    };
+    let is_pickle =
+        |name: &str| [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|end| name.ends_with(end));
     if let Some(name) = folder.names_like(is_pickle).first() {
         let what = format!("{PICKLE}; look for a safetensors version of the model first");
-        return Error::Unsupported {
-            path: folder.path().to_owned(),
-            key: shown(name),
-            what,
-        };
+        return Error::Unsupported { path: folder.path().to_owned(), key: shown(name), what };
     }
     let others: Vec<String> =
         folder.names_like(|name| name.ends_with(".safetensors") || name.ends_with(".gguf"));
-    let found = if others.is_empty() {
-        "no weights".to_owned()
-    } else {
-        shown(&others.join(", "))
-    };
-    Error::Io {
+    let found = if others.is_empty() { "no weights".to_owned() } else { shown(&others.join(", ")) };
+    Error::NotFound {
         path: folder.path().to_owned(),
         what: format!(
             "the folder holds {found}; {SINGLE}, or {INDEX} with its shards, is expected; \

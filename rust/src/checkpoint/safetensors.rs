@@ -28,10 +28,7 @@ pub struct Malformed {
 impl Malformed {
     /// `field` is escaped here; foreign text in `what` must have been.
     pub(super) fn at(field: &str, what: String) -> Malformed {
-        Malformed {
-            field: shown(field),
-            what,
-        }
+        Malformed { field: shown(field), what }
     }
 }
 
@@ -68,17 +65,12 @@ pub fn parse(file: &[u8]) -> Result<BTreeMap<String, Entry>, Malformed> {
     let (text, data_begin) = header_text(file)?;
     let raw = header::read(text)?;
     check_layout(&raw, file.len(), data_begin)?;
-    raw.into_iter()
-        .map(|(name, tensor)| Ok((name.clone(), tensor.at(&name, data_begin)?)))
-        .collect()
+    raw.into_iter().map(|(name, tensor)| Ok((name.clone(), tensor.at(&name, data_begin)?))).collect()
 }
 
 /// The header's text and the offset where data begins.
 fn header_text(file: &[u8]) -> Result<(&str, usize), Malformed> {
-    let Some(length) = file
-        .first_chunk::<8>()
-        .map(|bytes| u64::from_le_bytes(*bytes))
-    else {
+    let Some(length) = file.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
         return Err(Malformed::at(
             "header",
             format!(
@@ -132,9 +124,7 @@ fn not_safetensors(file: &[u8]) -> Option<Malformed> {
         _ if file.starts_with(b"version https://git-lfs") => {
             "a Git LFS pointer, not the weights; run 'git lfs pull' in the model folder, or download the file"
         }
-        [b'<', ..] => {
-            "a web page (probably an error page), not the weights; download the file again"
-        }
+        [b'<', ..] => "a web page (probably an error page), not the weights; download the file again",
         _ => return None,
     };
     Some(Malformed::at("header", format!("this is {kind}")))
@@ -148,22 +138,14 @@ pub(crate) const PICKLE: &str = "this is a pickle (or a zip of one), which can r
 impl RawTensor {
     /// Bytes that type and shape ask for; None when that overflows or is no whole number of bytes.
     fn size(&self) -> Option<u64> {
-        let values = self
-            .shape
-            .0
-            .iter()
-            .try_fold(1u64, |product, &dimension| product.checked_mul(dimension))?;
+        let values =
+            self.shape.0.iter().try_fold(1u64, |product, &dimension| product.checked_mul(dimension))?;
         let bits = values.checked_mul(self.bits)?;
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
     fn at(self, name: &str, data_begin: usize) -> Result<Entry, Malformed> {
-        let too_big = |_| {
-            Malformed::at(
-                name,
-                "a size does not fit this machine's addresses".to_owned(),
-            )
-        };
+        let too_big = |_| Malformed::at(name, "a size does not fit this machine's addresses".to_owned());
         let shape = self
             .shape
             .0
@@ -171,8 +153,7 @@ impl RawTensor {
             .map(|&size| usize::try_from(size))
             .collect::<Result<_, _>>()
             .map_err(too_big)?;
-        let place =
-            |offset: u64| usize::try_from(offset).map(|offset| data_begin.saturating_add(offset));
+        let place = |offset: u64| usize::try_from(offset).map(|offset| data_begin.saturating_add(offset));
         Ok(Entry {
             dtype: self.dtype,
             shape,

@@ -48,15 +48,9 @@ pub(super) fn read(
     let values = read_object(folder, FILE)?;
     let metadata = Metadata::new(&path, &values, warnings);
     Ok(GenerationConfig {
-        bos_token_id: metadata
-            .token_ids("bos_token_id", vocab_size)?
-            .first()
-            .copied(),
+        bos_token_id: metadata.token_ids("bos_token_id", vocab_size)?.first().copied(),
         eos_token_id: metadata.token_ids("eos_token_id", vocab_size)?,
-        do_sample: metadata
-            .has("do_sample")
-            .then(|| metadata.flag_or("do_sample", false))
-            .transpose()?,
+        do_sample: metadata.has("do_sample").then(|| metadata.flag_or("do_sample", false)).transpose()?,
         temperature: metadata.number_if_any("temperature", 0.0..=100.0)?,
         top_k: metadata.integer_if_any("top_k", 0..=1 << 26)?,
         top_p: metadata.number_if_any("top_p", 0.0..=1.0)?,

@@ -131,9 +131,9 @@ fn is_inert(key: &str, value: &Value) -> bool {
         // No experts.
         "num_experts" | "num_local_experts" => value.as_u64() == Some(0),
         "pruned_heads" => value.as_object().is_some_and(|heads| heads.is_empty()),
-        "layer_types" => value
-            .as_array()
-            .is_some_and(|types| types.iter().all(|kind| kind == "full_attention")),
+        "layer_types" => {
+            value.as_array().is_some_and(|types| types.iter().all(|kind| kind == "full_attention"))
+        }
         _ => false,
     }
 }

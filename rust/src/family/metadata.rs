@@ -33,13 +33,7 @@ impl<'a> Metadata<'a> {
         values: &'a Map<String, Value>,
         warnings: &'a RefCell<Vec<String>>,
     ) -> Metadata<'a> {
-        Metadata {
-            path,
-            prefix: String::new(),
-            values,
-            read: RefCell::default(),
-            warnings,
-        }
+        Metadata { path, prefix: String::new(), values, read: RefCell::default(), warnings }
     }
 
     /// The value of a key, if it is there and not null. Marks the key as understood.
@@ -59,10 +53,8 @@ impl<'a> Metadata<'a> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        let number = value
-            .as_u64()
-            .filter(|number| range.contains(number))
-            .and_then(|n| usize::try_from(n).ok());
+        let number =
+            value.as_u64().filter(|number| range.contains(number)).and_then(|n| usize::try_from(n).ok());
         number.map(Some).ok_or_else(|| {
             self.bad(
                 key,
@@ -78,13 +70,8 @@ impl<'a> Metadata<'a> {
 
     /// A whole number in a range that the file must state.
     pub fn integer(&self, key: &str, range: RangeInclusive<u64>) -> Result<usize> {
-        let allowed = format!(
-            "a whole number from {} to {} is needed",
-            range.start(),
-            range.end()
-        );
-        self.integer_if_any(key, range)?
-            .ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
+        let allowed = format!("a whole number from {} to {} is needed", range.start(), range.end());
+        self.integer_if_any(key, range)?.ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
     }
 
     /// A finite number in a range, or None when absent.
@@ -93,42 +80,30 @@ impl<'a> Metadata<'a> {
             return Ok(None);
         };
         // A range check refuses NaN as well; JSON has neither NaN nor infinity.
-        value
-            .as_f64()
-            .filter(|number| range.contains(number))
-            .map(Some)
-            .ok_or_else(|| {
-                self.bad(
-                    key,
-                    &format!(
-                        "{}; a number from {:e} to {:e} is allowed",
-                        describe(value),
-                        range.start(),
-                        range.end()
-                    ),
-                )
-            })
+        value.as_f64().filter(|number| range.contains(number)).map(Some).ok_or_else(|| {
+            self.bad(
+                key,
+                &format!(
+                    "{}; a number from {:e} to {:e} is allowed",
+                    describe(value),
+                    range.start(),
+                    range.end()
+                ),
+            )
+        })
     }
 
     /// A finite number in a range that the file must state.
     pub fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
-        let allowed = format!(
-            "a number from {:e} to {:e} is needed",
-            range.start(),
-            range.end()
-        );
-        self.number_if_any(key, range)?
-            .ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
+        let allowed = format!("a number from {:e} to {:e} is needed", range.start(), range.end());
+        self.number_if_any(key, range)?.ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
     }
 
     /// A finite number in a range; when absent, the family's documented default (a `null` is noted).
     pub fn number_or(&self, key: &str, range: RangeInclusive<f64>, default: f64) -> Result<f64> {
         let number = self.number_if_any(key, range)?;
         if number.is_none() && self.has(key) {
-            self.warn(
-                key,
-                &format!("it is null; {default} is used, the family's default"),
-            );
+            self.warn(key, &format!("it is null; {default} is used, the family's default"));
         }
         Ok(number.unwrap_or(default))
     }
@@ -138,10 +113,7 @@ impl<'a> Metadata<'a> {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(self.bad(
-                key,
-                &format!("{}; true or false is allowed", describe(other)),
-            )),
+            Some(other) => Err(self.bad(key, &format!("{}; true or false is allowed", describe(other)))),
         }
     }
 
@@ -164,9 +136,7 @@ impl<'a> Metadata<'a> {
                 read: RefCell::default(),
                 ..*self
             })),
-            Some(other) => {
-                Err(self.bad(key, &format!("{}; an object is allowed", describe(other))))
-            }
+            Some(other) => Err(self.bad(key, &format!("{}; an object is allowed", describe(other)))),
         }
     }
 
@@ -180,16 +150,11 @@ impl<'a> Metadata<'a> {
             one => std::slice::from_ref(one),
         };
         if list.is_empty() {
-            self.warn(
-                key,
-                "it is an empty list; generation ends only at its limit",
-            );
+            self.warn(key, "it is an empty list; generation ends only at its limit");
         }
         let id = |value: &Value| {
-            let id = value
-                .as_u64()
-                .filter(|&id| id < vocab_size as u64)
-                .and_then(|id| u32::try_from(id).ok());
+            let id =
+                value.as_u64().filter(|&id| id < vocab_size as u64).and_then(|id| u32::try_from(id).ok());
             id.ok_or_else(|| {
                 self.bad(
                     key,
@@ -206,29 +171,17 @@ impl<'a> Metadata<'a> {
 
     /// Notes something odd that does no harm.
     pub fn warn(&self, key: &str, what: &str) {
-        self.warnings.borrow_mut().push(format!(
-            "{}: {}{key}: {what}",
-            self.path.display(),
-            self.prefix
-        ));
+        self.warnings.borrow_mut().push(format!("{}: {}{key}: {what}", self.path.display(), self.prefix));
     }
 
     /// A value that no model can have. `what` is `<what it is>; <what is allowed>`.
     pub fn bad(&self, key: &str, what: &str) -> Error {
-        Error::Config {
-            path: self.path.to_owned(),
-            key: self.full(key),
-            what: format!("{what}; {ADVICE}"),
-        }
+        Error::Config { path: self.path.to_owned(), key: self.full(key), what: format!("{what}; {ADVICE}") }
     }
 
     /// A sound value that the engine does not compute. `what` is `<what it is>; <what is supported>`.
     pub fn unsupported(&self, key: &str, what: &str) -> Error {
-        Error::Unsupported {
-            path: self.path.to_owned(),
-            key: self.full(key),
-            what: what.to_owned(),
-        }
+        Error::Unsupported { path: self.path.to_owned(), key: self.full(key), what: what.to_owned() }
     }
 
     /// Keys of the file that no one has read and that are not null.

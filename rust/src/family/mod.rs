@@ -11,7 +11,6 @@ mod rope;
 mod tensors;
 
 use std::cell::RefCell;
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -20,7 +19,7 @@ use metadata::Metadata;
 pub use tensors::{EMBEDDING, LM_HEAD, check_tensors, embedding_names, required_tensors};
 
 use crate::checkpoint::json::{self, describe};
-use crate::checkpoint::{Folder, shown};
+use crate::checkpoint::{Checkpoint, Folder, shown};
 use crate::config::{Activation, Bias, Config};
 use crate::error::{Error, Result};
 use crate::quant::DType;
@@ -57,33 +56,29 @@ pub struct ModelCard {
 /// Reads config.json and generation_config.json of a model folder.
 ///
 /// Errors: `Config` for values that no model can have, `Unsupported` for models and keys that the engine does not
-/// compute, `Io` and `UnsafePath` for files that cannot or may not be read. Each names the file and the key.
-pub fn read_model_card(dir: &Path) -> Result<ModelCard> {
-    let folder = Folder::open(dir)?;
+/// compute, `NotFound`, `Io` and `UnsafePath` for files that cannot or may not be read. Each names the file and the key.
+pub fn model_card(checkpoint: &Checkpoint) -> Result<ModelCard> {
+    let folder = checkpoint.folder();
     let path = folder.join(FILE);
-    let values = read_object(&folder, FILE)?;
+    let values = read_object(folder, FILE)?;
     let warnings = RefCell::default();
-    let config = config(&Metadata::new(&path, &values, &warnings))?;
-    let generation = generation::read(&folder, config.vocab_size, &warnings)?;
-    Ok(ModelCard {
-        config,
-        generation,
-        warnings: warnings.into_inner(),
-    })
+    let config = from_metadata(&Metadata::new(&path, &values, &warnings))?;
+    let generation = generation::read(folder, config.vocab_size, &warnings)?;
+    Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
+}
+
+/// The config alone. Errors: as [`model_card`], also for a bad generation_config.json.
+pub fn config(checkpoint: &Checkpoint) -> Result<Config> {
+    Ok(model_card(checkpoint)?.config)
 }
 
 /// From metadata under Hugging Face's names to a [`Config`], through the family that `model_type` names.
-pub fn config(metadata: &Metadata<'_>) -> Result<Config> {
+pub fn from_metadata(metadata: &Metadata<'_>) -> Result<Config> {
     let model_type = metadata.text_if_any("model_type")?.ok_or_else(|| {
-        metadata.bad(
-            "model_type",
-            &format!("it is missing; one of {} is needed", model_types()),
-        )
+        metadata.bad("model_type", &format!("it is missing; one of {} is needed", model_types()))
     })?;
-    let family = FAMILIES
-        .iter()
-        .find(|family| family.model_types.contains(&model_type))
-        .ok_or_else(|| {
+    let family =
+        FAMILIES.iter().find(|family| family.model_types.contains(&model_type)).ok_or_else(|| {
             metadata.unsupported(
                 "model_type",
                 &format!("\"{}\"; {} are supported", shown(model_type), model_types()),
@@ -95,10 +90,7 @@ pub fn config(metadata: &Metadata<'_>) -> Result<Config> {
     if config.max_position_embeddings > LONG_CONTEXT {
         metadata.warn(
             "max_position_embeddings",
-            &format!(
-                "{} is longer than any model was trained for",
-                config.max_position_embeddings
-            ),
+            &format!("{} is longer than any model was trained for", config.max_position_embeddings),
         );
     }
     Ok(config)
@@ -106,40 +98,24 @@ pub fn config(metadata: &Metadata<'_>) -> Result<Config> {
 
 /// The names of all families' models, for messages.
 fn model_types() -> String {
-    FAMILIES
-        .iter()
-        .flat_map(|family| family.model_types)
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ")
+    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
 }
 
 /// The top-level object of a JSON file.
 fn read_object(folder: &Folder, name: &str) -> Result<Map<String, Value>> {
-    let bad = |key: &str, what: String| Error::Config {
-        path: folder.join(name),
-        key: key.to_owned(),
-        what,
-    };
-    let text = folder
-        .read_text(name, LONGEST)
-        .map_err(|error| match error {
-            Error::Format { field, what, .. } => bad(&field, what),
-            other => other,
-        })?;
+    let bad = |key: &str, what: String| Error::Config { path: folder.join(name), key: key.to_owned(), what };
+    let text = folder.read_text(name, LONGEST).map_err(|error| match error {
+        Error::Format { field, what, .. } => bad(&field, what),
+        other => other,
+    })?;
     match json::parse(&text) {
         Ok(Value::Object(values)) => Ok(values),
-        Ok(other) => Err(bad(
-            "JSON",
-            format!(
-                "{}; an object is expected; download the file again",
-                describe(&other)
-            ),
-        )),
-        Err(fault) => Err(bad(
-            &fault.field,
-            format!("{}; correct the file, or download it again", fault.what),
-        )),
+        Ok(other) => {
+            Err(bad("JSON", format!("{}; an object is expected; download the file again", describe(&other))))
+        }
+        Err(fault) => {
+            Err(bad(&fault.field, format!("{}; correct the file, or download it again", fault.what)))
+        }
     }
 }
 
@@ -149,9 +125,7 @@ fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
         let Some(value) = metadata.get(key) else {
             continue;
         };
-        let method = value
-            .get("quant_method")
-            .map_or_else(|| describe(value), describe);
+        let method = value.get("quant_method").map_or_else(|| describe(value), describe);
         return Err(metadata.unsupported(
             key,
             &format!(
@@ -182,9 +156,8 @@ fn heads(metadata: &Metadata<'_>, hidden_size: usize) -> Result<Heads> {
             ),
         ));
     }
-    let num_key_value_heads = metadata
-        .integer_if_any("num_key_value_heads", 1..=1 << 16)?
-        .unwrap_or(num_attention_heads);
+    let num_key_value_heads =
+        metadata.integer_if_any("num_key_value_heads", 1..=1 << 16)?.unwrap_or(num_attention_heads);
     if !num_attention_heads.is_multiple_of(num_key_value_heads) {
         return Err(metadata.bad(
             "num_key_value_heads",
@@ -197,25 +170,16 @@ fn heads(metadata: &Metadata<'_>, hidden_size: usize) -> Result<Heads> {
     let stated = metadata.integer_if_any("head_dim", 1..=1 << 13)?;
     let head_dim = stated.unwrap_or(hidden_size / num_attention_heads);
     if !head_dim.is_multiple_of(2) {
-        return Err(metadata.bad(
-            "head_dim",
-            &format!("{head_dim}; an even width is allowed, since rotation takes pairs"),
-        ));
+        return Err(metadata
+            .bad("head_dim", &format!("{head_dim}; an even width is allowed, since rotation takes pairs")));
     }
     if num_attention_heads * head_dim > 1 << 22 {
         return Err(metadata.bad(
             "head_dim",
-            &format!(
-                "{head_dim} x {num_attention_heads} heads; at most {} is allowed",
-                1 << 22
-            ),
+            &format!("{head_dim} x {num_attention_heads} heads; at most {} is allowed", 1 << 22),
         ));
     }
-    Ok(Heads {
-        num_attention_heads,
-        num_key_value_heads,
-        head_dim,
-    })
+    Ok(Heads { num_attention_heads, num_key_value_heads, head_dim })
 }
 
 /// A normalization's epsilon. Zero is legal and divides by zero on a row of zeros.
@@ -231,26 +195,17 @@ fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result
     match metadata.text_if_any(key)? {
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),
-        Some(other) => {
-            Err(metadata.unsupported(key, &format!("\"{}\"; silu is supported", shown(other))))
-        }
+        Some(other) => Err(metadata.unsupported(key, &format!("\"{}\"; silu is supported", shown(other)))),
     }
 }
 
 fn bias(metadata: &Metadata<'_>, key: &str) -> Result<Bias> {
-    Ok(if metadata.flag_or(key, false)? {
-        Bias::Added
-    } else {
-        Bias::None
-    })
+    Ok(if metadata.flag_or(key, false)? { Bias::Added } else { Bias::None })
 }
 
 /// What the checkpoint says of its own type; the tensors' own types decide.
 fn torch_dtype(metadata: &Metadata<'_>) -> Option<DType> {
-    let name = metadata
-        .get("dtype")
-        .or(metadata.get("torch_dtype"))?
-        .as_str()?;
+    let name = metadata.get("dtype").or(metadata.get("torch_dtype"))?.as_str()?;
     match name.strip_prefix("torch.").unwrap_or(name) {
         "float32" => Some(DType::F32),
         "float16" => Some(DType::F16),
@@ -277,9 +232,7 @@ fn refuse_partial_rotation(metadata: &Metadata<'_>) -> Result<()> {
     match metadata.number_if_any("partial_rotary_factor", 1e-3..=1.0)? {
         Some(factor) if factor != 1.0 => Err(metadata.unsupported(
             "partial_rotary_factor",
-            &format!(
-                "{factor}; this family is computed with whole heads rotated; 1.0 is supported"
-            ),
+            &format!("{factor}; this family is computed with whole heads rotated; 1.0 is supported"),
         )),
         _ => Ok(()),
     }

@@ -41,16 +41,11 @@ pub(super) fn rope(metadata: &Metadata<'_>, facts: &RopeFacts) -> Result<Rope> {
     if let (Some(inner), Some(outer)) = (inner_theta, outer_theta)
         && inner != outer
     {
-        return Err(metadata.bad(
-            "rope_theta",
-            &format!("{outer} here and {inner} in rope_parameters; they must agree"),
-        ));
+        return Err(metadata
+            .bad("rope_theta", &format!("{outer} here and {inner} in rope_parameters; they must agree")));
     }
     if outer_theta.is_none() && metadata.has("rope_theta") {
-        metadata.warn(
-            "rope_theta",
-            &format!("it is null; {} is used, the family's default", facts.theta),
-        );
+        metadata.warn("rope_theta", &format!("it is null; {} is used, the family's default", facts.theta));
     }
     let theta = inner_theta.or(outer_theta).unwrap_or(facts.theta);
     let scaling = match parameters {
@@ -61,22 +56,14 @@ pub(super) fn rope(metadata: &Metadata<'_>, facts: &RopeFacts) -> Result<Rope> {
             scaling
         }
     };
-    Ok(Rope {
-        theta,
-        rotary_dim: facts.rotary_dim,
-        layout: facts.layout,
-        scaling,
-    })
+    Ok(Rope { theta, rotary_dim: facts.rotary_dim, layout: facts.layout, scaling })
 }
 
 /// `rope_parameters` or `rope_scaling`. Some files keep both for older programs: then they must say the same.
 fn rope_object<'a>(metadata: &Metadata<'a>) -> Result<Option<Metadata<'a>>> {
     let new = metadata.object_if_any("rope_parameters")?;
     let old = metadata.object_if_any("rope_scaling")?;
-    if new.is_some()
-        && old.is_some()
-        && metadata.get("rope_parameters") != metadata.get("rope_scaling")
-    {
+    if new.is_some() && old.is_some() && metadata.get("rope_parameters") != metadata.get("rope_scaling") {
         return Err(metadata.bad(
             "rope_scaling",
             "it differs from rope_parameters; one of them, or both the same, is allowed",
@@ -90,10 +77,10 @@ fn rope_type<'a>(parameters: &Metadata<'a>) -> Result<&'a str> {
     let new = parameters.text_if_any("rope_type")?;
     let old = parameters.text_if_any("type")?;
     match (new, old) {
-        (Some(new), Some(old)) if new != old => Err(parameters.bad(
-            "rope_type",
-            "it differs from type; one of them, or both the same, is allowed",
-        )),
+        (Some(new), Some(old)) if new != old => {
+            Err(parameters
+                .bad("rope_type", "it differs from type; one of them, or both the same, is allowed"))
+        }
         _ => Ok(new.or(old).unwrap_or("default")),
     }
 }
@@ -122,10 +109,7 @@ fn scaling(
         "yarn" => yarn(top, parameters, facts, theta),
         other => Err(parameters.unsupported(
             "rope_type",
-            &format!(
-                "\"{}\"; {TYPES} are supported",
-                crate::checkpoint::shown(other)
-            ),
+            &format!("\"{}\"; {TYPES} are supported", crate::checkpoint::shown(other)),
         )),
     }
 }
@@ -156,12 +140,7 @@ fn llama3(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<RopeScaling> 
 }
 
 /// Peng et al. 2023, YaRN: beta 32 and 1 and the attention factor 0.1 ln(factor) + 1 are the paper's (section 3.4).
-fn yarn(
-    top: &Metadata<'_>,
-    parameters: &Metadata<'_>,
-    facts: &RopeFacts,
-    theta: f64,
-) -> Result<RopeScaling> {
+fn yarn(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts, theta: f64) -> Result<RopeScaling> {
     if theta <= 1.0 {
         return Err(top.bad(
             "rope_theta",
@@ -175,37 +154,22 @@ fn yarn(
         (None, Some(original)) => facts.max_position_embeddings as f64 / original as f64,
         (None, None) => parameters.number("factor", FACTORS)?,
     };
-    let beta_fast = parameters
-        .number_if_any("beta_fast", FACTORS)?
-        .unwrap_or(32.0);
-    let beta_slow = parameters
-        .number_if_any("beta_slow", FACTORS)?
-        .unwrap_or(1.0);
+    let beta_fast = parameters.number_if_any("beta_fast", FACTORS)?.unwrap_or(32.0);
+    let beta_slow = parameters.number_if_any("beta_slow", FACTORS)?.unwrap_or(1.0);
     if beta_fast < beta_slow {
-        return Err(parameters.bad(
-            "beta_fast",
-            &format!("{beta_fast}; at least beta_slow ({beta_slow}) is allowed"),
-        ));
+        return Err(
+            parameters.bad("beta_fast", &format!("{beta_fast}; at least beta_slow ({beta_slow}) is allowed"))
+        );
     }
-    let mscale = parameters
-        .number_if_any("mscale", 0.0..=1e6)?
-        .unwrap_or(0.0);
-    let mscale_all_dim = parameters
-        .number_if_any("mscale_all_dim", 0.0..=1e6)?
-        .unwrap_or(0.0);
+    let mscale = parameters.number_if_any("mscale", 0.0..=1e6)?.unwrap_or(0.0);
+    let mscale_all_dim = parameters.number_if_any("mscale_all_dim", 0.0..=1e6)?.unwrap_or(0.0);
     let temperature = |scale: f64| {
-        if factor <= 1.0 {
-            1.0
-        } else {
-            0.1 * scale * factor.ln() + 1.0
-        }
+        if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
     };
     let attention_factor = match parameters.number_if_any("attention_factor", 0.0..=1e6)? {
         Some(stated) => stated,
         // DeepSeek's pair; a zero counts as not set, and one without the other does nothing (transformers).
-        None if mscale != 0.0 && mscale_all_dim != 0.0 => {
-            temperature(mscale) / temperature(mscale_all_dim)
-        }
+        None if mscale != 0.0 && mscale_all_dim != 0.0 => temperature(mscale) / temperature(mscale_all_dim),
         None => temperature(1.0),
     };
     Ok(RopeScaling::Yarn {
@@ -221,15 +185,11 @@ fn yarn(
 /// `original_max_position_embeddings`, which stands in the object or (Phi-3's way) beside it.
 fn original_length(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<Option<usize>> {
     const KEY: &str = "original_max_position_embeddings";
-    let (outer, inner) = (
-        top.integer_if_any(KEY, LENGTHS)?,
-        parameters.integer_if_any(KEY, LENGTHS)?,
-    );
+    let (outer, inner) = (top.integer_if_any(KEY, LENGTHS)?, parameters.integer_if_any(KEY, LENGTHS)?);
     match (outer, inner) {
-        (Some(outer), Some(inner)) if outer != inner => Err(parameters.bad(
-            KEY,
-            &format!("{inner} here and {outer} at the top; they must agree"),
-        )),
+        (Some(outer), Some(inner)) if outer != inner => {
+            Err(parameters.bad(KEY, &format!("{inner} here and {outer} at the top; they must agree")))
+        }
         _ => Ok(inner.or(outer)),
     }
 }
@@ -242,10 +202,9 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling) -> Result
             "mrope_section" | "mrope_interleaved" => false,
             "factor" => value.as_f64() == Some(1.0),
             "original_max_position_embeddings" => match scaling {
-                RopeScaling::Dynamic {
-                    original_max_position_embeddings: trained,
-                    ..
-                } => value.as_u64() == Some(*trained as u64),
+                RopeScaling::Dynamic { original_max_position_embeddings: trained, .. } => {
+                    value.as_u64() == Some(*trained as u64)
+                }
                 _ => true,
             },
             _ => false,

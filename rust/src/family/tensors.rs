@@ -72,11 +72,7 @@ fn layer_tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
 pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<String>> {
     let mut used = std::collections::BTreeSet::new();
     for (name, shape) in required_tensors(config) {
-        let names = if name == EMBEDDING {
-            embedding_names(config)
-        } else {
-            &[name.as_str()]
-        };
+        let names = if name == EMBEDDING { embedding_names(config) } else { &[name.as_str()] };
         used.insert(checkpoint.require_any(names, &shape)?.name);
     }
     if config.lm_head == LmHead::Tied {
@@ -93,24 +89,16 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
         0 => String::new(),
         count => format!(" (and {count} more)"),
     };
-    Ok(vec![format!(
-        "{}: {}{others}: the model does not use it",
-        checkpoint.path().display(),
-        shown(first)
-    )])
+    Ok(vec![format!("{}: {}{others}: the model does not use it", checkpoint.path().display(), shown(first))])
 }
 
 /// Both names of a tied embedding in the file: transformers 4 takes the embedding for both, 5 unties them when they
 /// differ. Equal ones are no question; for others config.json has to say.
 fn check_tied(checkpoint: &Checkpoint) -> Result<()> {
-    let (Some(embedding), Some(lm_head)) =
-        (checkpoint.tensor(EMBEDDING), checkpoint.tensor(LM_HEAD))
-    else {
+    let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(EMBEDDING), checkpoint.tensor(LM_HEAD)) else {
         return Ok(());
     };
-    if (embedding.dtype, embedding.shape, embedding.bytes)
-        == (lm_head.dtype, lm_head.shape, lm_head.bytes)
-    {
+    if (embedding.dtype, embedding.shape, embedding.bytes) == (lm_head.dtype, lm_head.shape, lm_head.bytes) {
         return Ok(());
     }
     Err(Error::Config {
