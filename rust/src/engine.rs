@@ -23,6 +23,25 @@ pub const READOUT_ROWS: usize = 32;
 /// Ended sequences whose cache is kept for a later one with the same beginning.
 const RETAINED: usize = 4;
 
+/// How long a sequence may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Context {
+    /// What the user said: nothing goes beyond it.
+    Stated(usize),
+    /// What the model was trained for: generation ends there, but given tokens may be read out beyond it, which is how
+    /// one sees what a model makes of positions that it never saw.
+    Trained(usize),
+}
+
+impl Context {
+    /// Tokens at which generation ends.
+    pub fn tokens(self) -> usize {
+        match self {
+            Context::Stated(tokens) | Context::Trained(tokens) => tokens,
+        }
+    }
+}
+
 /// What a sequence is for.
 #[derive(Debug, Clone)]
 pub enum Goal {
@@ -120,7 +139,7 @@ pub struct Engine {
     kernels: Kernels,
     pool: Pool,
     kv: KvCache,
-    context: usize,
+    context: Context,
     sequences: BTreeMap<u64, Sequence>,
     retained: VecDeque<Retained>,
     next_number: u64,
@@ -132,8 +151,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine of `context` tokens per sequence at most.
-    pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: usize) -> Self {
+    /// An engine whose sequences are `context` long at most.
+    pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
         Self {
             kv: KvCache::new(model.kv_layout),
             model,
@@ -176,7 +195,8 @@ impl Engine {
         let number = self.next_number;
         self.next_number += 1;
         let (prompt_len, reused) = (ids.len(), cache.len());
-        let sequence = Sequence { ids: ids.to_vec(), prompt_len, reused, cache, regime, goal, finished: false };
+        let sequence =
+            Sequence { ids: ids.to_vec(), prompt_len, reused, cache, regime, goal, finished: false };
         self.sequences.insert(number, sequence);
         Ok(number)
     }
@@ -189,18 +209,21 @@ impl Engine {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(Error::Request(format!("token id {id} is outside the vocabulary of {vocab_size}")));
         }
-        let wanted = match goal {
+        let (wanted, context) = match goal {
             Goal::Generate(generation) => {
                 generation.sampling.validate()?;
                 if generation.max_tokens == 0 {
                     return Err(Error::Request("max_tokens: 0; at least 1 is needed".into()));
                 }
-                ids.len() + 1
+                (ids.len() + 1, self.context.tokens())
             }
-            Goal::Score { .. } => ids.len(),
+            Goal::Score { .. } => match self.context {
+                Context::Stated(tokens) => (ids.len(), tokens),
+                Context::Trained(_) => (ids.len(), usize::MAX),
+            },
         };
-        if wanted > self.context {
-            return Err(Error::ContextFull { tokens: wanted, context: self.context });
+        if wanted > context {
+            return Err(Error::ContextFull { tokens: wanted, context });
         }
         Ok(())
     }
@@ -288,7 +311,7 @@ impl Engine {
             forward(&self.model, &mut runs, &mut self.work, compute)?;
         }
         let outcomes = self.read_rows(taken, &due, cancel)?;
-        Ok(commit(taken, &due, outcomes, self.context))
+        Ok(commit(taken, &due, outcomes, self.context.tokens()))
     }
 
     /// Which sequences go next, with how many rows, and room in their caches: (index, rows).
@@ -465,7 +488,15 @@ impl Job<'_> {
         };
         let readout = read_out(logits, top_k, position)?;
         let draw = generation
-            .map(|g| self.sampler.sample(logits, &sequence.ids, position as u64 + 1, &g.sampling, (top_k > 0).then_some(&readout)))
+            .map(|g| {
+                self.sampler.sample(
+                    logits,
+                    &sequence.ids,
+                    position as u64 + 1,
+                    &g.sampling,
+                    (top_k > 0).then_some(&readout),
+                )
+            })
             .transpose()?;
         let id = draw.as_ref().map(|draw| draw.id).or_else(|| sequence.ids.get(position + 1).copied());
         let next = id.map(|id| {
@@ -511,7 +542,8 @@ impl Outcome {
             return Event::Next(self.readout);
         };
         let position = self.position + 1;
-        let scored = Scored { position, id, logprob_and_rank: Some((logprob, rank)), row: Some(self.readout) };
+        let scored =
+            Scored { position, id, logprob_and_rank: Some((logprob, rank)), row: Some(self.readout) };
         let (Some(draw), Goal::Generate(generation)) = (self.draw, &sequence.goal) else {
             return Event::Score(scored);
         };

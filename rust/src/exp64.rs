@@ -90,10 +90,7 @@ pub fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> Sums {
         add_lanes(&mut weight, &e);
         add_lanes(&mut weighted, &de);
     }
-    Sums {
-        weight: tree(weight),
-        weighted: tree(weighted),
-    }
+    Sums { weight: tree(weight), weighted: tree(weighted) }
 }
 
 /// exp(d) and d exp(d) of a block. Apart from the additions, so that the loop has no reduction and vectorizes.
@@ -152,13 +149,7 @@ mod tests {
     fn masked_logits_add_exactly_nothing() {
         let mut logits = vec![f32::NEG_INFINITY; 3000];
         logits[1234] = -7.5;
-        assert_eq!(
-            sums(&logits, -7.5, 1.0),
-            Sums {
-                weight: 1.0,
-                weighted: 0.0
-            }
-        );
+        assert_eq!(sums(&logits, -7.5, 1.0), Sums { weight: 1.0, weighted: 0.0 });
         assert_eq!(sums(&logits, -7.5, 1.0).entropy(), 0.0);
     }
 
@@ -172,9 +163,7 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_these_bits() {
-        let logits: Vec<f32> = (0..5000)
-            .map(|i| ((i * 7919) % 4999) as f32 * 0.004)
-            .collect();
+        let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 4999) as f32 * 0.004).collect();
         let Sums { weight, weighted } = sums(&logits, 19.992, 1.25);
         assert_eq!(
             (weight.to_bits(), weighted.to_bits()),

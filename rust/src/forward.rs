@@ -57,7 +57,12 @@ pub struct Workspace {
 ///
 /// # Errors
 /// Cancelled; nothing is committed, so every sequence is as it was.
-pub fn forward(model: &Model, runs: &mut [Run<'_>], work: &mut Workspace, compute: Compute<'_>) -> Result<()> {
+pub fn forward(
+    model: &Model,
+    runs: &mut [Run<'_>],
+    work: &mut Workspace,
+    compute: Compute<'_>,
+) -> Result<()> {
     embed(model, runs, work, compute);
     for (index, layer) in model.layers.iter().enumerate() {
         compute.cancel.check()?;
@@ -68,13 +73,26 @@ pub fn forward(model: &Model, runs: &mut [Run<'_>], work: &mut Workspace, comput
 }
 
 /// Logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]
-pub fn unembed(model: &Model, rows: &[usize], work: &mut Workspace, logits: &mut Vec<f32>, compute: Compute<'_>) {
+pub fn unembed(
+    model: &Model,
+    rows: &[usize],
+    work: &mut Workspace,
+    logits: &mut Vec<f32>,
+    compute: Compute<'_>,
+) {
     let Workspace { x, input, .. } = work;
     let hidden_size = model.config.hidden_size;
     let row = |r: usize| &x[rows[r] * hidden_size..][..hidden_size];
-    input.fill(rows.len(), hidden_size, model.unembedding().dtype(), compute.kernels, compute.pool, |r, out| {
-        norm(model, row(r), &model.norm, out, compute.kernels);
-    });
+    input.fill(
+        rows.len(),
+        hidden_size,
+        model.unembedding().dtype(),
+        compute.kernels,
+        compute.pool,
+        |r, out| {
+            norm(model, row(r), &model.norm, out, compute.kernels);
+        },
+    );
     logits.resize(rows.len() * model.padded_vocab(), 0.0);
     model.unembedding().matmul(input, compute.kernels, compute.pool, Epilogue::Store(logits));
 }
@@ -89,7 +107,9 @@ fn embed(model: &Model, runs: &[Run<'_>], work: &mut Workspace, compute: Compute
         .collect();
     let (hidden_size, half) = (model.config.hidden_size, model.config.rope.rotary_dim / 2);
     work.x.resize(tokens.len() * hidden_size, 0.0);
-    by_rows(compute.pool, &mut work.x, hidden_size, |row, x| model.embedding().row(tokens[row].0 as usize, x));
+    by_rows(compute.pool, &mut work.x, hidden_size, |row, x| {
+        model.embedding().row(tokens[row].0 as usize, x)
+    });
     work.cos.resize(tokens.len() * half, 0.0);
     work.sin.resize(tokens.len() * half, 0.0);
     let angles = work.cos.chunks_exact_mut(half).zip(work.sin.chunks_exact_mut(half));
@@ -210,7 +230,9 @@ fn rotate_and_store(
         }
         assert_eq!(left, 0, "the caller reserved room for every row");
     }
-    compute.pool.for_each(&mut segments, |segment| store_segment(model, index, stride, segment, compute.kernels));
+    compute
+        .pool
+        .for_each(&mut segments, |segment| store_segment(model, index, stride, segment, compute.kernels));
 }
 
 fn store_segment(model: &Model, index: usize, stride: usize, segment: &mut Segment<'_>, kernels: Kernels) {

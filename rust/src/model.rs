@@ -50,7 +50,8 @@ impl Model {
         let (embed_tokens, lm_head) = match config.lm_head {
             // Some tied checkpoints store the matrix under the other name (safetensors drops shared tensors).
             LmHead::Tied => {
-                let tensor = checkpoint.require_any(&["model.embed_tokens.weight", "lm_head.weight"], &table)?;
+                let tensor =
+                    checkpoint.require_any(&["model.embed_tokens.weight", "lm_head.weight"], &table)?;
                 (loader.pack(&[tensor], Arrangement::Stacked)?, None)
             }
             LmHead::Own => (
@@ -86,9 +87,8 @@ impl Model {
 
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
-        let layer = |l: &Layer| {
-            l.qkv_proj.bytes() + l.o_proj.bytes() + l.gate_up_proj.bytes() + l.down_proj.bytes()
-        };
+        let layer =
+            |l: &Layer| l.qkv_proj.bytes() + l.o_proj.bytes() + l.gate_up_proj.bytes() + l.down_proj.bytes();
         self.layers.iter().map(layer).sum::<usize>()
             + self.embed_tokens.bytes()
             + self.lm_head.as_ref().map_or(0, Weight::bytes)
@@ -124,7 +124,11 @@ impl Loader<'_> {
             )?,
             o_proj: attention(&[("self_attn.o_proj", hidden)], q)?,
             post_attention_layernorm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate_up_proj: mlp(&[("mlp.gate_proj", ffn), ("mlp.up_proj", ffn)], hidden, Arrangement::Interleaved)?,
+            gate_up_proj: mlp(
+                &[("mlp.gate_proj", ffn), ("mlp.up_proj", ffn)],
+                hidden,
+                Arrangement::Interleaved,
+            )?,
             down_proj: mlp(&[("mlp.down_proj", hidden)], ffn, Arrangement::Stacked)?,
         })
     }

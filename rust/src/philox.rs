@@ -32,10 +32,7 @@ pub fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
     let words = |x: u64| [x as u32, (x >> 32) as u32];
     let [position_low, position_high] = words(position);
     let [stream_low, stream_high] = words(stream);
-    let block = philox4x32(
-        [position_low, position_high, stream_low, stream_high],
-        words(seed),
-    );
+    let block = philox4x32([position_low, position_high, stream_low, stream_high], words(seed));
     let bits = (u64::from(block[0]) << 32 | u64::from(block[1])) >> 11;
     bits as f64 / (1u64 << 53) as f64
 }
@@ -48,16 +45,8 @@ mod tests {
     #[test]
     fn known_answers_of_random123() {
         let cases = [
-            (
-                [0; 4],
-                [0; 2],
-                [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
-            ),
-            (
-                [u32::MAX; 4],
-                [u32::MAX; 2],
-                [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd],
-            ),
+            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
+            ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
             (
                 [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
                 [0xa409_3822, 0x299f_31d0],
@@ -73,22 +62,12 @@ mod tests {
     fn uniform_is_a_function_of_its_three_arguments_in_range() {
         let u = uniform(1, 2, 3);
         assert_eq!(u, uniform(1, 2, 3));
-        for other in [
-            uniform(2, 2, 3),
-            uniform(1, 3, 3),
-            uniform(1, 2, 4),
-            uniform(1, 2, 3 + (1 << 32)),
-        ] {
+        for other in [uniform(2, 2, 3), uniform(1, 3, 3), uniform(1, 2, 4), uniform(1, 2, 3 + (1 << 32))] {
             assert_ne!(u, other);
         }
-        assert_eq!(
-            uniform(0, 0, 0),
-            (0x6627_e8d5_e169_c58d_u64 >> 11) as f64 * 2f64.powi(-53)
-        );
-        let mean = (0..100_000)
-            .map(|p| uniform(7, 0, p))
-            .inspect(|u| assert!((0.0..1.0).contains(u)))
-            .sum::<f64>();
+        assert_eq!(uniform(0, 0, 0), (0x6627_e8d5_e169_c58d_u64 >> 11) as f64 * 2f64.powi(-53));
+        let mean =
+            (0..100_000).map(|p| uniform(7, 0, p)).inspect(|u| assert!((0.0..1.0).contains(u))).sum::<f64>();
         assert!((mean / 1e5 - 0.5).abs() < 0.004);
     }
 }

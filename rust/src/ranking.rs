@@ -24,11 +24,7 @@ pub struct Ranking {
 /// Ascending keys are descending logits, ties (0.0 and -0.0 too) by ascending id.
 fn key(logit: f32, id: usize) -> u64 {
     let bits = (logit + 0.0).to_bits();
-    let descending = if bits >> 31 == 1 {
-        bits
-    } else {
-        !(bits | 1 << 31)
-    };
+    let descending = if bits >> 31 == 1 { bits } else { !(bits | 1 << 31) };
     u64::from(descending) << 32 | id as u64
 }
 
@@ -60,11 +56,7 @@ impl Ranking {
             max = if block_max > max { block_max } else { max };
             sound &= block_sound;
         }
-        if sound && max > f32::NEG_INFINITY {
-            Ok(max)
-        } else {
-            Err(non_finite(logits, position))
-        }
+        if sound && max > f32::NEG_INFINITY { Ok(max) } else { Err(non_finite(logits, position)) }
     }
 
     /// The best `n` keys in order, or all finite logits where there are fewer.
@@ -92,10 +84,7 @@ impl Ranking {
         let old = self.floor;
         let new = if n <= self.block_max.len() {
             self.scratch.clone_from(&self.block_max);
-            *self
-                .scratch
-                .select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a))
-                .1
+            *self.scratch.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
         } else {
             f32::NEG_INFINITY
         };
@@ -121,24 +110,15 @@ fn scan_block(block: &[f32]) -> (f32, bool) {
     for lanes in whole {
         for i in 0..LANES {
             max[i] = if lanes[i] > max[i] { lanes[i] } else { max[i] };
-            sound[i] &= if lanes[i] < f32::INFINITY {
-                u32::MAX
-            } else {
-                0
-            };
+            sound[i] &= if lanes[i] < f32::INFINITY { u32::MAX } else { 0 };
         }
     }
     for (i, &logit) in rest.iter().enumerate() {
         max[i] = if logit > max[i] { logit } else { max[i] };
         sound[i] &= if logit < f32::INFINITY { u32::MAX } else { 0 };
     }
-    let max = max
-        .into_iter()
-        .fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
-    (
-        max,
-        sound.into_iter().fold(u32::MAX, |a, b| a & b) == u32::MAX,
-    )
+    let max = max.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
+    (max, sound.into_iter().fold(u32::MAX, |a, b| a & b) == u32::MAX)
 }
 
 #[cold]
@@ -148,7 +128,8 @@ fn non_finite(logits: &[f32], position: usize) -> Error {
             "the logit of id {id} is {}; finite numbers or -inf are allowed; the weights are damaged or overflow this dtype",
             logits[id]
         ),
-        None => "every logit is -inf; at least one id must be allowed; the mask or the weights are wrong".to_owned(),
+        None => "every logit is -inf; at least one id must be allowed; the mask or the weights are wrong"
+            .to_owned(),
     };
     Error::NonFinite { position, what }
 }
@@ -164,11 +145,7 @@ mod tests {
             let logits: Vec<f32> = (0..len)
                 .map(|i| {
                     let x = (i * 7919 + 13) % 257;
-                    if x % 11 == 0 {
-                        f32::NEG_INFINITY
-                    } else {
-                        (x % 16) as f32 - 8.0
-                    }
+                    if x % 11 == 0 { f32::NEG_INFINITY } else { (x % 16) as f32 - 8.0 }
                 })
                 .collect();
             let mut expected: Vec<usize> = (0..len).filter(|&i| logits[i].is_finite()).collect();
@@ -176,11 +153,7 @@ mod tests {
             let mut ranking = Ranking::default();
             ranking.scan(&logits, 0).unwrap();
             for n in [0, 1, 3, 20, 20, 70, 64, 300, len, len + 5] {
-                let got: Vec<usize> = ranking
-                    .best(&logits, n)
-                    .iter()
-                    .map(|&k| id(k) as usize)
-                    .collect();
+                let got: Vec<usize> = ranking.best(&logits, n).iter().map(|&k| id(k) as usize).collect();
                 assert_eq!(got, expected[..n.min(expected.len())], "len {len}, n {n}");
             }
         }

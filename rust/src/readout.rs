@@ -38,17 +38,8 @@ pub fn read_out(logits: &[f32], top_k: usize, position: usize) -> Result<Readout
             (id, f64::from(logits[id as usize]) - logsumexp)
         })
         .collect();
-    let top_mass = top
-        .iter()
-        .map(|&(_, logprob)| exp(logprob))
-        .sum::<f64>()
-        .min(1.0);
-    Ok(Readout {
-        logsumexp,
-        entropy: sums.entropy(),
-        top,
-        top_mass,
-    })
+    let top_mass = top.iter().map(|&(_, logprob)| exp(logprob)).sum::<f64>().min(1.0);
+    Ok(Readout { logsumexp, entropy: sums.entropy(), top, top_mass })
 }
 
 /// Log probability of `id` in nats, and its rank: 1 + how many ids have a larger logit (equal logits share a rank).
@@ -61,10 +52,7 @@ pub fn read_out(logits: &[f32], top_k: usize, position: usize) -> Result<Readout
 /// When `id` is outside the row; callers check ids where they enter the engine.
 pub fn logprob_and_rank(readout: &Readout, logits: &[f32], id: u32) -> (f64, usize) {
     let logit = logits[id as usize];
-    (
-        f64::from(logit) - readout.logsumexp,
-        1 + count_larger(logits, logit),
-    )
+    (f64::from(logit) - readout.logsumexp, 1 + count_larger(logits, logit))
 }
 
 fn count_larger(logits: &[f32], logit: f32) -> usize {

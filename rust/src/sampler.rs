@@ -31,16 +31,10 @@ impl Sampling {
     /// Refuse what has no meaning. Errors: [`Error::Request`] with the field, its value and what is allowed.
     pub fn validate(&self) -> Result<()> {
         let refuse = |field: &str, value: f32, allowed: &str| {
-            Err(Error::Request(format!(
-                "{field}: {value}; {allowed} is allowed; change {field}"
-            )))
+            Err(Error::Request(format!("{field}: {value}; {allowed} is allowed; change {field}")))
         };
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return refuse(
-                "temperature",
-                self.temperature,
-                "a finite number >= 0 (0 is greedy, 1 is off)",
-            );
+            return refuse("temperature", self.temperature, "a finite number >= 0 (0 is greedy, 1 is off)");
         }
         if !(0.0..=1.0).contains(&self.top_p) {
             return refuse("top_p", self.top_p, "a number from 0 to 1 (1 is off)");
@@ -49,11 +43,7 @@ impl Sampling {
             return refuse("min_p", self.min_p, "a number from 0 to 1 (0 is off)");
         }
         if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
-            return refuse(
-                "repetition_penalty",
-                self.repetition_penalty,
-                "a finite number > 0 (1 is off)",
-            );
+            return refuse("repetition_penalty", self.repetition_penalty, "a finite number > 0 (1 is off)");
         }
         Ok(())
     }
@@ -77,13 +67,7 @@ pub enum Link {
 
 /// Hugging Face's order: logits processors, then warpers (transformers, generation/utils.py, `_get_logits_processor`).
 /// The penalty comes first in any order: the other links never change which candidate is more probable.
-pub const CHAIN: [Link; 5] = [
-    Link::RepetitionPenalty,
-    Link::Temperature,
-    Link::TopK,
-    Link::TopP,
-    Link::MinP,
-];
+pub const CHAIN: [Link; 5] = [Link::RepetitionPenalty, Link::Temperature, Link::TopK, Link::TopP, Link::MinP];
 
 impl Link {
     /// The name of its field in [`Sampling`].
@@ -173,11 +157,7 @@ impl Sampler {
         let max = candidates.start(row, usize::try_from(position).unwrap_or(usize::MAX))?;
         if sampling.temperature == 0.0 {
             let id = row.iter().position(|&x| x == max).unwrap_or(0) as u32;
-            return Ok(Draw {
-                id,
-                stages: Vec::new(),
-                u: None,
-            });
+            return Ok(Draw { id, stages: Vec::new(), u: None });
         }
         let mut stages = Vec::new();
         for link in CHAIN.into_iter().filter(|link| link.is_on(sampling)) {
@@ -193,11 +173,7 @@ impl Sampler {
             }
         }
         let u = philox::uniform(sampling.seed, sampling.stream, position);
-        Ok(Draw {
-            id: candidates.draw(row, u)?,
-            stages,
-            u: Some(u),
-        })
+        Ok(Draw { id: candidates.draw(row, u)?, stages, u: Some(u) })
     }
 }
 
@@ -207,17 +183,10 @@ fn penalize(row: &mut Vec<f32>, logits: &[f32], history: &[u32], penalty: f32) -
     row.extend_from_slice(logits);
     for &id in history {
         let Some(&logit) = logits.get(id as usize) else {
-            return Err(Error::Request(format!(
-                "history: id {id}; ids below {} are allowed",
-                logits.len()
-            )));
+            return Err(Error::Request(format!("history: id {id}; ids below {} are allowed", logits.len())));
         };
         if logit.is_finite() {
-            let penalized = if logit < 0.0 {
-                logit * penalty
-            } else {
-                logit / penalty
-            };
+            let penalized = if logit < 0.0 { logit * penalty } else { logit / penalty };
             row[id as usize] = penalized.clamp(f32::MIN, f32::MAX);
         }
     }

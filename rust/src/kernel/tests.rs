@@ -112,13 +112,17 @@ impl Operands {
 fn products_equal_naive_sums_for_odd_sizes() {
     let mut noise = Noise(1);
     for format in [DType::F32, DType::F16, DType::BF16] {
-        for (panels, rows, k) in [(1, 1, 1), (1, 2, 8), (2, 3, 7), (3, 12, 12), (2, 13, 33), (3, 25, 172), (1, 7, 105)] {
+        for (panels, rows, k) in
+            [(1, 1, 1), (1, 2, 8), (2, 3, 7), (3, 12, 12), (2, 13, 33), (3, 25, 172), (1, 7, 105)]
+        {
             let operands = operands(format, panels, rows, k, &mut noise);
             for kernels in kernels() {
                 let out = operands.product(kernels, 0..rows);
                 for (row, out) in out.chunks_exact(panels * LANES).enumerate() {
                     for (column, &value) in out.iter().enumerate() {
-                        let pairs = operands.exact_x[row * k..][..k].iter().zip(&operands.exact_weights[column * k..]);
+                        let pairs = operands.exact_x[row * k..][..k]
+                            .iter()
+                            .zip(&operands.exact_weights[column * k..]);
                         let exact: f64 = pairs.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
                         assert!(
                             (f64::from(value) - exact).abs() < 2e-6 * (k as f64).sqrt().max(1.0),
@@ -142,7 +146,11 @@ fn a_row_has_the_same_bits_alone_and_in_company() {
                 for company in [1, 2, 5, 12, 13] {
                     let rows = row..(row + company).min(29);
                     let alone = operands.product(kernels, rows);
-                    assert_eq!(bytes(&alone[..48]), bytes(&all[row * 48..][..48]), "{kernels:?} {format:?} row {row}");
+                    assert_eq!(
+                        bytes(&alone[..48]),
+                        bytes(&all[row * 48..][..48]),
+                        "{kernels:?} {format:?} row {row}"
+                    );
                 }
             }
         }
@@ -173,12 +181,18 @@ fn elementwise_functions_equal_their_definition_on_every_length() {
             for i in 0..n {
                 let g = f64::from(gate[i]);
                 let exact = g / (1.0 + (-g).exp()) * f64::from(y[i]);
-                assert!((f64::from(gated[i]) - exact).abs() < 2e-6 * exact.abs().max(1e-3), "{kernels:?} silu {n}");
+                assert!(
+                    (f64::from(gated[i]) - exact).abs() < 2e-6 * exact.abs().max(1e-3),
+                    "{kernels:?} silu {n}"
+                );
             }
 
             let mut merged = x.clone();
             kernels.merge(&mut merged, &y, 0.5, 0.25);
-            assert!((0..n).all(|i| (merged[i] - (x[i] * 0.5 + y[i] * 0.25)).abs() < 1e-7), "{kernels:?} merge {n}");
+            assert!(
+                (0..n).all(|i| (merged[i] - (x[i] * 0.5 + y[i] * 0.25)).abs() < 1e-7),
+                "{kernels:?} merge {n}"
+            );
 
             let mut halves = vec![0; n];
             kernels.to_f16(&x, &mut halves);
@@ -201,7 +215,10 @@ fn rotation_turns_pairs_by_their_angle() {
             for i in 0..half {
                 let x = head[i] * cos[i] - head[i + half] * sin[i];
                 let y = head[i + half] * cos[i] + head[i] * sin[i];
-                assert!((turned[i] - x).abs() < 2e-7 && (turned[i + half] - y).abs() < 2e-7, "{kernels:?} {half}");
+                assert!(
+                    (turned[i] - x).abs() < 2e-7 && (turned[i + half] - y).abs() < 2e-7,
+                    "{kernels:?} {half}"
+                );
             }
         }
     }

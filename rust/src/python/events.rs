@@ -34,7 +34,7 @@ impl PyRow {
 }
 
 /// The candidates that survive one stage of the sampler.
-#[pyclass(frozen, skip_from_py_object, name = "Stage", module = "ropechat._core")]
+#[pyclass(frozen, name = "Stage", module = "ropechat._core")]
 #[derive(Clone)]
 pub struct PyStage(Stage);
 

@@ -4,7 +4,8 @@
 mod events;
 
 use crate::checkpoint::Checkpoint;
-use crate::engine::{Engine, Generation, Goal};
+use crate::config::Config;
+use crate::engine::{Context, Engine, Generation, Goal};
 use crate::error::Error;
 use crate::family;
 use crate::kernel::Kernels;
@@ -87,12 +88,16 @@ struct PyEngine {
     model: Arc<Model>,
     threads: usize,
     isa: &'static str,
-    context: usize,
+    context: Context,
     num_parameters: usize,
 }
 
 impl PyEngine {
-    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Engine) -> Result<T, Error> + Send) -> PyResult<T> {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Engine) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
         door(py, || work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
@@ -101,14 +106,20 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", threads = None, context = None))]
-    fn load(py: Python<'_>, directory: &str, dtype: &str, threads: Option<usize>, context: Option<usize>) -> PyResult<Self> {
+    fn load(
+        py: Python<'_>,
+        directory: &str,
+        dtype: &str,
+        threads: Option<usize>,
+        context: Option<usize>,
+    ) -> PyResult<Self> {
         door(py, || {
             let dtype = parse_dtype(dtype)?;
             let kernels = Kernels::detect()?;
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let config = family::config(&checkpoint)?;
             let pool = Pool::new(thread_count(threads)?);
-            let context = context_size(context, config.max_position_embeddings)?;
+            let context = context_size(context, &config)?;
             let num_parameters = checkpoint.num_parameters();
             let model = Arc::new(Model::load(&checkpoint, config, dtype, &pool)?);
             let threads = pool.threads();
@@ -123,7 +134,7 @@ impl PyEngine {
         facts.set_item("dtype", self.model.dtype().name())?;
         facts.set_item("threads", self.threads)?;
         facts.set_item("isa", self.isa)?;
-        facts.set_item("context", self.context)?;
+        facts.set_item("context", self.context.tokens())?;
         facts.set_item("num_parameters", self.num_parameters)?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
         Ok(facts)
@@ -179,7 +190,12 @@ impl PyEngine {
         })
     }
 
-    fn logits<'py>(&self, py: Python<'py>, ids: Vec<u32>, cancel: &PyCancelToken) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    fn logits<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u32>,
+        cancel: &PyCancelToken,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let cancel = Arc::clone(&cancel.0);
         let all = self.with(py, |engine| engine.logits(&ids, &cancel))?;
         PyArray1::from_vec(py, all).reshape([ids.len(), self.model.config.vocab_size])
@@ -200,7 +216,7 @@ fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> 
     Ok(facts)
 }
 
-fn config_facts<'py>(py: Python<'py>, config: &crate::config::Config) -> PyResult<Bound<'py, PyDict>> {
+fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyDict>> {
     let facts = PyDict::new(py);
     facts.set_item("model_type", &config.model_type)?;
     facts.set_item("vocab_size", config.vocab_size)?;
@@ -234,11 +250,11 @@ fn thread_count(threads: Option<usize>) -> Result<usize, Error> {
     }
 }
 
-fn context_size(context: Option<usize>, trained: usize) -> Result<usize, Error> {
+fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Error> {
     match context {
-        Some(n) if (2..=1 << 24).contains(&n) => Ok(n),
+        Some(n) if (2..=1 << 24).contains(&n) => Ok(Context::Stated(n)),
         Some(n) => Err(Error::Request(format!("context: {n}; allowed are 2 to {} tokens", 1 << 24))),
-        None => Ok(trained.min(DEFAULT_CONTEXT)),
+        None => Ok(Context::Trained(config.usable_length().min(DEFAULT_CONTEXT))),
     }
 }
 

@@ -24,15 +24,9 @@ pub(crate) fn bf16(mut logits: Vec<f32>) -> Vec<f32> {
 
 /// Ids of the finite logits, best first, ties by lower id.
 pub(crate) fn ranked(logits: &[f32]) -> Vec<u32> {
-    let mut ids: Vec<u32> = (0..logits.len() as u32)
-        .filter(|&i| logits[i as usize] > f32::NEG_INFINITY)
-        .collect();
-    ids.sort_by(|&a, &b| {
-        logits[b as usize]
-            .partial_cmp(&logits[a as usize])
-            .unwrap()
-            .then(a.cmp(&b))
-    });
+    let mut ids: Vec<u32> =
+        (0..logits.len() as u32).filter(|&i| logits[i as usize] > f32::NEG_INFINITY).collect();
+    ids.sort_by(|&a, &b| logits[b as usize].partial_cmp(&logits[a as usize]).unwrap().then(a.cmp(&b)));
     ids
 }
 
@@ -41,11 +35,7 @@ fn compensated(terms: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut lost) = (0.0f64, 0.0);
     for x in terms {
         let next = sum + x;
-        lost += if sum.abs() >= x.abs() {
-            (sum - next) + x
-        } else {
-            (x - next) + sum
-        };
+        lost += if sum.abs() >= x.abs() { (sum - next) + x } else { (x - next) + sum };
         sum = next;
     }
     sum + lost
@@ -54,24 +44,13 @@ fn compensated(terms: impl Iterator<Item = f64>) -> f64 {
 /// (logsumexp, entropy) with libm and compensation.
 fn oracle(logits: &[f32]) -> (f64, f64) {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let finite = || {
-        logits
-            .iter()
-            .filter(|x| x.is_finite())
-            .map(|&x| f64::from(x) - max)
-    };
+    let finite = || logits.iter().filter(|x| x.is_finite()).map(|&x| f64::from(x) - max);
     let weight = compensated(finite().map(f64::exp));
-    (
-        max + weight.ln(),
-        weight.ln() - compensated(finite().map(|d| d * d.exp())) / weight,
-    )
+    (max + weight.ln(), weight.ln() - compensated(finite().map(|d| d * d.exp())) / weight)
 }
 
 fn close(got: f64, expected: f64, relative: f64) {
-    assert!(
-        (got - expected).abs() <= relative * expected.abs().max(1e-300),
-        "{got:e} is not {expected:e}"
-    );
+    assert!((got - expected).abs() <= relative * expected.abs().max(1e-300), "{got:e} is not {expected:e}");
 }
 
 #[test]
@@ -85,11 +64,7 @@ fn agrees_with_the_oracle_on_a_large_vocabulary() {
             close(got.entropy, entropy, 2e-13);
             let ids: Vec<u32> = got.top.iter().map(|t| t.0).collect();
             assert_eq!(ids, ranked(&logits)[..20]);
-            close(
-                got.top_mass,
-                got.top.iter().map(|t| t.1.exp()).sum::<f64>().min(1.0),
-                1e-14,
-            );
+            close(got.top_mass, got.top.iter().map(|t| t.1.exp()).sum::<f64>().min(1.0), 1e-14);
         }
     }
 }
@@ -107,9 +82,7 @@ fn top_is_exact_for_any_k_with_ties_and_masked_ids() {
             let ids: Vec<u32> = got.top.iter().map(|t| t.0).collect();
             assert_eq!(ids, expected[..k.min(expected.len())], "len {len}, k {k}");
             assert!(
-                got.top
-                    .iter()
-                    .all(|&(id, p)| p.is_finite() && p == logprob_and_rank(&got, &logits, id).0)
+                got.top.iter().all(|&(id, p)| p.is_finite() && p == logprob_and_rank(&got, &logits, id).0)
             );
             assert!(got.entropy.is_finite() && (0.0..=1.0).contains(&got.top_mass));
         }
@@ -121,25 +94,9 @@ fn top_is_exact_for_any_k_with_ties_and_masked_ids() {
 #[test]
 fn rows_whose_answer_is_known() {
     let one = read_out(&[-3.5], 5, 0).unwrap();
-    assert_eq!(
-        one,
-        Readout {
-            logsumexp: -3.5,
-            entropy: 0.0,
-            top: vec![(0, 0.0)],
-            top_mass: 1.0
-        }
-    );
+    assert_eq!(one, Readout { logsumexp: -3.5, entropy: 0.0, top: vec![(0, 0.0)], top_mass: 1.0 });
     let masked = read_out(&[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 5, 0).unwrap();
-    assert_eq!(
-        masked,
-        Readout {
-            logsumexp: 2.0,
-            entropy: 0.0,
-            top: vec![(1, 0.0)],
-            top_mass: 1.0
-        }
-    );
+    assert_eq!(masked, Readout { logsumexp: 2.0, entropy: 0.0, top: vec![(1, 0.0)], top_mass: 1.0 });
     assert_eq!(
         logprob_and_rank(&masked, &[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 0),
         (f64::NEG_INFINITY, 2)
@@ -181,18 +138,12 @@ fn what_is_no_distribution_is_refused_with_its_position() {
             let mut logits = vec![1.0; 130];
             logits[at] = bad;
             let error = read_out(&logits, 1, 42).unwrap_err();
-            assert!(
-                matches!(error, Error::NonFinite { position: 42, .. }),
-                "{error}"
-            );
+            assert!(matches!(error, Error::NonFinite { position: 42, .. }), "{error}");
             assert!(error.to_string().contains(&format!("id {at} ")), "{error}");
         }
     }
     let error = read_out(&[f32::NEG_INFINITY; 200], 1, 9).unwrap_err();
-    assert!(
-        matches!(error, Error::NonFinite { position: 9, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::NonFinite { position: 9, .. }), "{error}");
     assert!(matches!(read_out(&[], 1, 0), Err(Error::Request(_))));
 }
 
@@ -202,11 +153,7 @@ pub(crate) fn any_bits(seed: u32) -> Vec<f32> {
     (0..len as u32)
         .map(|i| f32::from_bits(philox4x32([i, 0, 0, 0], [seed, 1])[0]))
         .map(|x| {
-            if !seed.is_multiple_of(4) && (x.is_nan() || x == f32::INFINITY) {
-                f32::NEG_INFINITY
-            } else {
-                x
-            }
+            if !seed.is_multiple_of(4) && (x.is_nan() || x == f32::INFINITY) { f32::NEG_INFINITY } else { x }
         })
         .collect()
 }
@@ -216,16 +163,11 @@ fn any_bit_pattern_gives_finite_numbers_or_a_non_finite_error() {
     let mut refused = 0;
     for seed in 0..4000 {
         let logits = any_bits(seed);
-        let sound =
-            logits.iter().all(|x| *x < f32::INFINITY) && logits.iter().any(|x| x.is_finite());
+        let sound = logits.iter().all(|x| *x < f32::INFINITY) && logits.iter().any(|x| x.is_finite());
         match read_out(&logits, 10, 0) {
             Ok(readout) => {
                 assert!(sound);
-                assert!(
-                    readout.logsumexp.is_finite()
-                        && readout.entropy >= 0.0
-                        && readout.entropy < 6.0
-                );
+                assert!(readout.logsumexp.is_finite() && readout.entropy >= 0.0 && readout.entropy < 6.0);
                 assert!(readout.top.iter().all(|t| t.1.is_finite() && t.1 <= 0.0));
             }
             Err(error) => {

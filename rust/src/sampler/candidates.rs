@@ -93,23 +93,12 @@ impl Candidates {
     }
 
     /// What survives now. `logits` is the unprocessed row that `raw` was read out of.
-    pub fn stage(
-        &mut self,
-        name: &'static str,
-        row: &[f32],
-        logits: &[f32],
-        raw: &Readout,
-    ) -> Stage {
+    pub fn stage(&mut self, name: &'static str, row: &[f32], logits: &[f32], raw: &Readout) -> Stage {
         let Some(kept) = self.kept else {
             let sums = sums(row, self.max, self.inverse_temperature);
             self.total = Some(sums.weight);
             let kept = row.iter().filter(|&&x| x > f32::NEG_INFINITY).count();
-            return Stage {
-                name,
-                kept,
-                mass: 1.0,
-                entropy: sums.entropy(),
-            };
+            return Stage { name, kept, mass: 1.0, entropy: sums.entropy() };
         };
         let weight = self.total(row);
         let mut mass = 0.0;
@@ -119,12 +108,7 @@ impl Candidates {
             mass += exp(f64::from(logits[id]) - raw.logsumexp);
             weighted += weight * scaled(row[id], self.max, self.inverse_temperature);
         }
-        Stage {
-            name,
-            kept,
-            mass: mass.min(1.0),
-            entropy: Sums { weight, weighted }.entropy(),
-        }
+        Stage { name, kept, mass: mass.min(1.0), entropy: Sums { weight, weighted }.entropy() }
     }
 
     /// Sum of the survivors' weights.
@@ -146,10 +130,7 @@ impl Candidates {
     /// Weight of the n-th best survivor, from 0.
     fn weight(&mut self, row: &[f32], n: usize) -> Option<f64> {
         if n >= self.weights.len() {
-            self.rank(
-                row,
-                FIRST.max(self.weights.len().saturating_mul(8)).max(n + 1),
-            );
+            self.rank(row, FIRST.max(self.weights.len().saturating_mul(8)).max(n + 1));
         }
         if self.kept.is_some_and(|kept| n >= kept) {
             return None;
@@ -163,11 +144,8 @@ impl Candidates {
         let keys = self.ranking.best(row, n);
         let (max, inverse_temperature) = (self.max, self.inverse_temperature);
         let known = self.weights.len().min(keys.len());
-        let logits = keys[known..]
-            .iter()
-            .map(|&key| row[ranking::id(key) as usize]);
-        self.weights
-            .extend(logits.map(|logit| exp(scaled(logit, max, inverse_temperature))));
+        let logits = keys[known..].iter().map(|&key| row[ranking::id(key) as usize]);
+        self.weights.extend(logits.map(|logit| exp(scaled(logit, max, inverse_temperature))));
         keys.len()
     }
 
@@ -191,32 +169,22 @@ mod tests {
 
     #[test]
     fn at_temperature_1_without_filters_the_processed_distribution_is_the_raw_one_bitwise() {
-        let logits: Vec<f32> = (0..5003)
-            .map(|i| ((i * 7919) % 4999) as f32 * 3e-3 - 9.0)
-            .collect();
+        let logits: Vec<f32> = (0..5003).map(|i| ((i * 7919) % 4999) as f32 * 3e-3 - 9.0).collect();
         let raw = read_out(&logits, logits.len(), 0).unwrap();
         let mut candidates = Candidates::default();
         candidates.start(&logits, 0).unwrap();
         candidates.set_temperature(1.0);
         let stage = candidates.stage("temperature", &logits, &logits, &raw);
-        assert_eq!(
-            (stage.kept, stage.mass, stage.entropy),
-            (5003, 1.0, raw.entropy)
-        );
+        assert_eq!((stage.kept, stage.mass, stage.entropy), (5003, 1.0, raw.entropy));
         let total = candidates.total(&logits);
         assert_eq!(f64::from(candidates.max) + total.ln(), raw.logsumexp);
         for (n, &(id, logprob)) in raw.top.iter().enumerate() {
             assert_eq!(
                 candidates.weight(&logits, n),
-                Some(exp(
-                    f64::from(logits[id as usize]) - f64::from(candidates.max)
-                ))
+                Some(exp(f64::from(logits[id as usize]) - f64::from(candidates.max)))
             );
             let processed = f64::from(logits[id as usize]) * candidates.inverse_temperature;
-            assert_eq!(
-                processed - (f64::from(candidates.max) + total.ln()),
-                logprob
-            );
+            assert_eq!(processed - (f64::from(candidates.max) + total.ln()), logprob);
         }
     }
 }

@@ -8,20 +8,13 @@ fn chi_square(logits: &[f32], sampling: &Sampling, expected: &[f64], draws: u64)
     let mut sampler = Sampler::new();
     let mut counts = vec![0u64; logits.len()];
     for position in 0..draws {
-        counts[sampler
-            .sample(logits, &[], position, sampling, None)
-            .unwrap()
-            .id as usize] += 1;
+        counts[sampler.sample(logits, &[], position, sampling, None).unwrap().id as usize] += 1;
     }
     let possible = expected.iter().filter(|&&p| p > 0.0).count();
     let statistic = counts.iter().zip(expected).fold(0.0, |sum, (&n, &p)| {
         assert!(p > 0.0 || n == 0);
         let mean = p * draws as f64;
-        if p > 0.0 {
-            sum + (n as f64 - mean).powi(2) / mean
-        } else {
-            sum
-        }
+        if p > 0.0 { sum + (n as f64 - mean).powi(2) / mean } else { sum }
     });
     // Wilson and Hilferty 1931; 3.0902 is the normal quantile of 0.999.
     let df = (possible - 1) as f64;
@@ -42,25 +35,8 @@ fn draws_follow_the_distribution() {
     };
     let cases = [
         (OFF, softmax(64, 1.0), 1_000_000),
-        (
-            Sampling {
-                temperature: 2.0,
-                seed: 1,
-                ..OFF
-            },
-            softmax(64, 2.0),
-            100_000,
-        ),
-        (
-            Sampling {
-                temperature: 0.5,
-                top_k: 10,
-                stream: 9,
-                ..OFF
-            },
-            softmax(10, 0.5),
-            100_000,
-        ),
+        (Sampling { temperature: 2.0, seed: 1, ..OFF }, softmax(64, 2.0), 100_000),
+        (Sampling { temperature: 0.5, top_k: 10, stream: 9, ..OFF }, softmax(10, 0.5), 100_000),
     ];
     for (sampling, expected, draws) in cases {
         let (statistic, critical) = chi_square(&logits, &sampling, &expected, draws);
@@ -86,39 +62,13 @@ fn speed() {
         let logits = gaussian(len, 3.0, 1);
         let raw = read_out(&logits, 20, 0).unwrap();
         let history: Vec<u32> = (0..2000).collect();
-        let chat = Sampling {
-            temperature: 0.7,
-            top_k: 40,
-            top_p: 0.9,
-            min_p: 0.05,
-            repetition_penalty: 1.1,
-            ..OFF
-        };
+        let chat =
+            Sampling { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.05, repetition_penalty: 1.1, ..OFF };
         let cases = [
-            (
-                "greedy",
-                Sampling {
-                    temperature: 0.0,
-                    ..OFF
-                },
-            ),
+            ("greedy", Sampling { temperature: 0.0, ..OFF }),
             ("T 1, no filter", OFF),
-            (
-                "T 0.7, top_p 0.9",
-                Sampling {
-                    temperature: 0.7,
-                    top_p: 0.9,
-                    ..OFF
-                },
-            ),
-            (
-                "T 0.7, top_k 40, top_p 0.9",
-                Sampling {
-                    repetition_penalty: 1.0,
-                    min_p: 0.0,
-                    ..chat
-                },
-            ),
+            ("T 0.7, top_p 0.9", Sampling { temperature: 0.7, top_p: 0.9, ..OFF }),
+            ("T 0.7, top_k 40, top_p 0.9", Sampling { repetition_penalty: 1.0, min_p: 0.0, ..chat }),
             ("all five", chat),
         ];
         for (name, sampling) in cases {
@@ -127,17 +77,9 @@ fn speed() {
                 let mut position = 0;
                 let micros = fastest(|| {
                     position = (position + 1) % 4;
-                    f64::from(
-                        sampler
-                            .sample(&logits, &history, position, &sampling, trace)
-                            .unwrap()
-                            .id,
-                    )
+                    f64::from(sampler.sample(&logits, &history, position, &sampling, trace).unwrap().id)
                 });
-                println!(
-                    "sample {len:>7} logits, trace {:5}, {name:<28}: {micros:7.1} us",
-                    trace.is_some()
-                );
+                println!("sample {len:>7} logits, trace {:5}, {name:<28}: {micros:7.1} us", trace.is_some());
             }
         }
         let flat = vec![1.0; len];
