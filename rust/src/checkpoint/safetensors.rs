@@ -111,8 +111,9 @@ fn header_text(file: &[u8]) -> Result<(&str, usize), Malformed> {
 
 /// Says what a file is that is no safetensors file, if its first bytes tell.
 fn not_safetensors(file: &[u8]) -> Option<Malformed> {
-    if file.get(4..8) == Some(&[0; 4]) {
-        return None; // a length that a header can have: safetensors, cut or damaged
+    let length = file.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    if length.is_some_and(|length| length <= MAX_HEADER) {
+        return None; // a header can be that long: safetensors, cut or damaged
     }
     let kind = match file {
         [0x80, 0x02..=0x05, ..] | [b'P', b'K', 3, 4, ..] => {
