@@ -120,3 +120,34 @@ fn yarn_without_a_factor_takes_the_ratio_of_lengths() {
         json!({"rope_scaling": {"type": "yarn", "factor": null, "original_max_position_embeddings": 64}});
     assert_eq!(rope(16, 256, &with), rope(16, 256, &without));
 }
+
+#[test]
+fn every_allowed_value_gives_finite_angles() {
+    let ends = |least: f64, most: f64| [json!(least), json!(most)];
+    for theta in ends(1e-3, 1e18) {
+        for factor in ends(1e-6, 1e9) {
+            let scalings = [
+                json!({"type": "linear", "factor": factor}),
+                json!({"type": "dynamic", "factor": factor}),
+                json!({"type": "yarn", "factor": factor, "beta_fast": 1e9, "beta_slow": 1e-6}),
+                json!({"type": "yarn", "factor": factor, "truncate": false, "original_max_position_embeddings": 1}),
+                json!({"type": "llama3", "factor": factor, "low_freq_factor": 1e-6, "high_freq_factor": 1e9,
+                    "original_max_position_embeddings": 1}),
+            ];
+            for scaling in scalings {
+                if scaling["type"] == "yarn" && theta.as_f64() <= Some(1.0) {
+                    continue;
+                }
+                for (head_dim, trained) in [(4, 1), (8192, 1 << 40)] {
+                    let rope =
+                        rope(head_dim, trained, &json!({"rope_theta": theta, "rope_scaling": scaling}));
+                    let frequencies = rope.frequencies(rope.regime(1 << 40));
+                    let (mut cos, mut sin) =
+                        (vec![0.0; head_dim as usize / 2], vec![0.0; head_dim as usize / 2]);
+                    frequencies.angles(1 << 40, &mut cos, &mut sin);
+                    assert!(cos.iter().chain(&sin).all(|x| x.is_finite()), "{theta}, {scaling}, {head_dim}");
+                }
+            }
+        }
+    }
+}

@@ -89,9 +89,9 @@ fn tensors_cover_the_data_once() {
     let gap = format!("{{{},{}}}", entry("a", &[1], 0), entry("b", &[1], 8));
     assert_fault(&gap, &[0; 12], "b", "leaves a gap");
     let overlap = format!("{{{},{}}}", entry("a", &[2], 0), entry("b", &[1], 4));
-    assert_fault(&overlap, &[0; 8], "b", "shares bytes");
+    assert_fault(&overlap, &[0; 8], "b", "overlaps the tensor");
     let trailing = format!("{{{}}}", entry("a", &[1], 0));
-    assert_fault(&trailing, &[0; 5], "data", "1 bytes follow the last tensor");
+    assert_fault(&trailing, &[0; 5], "data", "1 bytes after its last tensor");
 }
 
 #[test]
@@ -99,10 +99,10 @@ fn sizes_that_overflow_or_disagree() {
     let with = |dtype: &str, shape: &str, offsets: &str| {
         format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
     };
-    assert_fault(&with("F32", "[4294967296,4294967296]", "[0,0]"), &[], "w", "overflows");
-    assert_fault(&with("F32", "[4611686018427387904,4]", "[0,0]"), &[], "w", "overflows");
-    assert_fault(&with("F32", "[4611686018427387904]", "[0,0]"), &[], "w", "overflows");
-    assert_fault(&with("F4", "[3]", "[0,2]"), &[0; 2], "w", "overflows");
+    assert_fault(&with("F32", "[4294967296,4294967296]", "[0,0]"), &[], "w", "is no size in bytes");
+    assert_fault(&with("F32", "[4611686018427387904,4]", "[0,0]"), &[], "w", "is no size in bytes");
+    assert_fault(&with("F32", "[4611686018427387904]", "[0,0]"), &[], "w", "is no size in bytes");
+    assert_fault(&with("F4", "[3]", "[0,2]"), &[0; 2], "w", "is no size in bytes");
     assert_fault(&with("F32", "[2]", "[0,4]"), &[0; 4], "w", "takes 8 bytes");
     assert_fault(&with("F32", "[1]", "[8,4]"), &[0; 4], "w", "takes 4 bytes");
     assert_fault(&with("F32", "[1]", "[18446744073709551612,0]"), &[0; 4], "w", "takes 4 bytes");
