@@ -1,11 +1,11 @@
 //! No allocation is sized by a number out of a file: measured with an allocator that remembers the largest request.
 
-mod common;
+mod containers;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{container, entry};
+use containers::{container, entry};
 use ropechat_core::checkpoint::safetensors::parse;
 
 struct Largest;

@@ -1,11 +1,11 @@
 //! Model folders: which files are opened, how the index is held against the shards, what a missing tensor says.
 
-mod common;
+mod containers;
 
 use std::fs;
 use std::path::Path;
 
-use common::{TestFolder, tensors};
+use containers::{TestFolder, tensors};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::family;
@@ -60,7 +60,7 @@ fn a_required_tensor_says_what_is_wrong() {
     let folder = TestFolder::new();
     let header = r#"{"f8":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]},
         "ids":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},"norm":{"dtype":"F16","shape":[2],"data_offsets":[12,16]}}"#;
-    folder.write("model.safetensors", common::container(header, &[0; 16]));
+    folder.write("model.safetensors", containers::container(header, &[0; 16]));
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let text = |name: &str, shape: &[usize]| checkpoint.require(name, shape).unwrap_err().to_string();
     assert_eq!(checkpoint.require("norm", &[2]).unwrap().dtype, DType::F16);

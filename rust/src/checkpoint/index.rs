@@ -32,7 +32,9 @@ impl Index {
             field: field.to_owned(),
             what,
         };
-        let root = json::parse(&text).map_err(|bad| format(&bad.field, bad.what))?;
+        let root = json::parse(&text).map_err(|bad| {
+            format(&bad.field, format!("{}; plain JSON is expected; download the file again", bad.what))
+        })?;
         let expected = "an object of tensor names and shard names is expected; download the file again";
         let weight_map = match root.get("weight_map") {
             Some(Value::Object(entries)) => entries,
