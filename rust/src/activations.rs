@@ -64,6 +64,13 @@ impl Activations {
         }
     }
 
+    /// Copies rows that were filled for f32 weights.  // out [rows, width]
+    pub fn copy_rows(&self, out: &mut Vec<f32>) {
+        assert_eq!(self.format, ActivationFormat::F32);
+        out.clear();
+        out.extend_from_slice(&self.f32[..self.rows * self.width]);
+    }
+
     /// Rows.
     pub fn rows(&self) -> usize {
         self.rows

@@ -2,6 +2,16 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
+mod experts;
+mod names;
+mod rope;
+
+pub use crate::kernel::Activation;
+pub use experts::{ExpertGroups, Experts, Scoring, SharedExpert};
+pub(crate) use names::tensor;
+pub use names::{ExpertNames, Names, Qkv, Stored, Tensor, Up};
+pub use rope::{Rope, RopeLayout, RopeScaling};
+
 use crate::quant::DType;
 
 /// Everything that the forward pass needs to know beside the weights.
@@ -9,34 +19,78 @@ use crate::quant::DType;
 pub struct Config {
     /// `model_type` of config.json.
     pub model_type: String,
+    /// What the tensors are called.
+    pub names: Names,
     /// Rows of the embedding and of P.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the MLP.
+    /// Width of the dense MLP.
     pub intermediate_size: usize,
     /// Query heads.
     pub num_attention_heads: usize,
     /// Key/value heads; divides `num_attention_heads`.
     pub num_key_value_heads: usize,
-    /// Width of one head.
+    /// Width of one head's query and key.
     pub head_dim: usize,
+    /// Width of one head's value; `head_dim` but for latent attention.
+    pub v_head_dim: usize,
     /// Trained length in tokens.
     pub max_position_embeddings: usize,
     /// One per layer, in order.
     pub layers: Vec<LayerSpec>,
-    /// Normalization before attention, before the MLP and at the end.
+    /// What a token's position does to its embedding.
+    pub position: EmbeddingPosition,
+    /// The embedding is multiplied with it (gemma: sqrt(hidden_size); granite).
+    pub embedding_multiplier: f32,
+    /// Normalization of rows, of the residual stream and of q and k alike.
     pub norm: Norm,
+    /// What the norms' weight tensors hold.
+    pub norm_weight: NormWeight,
+    /// Biases of the norms.
+    pub norm_bias: Bias,
+    /// Where a layer has its norms.
+    pub norm_placement: NormPlacement,
+    /// How attention and MLP join the residual stream.
+    pub residual: Residual,
+    /// Both results are multiplied with it before they are added (granite).
+    pub residual_multiplier: f32,
+    /// How queries, keys and values are projected.
+    pub attention: Attention,
+    /// Scores are multiplied with it: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`.
+    pub attention_multiplier: f32,
+    /// What a query's position does to its scores.
+    pub query_scaling: QueryScaling,
+    /// Norm of q and k before rotation.
+    pub qk_norm: QkNorm,
+    /// `clip_qkv`: q, k and v are cut to +- this (olmo).
+    pub clip_qkv: Option<f32>,
+    /// `attn_logit_softcapping`: scores become cap * tanh(score / cap) (gemma2).
+    pub attn_logit_softcapping: Option<f32>,
+    /// Scores that lead nowhere.
+    pub sinks: Sinks,
+    /// Biases of q, k and v projections.
+    pub attention_bias: Bias,
+    /// Bias of the o projection.
+    pub attention_out_bias: Bias,
+    /// The MLP's shape.
+    pub mlp: MlpShape,
     /// The MLP's activation.
     pub activation: Activation,
-    /// Biases of q, k, v and o projections.
-    pub attention_bias: Bias,
     /// Biases of gate, up and down projections.
     pub mlp_bias: Bias,
-    /// Rotary position embedding.
-    pub rope: Rope,
+    /// The mixture of experts of the layers that have one.
+    pub experts: Option<Experts>,
+    /// Rotary position embeddings; a layer says which one is its own.
+    pub ropes: Vec<Rope>,
     /// Where the unembedding comes from.
     pub lm_head: LmHead,
+    /// Bias of the unembedding (gptj, phi).
+    pub lm_head_bias: Bias,
+    /// Logits are multiplied with it (`logit_scale`, 1 / `logits_scaling`).
+    pub logit_scale: f32,
+    /// `final_logit_softcapping`: logits become cap * tanh(logit / cap) (gemma2).
+    pub final_logit_softcapping: Option<f32>,
     /// `bos_token_id`, when the config states one.
     pub bos_token_id: Option<u32>,
     /// `eos_token_id` as a list (old configs hold one number).
@@ -48,15 +102,31 @@ pub struct Config {
 impl Config {
     /// Tokens that a sequence can have: the trained length, or what dynamic NTK stretches it to.
     pub fn usable_length(&self) -> usize {
-        match self.rope.scaling {
-            RopeScaling::Dynamic { factor, .. } => (self.max_position_embeddings as f64 * factor) as usize,
+        match self.ropes.first().map(|rope| &rope.scaling) {
+            Some(RopeScaling::Dynamic { factor, .. }) => {
+                (self.max_position_embeddings as f64 * factor) as usize
+            }
             _ => self.max_position_embeddings,
+        }
+    }
+
+    /// Positions beyond which there is nothing to compute with: those of a learned table.
+    pub fn position_limit(&self) -> usize {
+        match self.position {
+            EmbeddingPosition::Learned => self.max_position_embeddings,
+            EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => usize::MAX,
         }
     }
 
     /// Query heads that share one key/value head.
     pub fn group_size(&self) -> usize {
         self.num_attention_heads / self.num_key_value_heads
+    }
+
+    /// Values of a row of queries, keys and values together.
+    pub fn qkv_width(&self) -> usize {
+        (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+            + self.num_key_value_heads * self.v_head_dim
     }
 }
 
@@ -65,6 +135,10 @@ impl Config {
 pub struct LayerSpec {
     /// Which earlier positions a position sees.
     pub mask: Mask,
+    /// How q and k turn with their position.
+    pub rope: LayerRope,
+    /// What kind of MLP.
+    pub mlp: LayerMlp,
 }
 
 /// Which earlier positions a position sees.
@@ -72,6 +146,40 @@ pub struct LayerSpec {
 pub enum Mask {
     /// Itself and all before it.
     Causal,
+    /// `sliding_window`: itself and those before it, so many together (mistral, gemma2).
+    Sliding(usize),
+}
+
+/// How q and k turn with their position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerRope {
+    /// Not at all: NoPE (smollm3, cohere2), or positions that are learned (gpt2).
+    None,
+    /// By this one of [`Config::ropes`].
+    Rotary(usize),
+}
+
+/// What kind of MLP a layer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerMlp {
+    /// One for all tokens.
+    Dense,
+    /// [`Config::experts`].
+    Experts,
+}
+
+/// What a token's position does to its embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingPosition {
+    /// Nothing: it enters in the layers.
+    None,
+    /// A learned row is added (gpt2, gpt_neo).
+    Learned,
+    /// It is rotated by the first of [`Config::ropes`] (dtransformer_rope).
+    Rotated {
+        /// Number of the first token.
+        first_position: usize,
+    },
 }
 
 /// Normalization of a row.
@@ -82,13 +190,107 @@ pub enum Norm {
         /// `rms_norm_eps`.
         eps: f32,
     },
+    /// (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016).
+    LayerNorm {
+        /// `layer_norm_eps`.
+        eps: f32,
+    },
 }
 
-/// Activation of the gated MLP: down(act(gate(x)) * up(x)).
+/// What a norm's weight tensor holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// x * sigmoid(x).
-    Silu,
+pub enum NormWeight {
+    /// The weight.
+    Plain,
+    /// The weight minus one (gemma, nemotron).
+    MinusOne,
+    /// There is no tensor; the weight is one (olmo).
+    Absent,
+}
+
+/// Where a layer has its norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Before attention and MLP (llama).
+    Before,
+    /// After them, before the addition (olmo2).
+    After,
+    /// Both (gemma2, glm4).
+    Around,
+}
+
+/// How attention and MLP join the residual stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residual {
+    /// The MLP sees what attention added.
+    Sequential,
+    /// x += attention(norm(x)) + mlp(norm(x)) (gptj, falcon, cohere; Wang and Komatsuzaki 2021).
+    Parallel,
+}
+
+/// How queries, keys and values are projected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Attention {
+    /// From the normed row.
+    Heads,
+    /// Through narrow latents (MLA, DeepSeek-V2 2024).
+    Latent {
+        /// `q_lora_rank`; None: queries straight from the row.
+        q_lora_rank: Option<usize>,
+        /// `kv_lora_rank`.
+        kv_lora_rank: usize,
+        /// `qk_rope_head_dim`: the part of a key that rotates, the same for all heads.
+        qk_rope_head_dim: usize,
+        /// Norm of both latents.
+        norm: Norm,
+    },
+}
+
+/// What a query's position does to its scores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum QueryScaling {
+    /// Nothing.
+    None,
+    /// q *= 1 + beta ln(1 + floor(position / trained length)) (`llama_4_scaling_beta`; ministral3).
+    Llama4 {
+        /// `llama_4_scaling_beta`.
+        beta: f64,
+        /// `original_max_position_embeddings`.
+        original_max_position_embeddings: usize,
+    },
+}
+
+/// Norm of q and k before rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    None,
+    /// Each head by itself, one weight for all heads (qwen3, gemma3).
+    PerHead(Bias),
+    /// Each head by itself with a weight of its own, in one tensor (cohere).
+    PerHeadOwn,
+    /// The same, in a tensor per head (stablelm).
+    PerHeadSplit,
+    /// All heads as one row (olmo2).
+    FullWidth,
+}
+
+/// Scores that lead nowhere, one per query head: they only take probability from the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sinks {
+    /// None.
+    None,
+    /// `self_attn.sinks` (gpt_oss).
+    PerHead,
+}
+
+/// The MLP's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MlpShape {
+    /// down(act(gate(x)) * up(x)) (Shazeer 2020).
+    Gated,
+    /// down(act(up(x))).
+    Plain,
 }
 
 /// Whether a projection has a bias vector.
@@ -107,69 +309,4 @@ pub enum LmHead {
     Tied,
     /// `lm_head.weight`.
     Own,
-}
-
-/// Rotary position embedding (Su et al. 2021, RoFormer).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rope {
-    /// `rope_theta`, the base.
-    pub theta: f64,
-    /// Leading dimensions of a head that rotate; even.
-    pub rotary_dim: usize,
-    /// Which two dimensions make a pair.
-    pub layout: RopeLayout,
-    /// How frequencies change for lengths beyond the trained one.
-    pub scaling: RopeScaling,
-}
-
-/// Which two dimensions make a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeLayout {
-    /// (i, i + rotary_dim / 2): Hugging Face's llama files.
-    HalfSplit,
-}
-
-/// `rope_scaling` / `rope_parameters`.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RopeScaling {
-    /// `default`.
-    None,
-    /// `linear` (Chen et al. 2023, position interpolation): frequencies / factor.
-    Linear {
-        /// `factor`.
-        factor: f64,
-    },
-    /// `dynamic` NTK: beyond the trained length the base grows with the sequence's length.
-    Dynamic {
-        /// `factor`.
-        factor: f64,
-        /// Trained length.
-        original_max_position_embeddings: usize,
-    },
-    /// `llama3`: low frequencies / factor, high ones kept, a ramp between.
-    Llama3 {
-        /// `factor`.
-        factor: f64,
-        /// `low_freq_factor`.
-        low_freq_factor: f64,
-        /// `high_freq_factor`.
-        high_freq_factor: f64,
-        /// Trained length.
-        original_max_position_embeddings: usize,
-    },
-    /// `yarn` (Peng et al. 2023).
-    Yarn {
-        /// `factor`.
-        factor: f64,
-        /// Trained length.
-        original_max_position_embeddings: usize,
-        /// `beta_fast`.
-        beta_fast: f64,
-        /// `beta_slow`.
-        beta_slow: f64,
-        /// Multiplies cos and sin (`attention_factor`, or from `mscale` and `mscale_all_dim`).
-        attention_factor: f64,
-        /// `truncate`: round the ramp's ends to whole dimensions.
-        truncate: bool,
-    },
 }

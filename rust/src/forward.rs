@@ -9,16 +9,18 @@
 //! `[rows, num_kv_heads, head_dim]`.
 
 use crate::activations::{Activations, by_rows};
-use crate::attention::attend;
-use crate::config::{Activation, Norm};
+use crate::attention::attention;
+use crate::config::{EmbeddingPosition, MlpShape, Norm, Residual, RopeLayout};
 use crate::error::Result;
+use crate::experts::{ExpertWork, experts};
 use crate::kernel::Kernels;
-use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{Layer, Model};
+use crate::kv_cache::KvSequence;
+use crate::model::{DenseMlp, Layer, Mlp, Model, NormWeights};
 use crate::parallel::{CancelToken, Pool};
 use crate::quant::DType;
 use crate::rope::Frequencies;
-use crate::weight::Epilogue;
+use crate::weight::{Epilogue, Weight};
+use std::cell::RefCell;
 
 /// Consecutive tokens of one sequence.
 pub struct Run<'a> {
@@ -26,8 +28,8 @@ pub struct Run<'a> {
     pub ids: &'a [u32],
     /// The sequence's cache, with room reserved for the ids.
     pub cache: &'a mut KvSequence,
-    /// Rotation frequencies, those of the sequence's length.
-    pub frequencies: &'a Frequencies,
+    /// Rotation frequencies of each rope, those of the sequence's length.
+    pub frequencies: &'a [Frequencies],
 }
 
 /// What a forward computes with.
@@ -46,12 +48,30 @@ pub struct Compute<'a> {
 pub struct Workspace {
     /// The residual stream.  // [rows, hidden_size]
     pub x: Vec<f32>,
-    input: Activations,
-    qkv: Vec<f32>,   // [rows, padded (num_heads + 2 num_kv_heads) * head_dim]
-    heads: Vec<f32>, // [num_kv_heads, rows, group_size * head_dim]
-    gated: Vec<f32>, // [rows, intermediate_size]
-    cos: Vec<f32>,   // [rows, rotary_dim / 2]
-    sin: Vec<f32>,   // [rows, rotary_dim / 2]
+    pub(crate) input: Activations,
+    pub(crate) qkv: Vec<f32>,    // [rows, qkv_stride]
+    pub(crate) heads: Vec<f32>,  // [num_kv_heads, rows, group_size * v_head_dim]
+    pub(crate) gated: Vec<f32>,  // [rows, intermediate_size]
+    pub(crate) branch: Vec<f32>, // [rows, hidden_size or padded]
+    pub(crate) angles: Vec<Angles>,
+    pub(crate) latents: [Vec<f32>; 3],
+    pub(crate) experts: ExpertWork,
+}
+
+/// cos and sin of every row's position, of one rope.
+pub(crate) struct Angles {
+    pub(crate) layout: RopeLayout,
+    pairs: usize,
+    cos: Vec<f32>, // [rows, rotary_dim / 2]
+    sin: Vec<f32>, // [rows, rotary_dim / 2]
+}
+
+impl Angles {
+    /// Of one row.  // [rotary_dim / 2] each
+    pub(crate) fn row(&self, row: usize) -> (&[f32], &[f32]) {
+        let part = row * self.pairs..(row + 1) * self.pairs;
+        (&self.cos[part.clone()], &self.sin[part])
+    }
 }
 
 /// Runs all rows through all layers; leaves the residual stream in `work.x` and keys and values behind each cache's
@@ -68,8 +88,25 @@ pub fn forward(
     embed(model, runs, work, compute);
     for (index, layer) in model.layers.iter().enumerate() {
         compute.cancel.check()?;
-        attention(model, index, layer, runs, work, compute);
-        mlp(model, layer, work, compute);
+        match (model.config.residual, &layer.mlp) {
+            (Residual::Parallel, Mlp::Dense(mlp)) => {
+                // Both see the row as it came: the MLP's first half before attention adds to it.
+                normed_input(model, layer.mlp_norm.as_ref(), mlp.up.dtype(), work, compute);
+                expand(model, mlp, work, compute);
+                attention(model, index, layer, runs, work, compute);
+                contract(model, layer, mlp, work, compute);
+            }
+            (_, Mlp::Dense(mlp)) => {
+                attention(model, index, layer, runs, work, compute);
+                normed_input(model, layer.mlp_norm.as_ref(), mlp.up.dtype(), work, compute);
+                expand(model, mlp, work, compute);
+                contract(model, layer, mlp, work, compute);
+            }
+            (_, Mlp::Experts(mixture)) => {
+                attention(model, index, layer, runs, work, compute);
+                experts(model, layer, mixture, work, compute);
+            }
+        }
     }
     Ok(())
 }
@@ -92,158 +129,162 @@ pub fn unembed(
         compute.kernels,
         compute.pool,
         |r, out| {
-            norm(model, row(r), &model.norm, out, compute.kernels);
+            apply(model, row(r), Some(&model.norm), out, compute.kernels);
         },
     );
     logits.resize(rows.len() * model.padded_vocab(), 0.0);
     model.unembedding().matmul(input, compute.kernels, compute.pool, Epilogue::Store(logits));
+    finish_logits(model, logits, compute);
+}
+
+/// logits = cap * tanh(scale * logits / cap), as far as the model has either.
+fn finish_logits(model: &Model, logits: &mut [f32], compute: Compute<'_>) {
+    let (scale, kernels) = (model.config.logit_scale, compute.kernels);
+    match model.config.final_logit_softcapping {
+        None if scale == 1.0 => {}
+        None => by_rows(compute.pool, logits, model.padded_vocab(), |_, row| kernels.scale(row, scale)),
+        Some(cap) => {
+            by_rows(compute.pool, logits, model.padded_vocab(), |_, row| kernels.softcap(row, scale, cap));
+        }
+    }
 }
 
 /// Rows of the embedding, and the angles of every row's position.
 fn embed(model: &Model, runs: &[Run<'_>], work: &mut Workspace, compute: Compute<'_>) {
-    let tokens: Vec<(u32, usize, &Frequencies)> = runs
+    let config = &model.config;
+    let tokens: Vec<(u32, usize, &[Frequencies])> = runs
         .iter()
         .flat_map(|run| {
             run.ids.iter().zip(run.cache.len()..).map(|(&id, position)| (id, position, run.frequencies))
         })
         .collect();
-    let (hidden_size, half) = (model.config.hidden_size, model.config.rope.rotary_dim / 2);
-    work.x.resize(tokens.len() * hidden_size, 0.0);
-    by_rows(compute.pool, &mut work.x, hidden_size, |row, x| {
-        model.embedding().row(tokens[row].0 as usize, x)
-    });
-    work.cos.resize(tokens.len() * half, 0.0);
-    work.sin.resize(tokens.len() * half, 0.0);
-    let angles = work.cos.chunks_exact_mut(half).zip(work.sin.chunks_exact_mut(half));
-    for ((_, position, frequencies), (cos, sin)) in tokens.iter().zip(angles) {
-        frequencies.angles(*position, cos, sin);
+    let first = match config.position {
+        EmbeddingPosition::Rotated { first_position } => first_position,
+        EmbeddingPosition::None | EmbeddingPosition::Learned => 0,
+    };
+    work.angles.clear();
+    for (index, rope) in config.ropes.iter().enumerate() {
+        let pairs = rope.rotary_dim / 2;
+        let (mut cos, mut sin) = (vec![0.0; tokens.len() * pairs], vec![0.0; tokens.len() * pairs]);
+        let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
+        for ((_, position, frequencies), (cos, sin)) in tokens.iter().zip(rows) {
+            frequencies[index].angles(position + first, cos, sin);
+        }
+        work.angles.push(Angles { layout: rope.layout, pairs, cos, sin });
     }
+    let Workspace { x, angles, .. } = work;
+    let hidden_size = config.hidden_size;
+    x.resize(tokens.len() * hidden_size, 0.0);
+    by_rows(compute.pool, x, hidden_size, |row, x| {
+        let (id, position, _) = tokens[row];
+        model.embedding().row(id as usize, x);
+        if config.embedding_multiplier != 1.0 {
+            compute.kernels.scale(x, config.embedding_multiplier);
+        }
+        match config.position {
+            EmbeddingPosition::None => {}
+            EmbeddingPosition::Learned => {
+                compute.kernels.add(x, &model.positions[position * hidden_size..][..hidden_size]);
+            }
+            EmbeddingPosition::Rotated { .. } => {
+                let (cos, sin) = angles[0].row(row);
+                compute.kernels.rotate_pairs(x, cos, sin);
+            }
+        }
+    });
 }
 
-/// x += o_proj(attention(norm(x))).
-fn attention(
+/// gated = act(gate_proj(input)) * up_proj(input), or act(up_proj(input)).  // [rows, mlp.width]
+pub(crate) fn expand(model: &Model, mlp: &DenseMlp, work: &mut Workspace, compute: Compute<'_>) {
+    let (width, activation) = (mlp.width, model.config.activation);
+    work.gated.resize(work.input.rows() * width, 0.0);
+    let epilogue = match model.config.mlp {
+        MlpShape::Gated => Epilogue::Gate(activation, &mut work.gated, width),
+        MlpShape::Plain => Epilogue::Activate(activation, &mut work.gated, width),
+    };
+    mlp.up.matmul(&work.input, compute.kernels, compute.pool, epilogue);
+}
+
+/// x += down_proj(gated).
+fn contract(model: &Model, layer: &Layer, mlp: &DenseMlp, work: &mut Workspace, compute: Compute<'_>) {
+    let rows = work.x.len() / model.config.hidden_size;
+    let Workspace { gated, input, .. } = work;
+    input.fill(rows, mlp.width, mlp.down.dtype(), compute.kernels, compute.pool, |row, out| {
+        out.copy_from_slice(&gated[row * mlp.width..][..mlp.width]);
+    });
+    close_branch(model, &mlp.down, layer.mlp_out_norm.as_ref(), work, compute);
+}
+
+/// x += residual_multiplier * norm(weight(input)).
+pub(crate) fn close_branch(
     model: &Model,
-    index: usize,
-    layer: &Layer,
-    runs: &mut [Run<'_>],
+    weight: &Weight,
+    out_norm: Option<&NormWeights>,
     work: &mut Workspace,
     compute: Compute<'_>,
 ) {
     let Compute { kernels, pool, .. } = compute;
-    let (config, rows) = (&model.config, work.x.len() / model.config.hidden_size);
-    normed_input(model, &layer.input_layernorm, layer.qkv_proj.dtype(), work, compute);
-    work.qkv.resize(rows * layer.qkv_proj.padded_out(), 0.0);
-    layer.qkv_proj.matmul(&work.input, kernels, pool, Epilogue::Store(&mut work.qkv));
-    rotate_and_store(model, index, layer, runs, work, compute);
-
-    let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
-    let group_width = config.group_size() * config.head_dim;
-    work.heads.resize(rows * config.num_attention_heads * config.head_dim, 0.0);
-    attend(model, index, &caches, &work.qkv, layer.qkv_proj.padded_out(), &mut work.heads, compute);
-
-    let Workspace { heads, input, .. } = work;
-    let width = config.num_attention_heads * config.head_dim;
-    input.fill(rows, width, layer.o_proj.dtype(), kernels, pool, |row, out| {
-        for (head, out) in out.chunks_exact_mut(group_width).enumerate() {
-            out.copy_from_slice(&heads[(head * rows + row) * group_width..][..group_width]);
-        }
-    });
-    layer.o_proj.matmul(&work.input, kernels, pool, Epilogue::AddTo(&mut work.x, config.hidden_size));
+    if out_norm.is_none() && model.config.residual_multiplier == 1.0 {
+        let epilogue = Epilogue::AddTo(&mut work.x, model.config.hidden_size);
+        return weight.matmul(&work.input, kernels, pool, epilogue);
+    }
+    work.branch.resize(work.input.rows() * weight.padded_out(), 0.0);
+    weight.matmul(&work.input, kernels, pool, Epilogue::Store(&mut work.branch));
+    add_branch(model, out_norm, weight.padded_out(), work, compute);
 }
 
-/// x += down_proj(act(gate_proj(norm(x))) * up_proj(norm(x))).
-fn mlp(model: &Model, layer: &Layer, work: &mut Workspace, compute: Compute<'_>) {
-    let Compute { kernels, pool, .. } = compute;
-    let (config, rows) = (&model.config, work.x.len() / model.config.hidden_size);
-    let width = config.intermediate_size;
-    normed_input(model, &layer.post_attention_layernorm, layer.gate_up_proj.dtype(), work, compute);
-    work.gated.resize(rows * width, 0.0);
-    let epilogue = match config.activation {
-        Activation::Silu => Epilogue::SiluGate(&mut work.gated, width),
-    };
-    layer.gate_up_proj.matmul(&work.input, kernels, pool, epilogue);
-    let Workspace { gated, input, .. } = work;
-    input.fill(rows, width, layer.down_proj.dtype(), kernels, pool, |row, out| {
-        out.copy_from_slice(&gated[row * width..][..width]);
+/// x += residual_multiplier * norm(branch).  // work.branch [rows, stride]
+pub(crate) fn add_branch(
+    model: &Model,
+    out_norm: Option<&NormWeights>,
+    stride: usize,
+    work: &mut Workspace,
+    compute: Compute<'_>,
+) {
+    let (hidden_size, kernels) = (model.config.hidden_size, compute.kernels);
+    let Workspace { x, branch, .. } = work;
+    by_rows(compute.pool, x, hidden_size, |row, x| {
+        SCRATCH.with_borrow_mut(|normed| {
+            normed.resize(hidden_size, 0.0);
+            apply(model, &branch[row * stride..][..hidden_size], out_norm, normed, kernels);
+            kernels.merge(x, normed, 1.0, model.config.residual_multiplier);
+        });
     });
-    layer.down_proj.matmul(&work.input, kernels, pool, Epilogue::AddTo(&mut work.x, config.hidden_size));
+}
+
+thread_local! {
+    /// One row on its way into the residual stream.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The normed residual stream as the next matmul's input.
-fn normed_input(model: &Model, weight: &[f32], dtype: DType, work: &mut Workspace, compute: Compute<'_>) {
+pub(crate) fn normed_input(
+    model: &Model,
+    weights: Option<&NormWeights>,
+    dtype: DType,
+    work: &mut Workspace,
+    compute: Compute<'_>,
+) {
     let Workspace { x, input, .. } = work;
     let hidden_size = model.config.hidden_size;
     let rows = x.len() / hidden_size;
     input.fill(rows, hidden_size, dtype, compute.kernels, compute.pool, |row, out| {
-        norm(model, &x[row * hidden_size..][..hidden_size], weight, out, compute.kernels);
+        apply(model, &x[row * hidden_size..][..hidden_size], weights, out, compute.kernels);
     });
 }
 
-fn norm(model: &Model, x: &[f32], weight: &[f32], out: &mut [f32], kernels: Kernels) {
-    match model.config.norm {
+/// out = norm(x), or x where there is no norm.
+fn apply(model: &Model, x: &[f32], weights: Option<&NormWeights>, out: &mut [f32], kernels: Kernels) {
+    match weights {
+        None => out.copy_from_slice(x),
+        Some(NormWeights { weight, bias }) => norm(model.config.norm, x, weight, bias, out, kernels),
+    }
+}
+
+/// A row's normalization.  // all [n]
+pub(crate) fn norm(kind: Norm, x: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32], kernels: Kernels) {
+    match kind {
         Norm::RmsNorm { eps } => kernels.rms_norm(x, weight, eps, out),
-    }
-}
-
-/// Rows of one run that fall into one block.
-struct Segment<'a> {
-    qkv: &'a mut [f32],
-    cos: &'a [f32],
-    sin: &'a [f32],
-    block: &'a mut Block,
-    slot: usize,
-}
-
-/// Rotates q and k in place and stores k and v in the cache's blocks.
-fn rotate_and_store(
-    model: &Model,
-    index: usize,
-    layer: &Layer,
-    runs: &mut [Run<'_>],
-    work: &mut Workspace,
-    compute: Compute<'_>,
-) {
-    let (stride, half) = (layer.qkv_proj.padded_out(), model.config.rope.rotary_dim / 2);
-    let mut segments = Vec::new();
-    let (mut qkv, mut cos, mut sin) = (&mut work.qkv[..], &work.cos[..], &work.sin[..]);
-    for run in runs {
-        let (mut slot, mut left) = (run.cache.len() % BLOCK, run.ids.len());
-        for block in run.cache.writable() {
-            let rows = left.min(BLOCK - slot);
-            let (head, tail) = std::mem::take(&mut qkv).split_at_mut(rows * stride);
-            segments.push(Segment {
-                qkv: head,
-                cos: &cos[..rows * half],
-                sin: &sin[..rows * half],
-                block,
-                slot,
-            });
-            (qkv, cos, sin) = (tail, &cos[rows * half..], &sin[rows * half..]);
-            (slot, left) = (0, left - rows);
-            if left == 0 {
-                break;
-            }
-        }
-        assert_eq!(left, 0, "the caller reserved room for every row");
-    }
-    compute
-        .pool
-        .for_each(&mut segments, |segment| store_segment(model, index, stride, segment, compute.kernels));
-}
-
-fn store_segment(model: &Model, index: usize, stride: usize, segment: &mut Segment<'_>, kernels: Kernels) {
-    let config = &model.config;
-    let (dim, rotary, half) = (config.head_dim, config.rope.rotary_dim, config.rope.rotary_dim / 2);
-    let (queries, kv_heads) = (config.num_attention_heads * dim, config.num_key_value_heads);
-    for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
-        let (cos, sin) = (&segment.cos[row * half..][..half], &segment.sin[row * half..][..half]);
-        for head in qkv[..queries + kv_heads * dim].chunks_exact_mut(dim) {
-            kernels.rotate_half(&mut head[..rotary], cos, sin);
-        }
-        let (keys, values) = qkv[queries..][..2 * kv_heads * dim].split_at(kv_heads * dim);
-        for head in 0..kv_heads {
-            let part = head * dim..(head + 1) * dim;
-            segment.block.write(index, head, segment.slot + row, &keys[part.clone()], &values[part], kernels);
-        }
+        Norm::LayerNorm { eps } => kernels.layer_norm(x, weight, bias, eps, out),
     }
 }

@@ -24,8 +24,10 @@ pub struct KvLayout {
     pub layers: usize,
     /// `num_key_value_heads`.
     pub heads: usize,
-    /// `head_dim`.
+    /// Width of a key: `head_dim`.
     pub head_dim: usize,
+    /// Width of a value: `v_head_dim`.
+    pub value_dim: usize,
     /// F32 or F16.
     pub dtype: DType,
 }
@@ -33,13 +35,13 @@ pub struct KvLayout {
 impl KvLayout {
     /// The layout of a model's cache in `dtype` (F32 or F16).
     pub fn new(config: &Config, dtype: DType) -> Self {
-        let (layers, heads, head_dim) = (config.layers.len(), config.num_key_value_heads, config.head_dim);
-        Self { layers, heads, head_dim, dtype }
+        let (layers, heads) = (config.layers.len(), config.num_key_value_heads);
+        Self { layers, heads, head_dim: config.head_dim, value_dim: config.v_head_dim, dtype }
     }
 
-    /// `head_dim` up to whole panels.
-    pub fn padded_head_dim(&self) -> usize {
-        self.head_dim.next_multiple_of(LANES)
+    /// `value_dim` up to whole panels.
+    pub fn padded_value_dim(&self) -> usize {
+        self.value_dim.next_multiple_of(LANES)
     }
 
     fn key_values(&self) -> usize {
@@ -48,7 +50,7 @@ impl KvLayout {
 
     /// Values of one head's keys and values in one block.
     fn head_values(&self) -> usize {
-        self.key_values() + BLOCK * self.padded_head_dim()
+        self.key_values() + BLOCK * self.padded_value_dim()
     }
 
     /// Bytes of one block.
@@ -74,14 +76,14 @@ impl Block {
         &self.data.bytes()[self.layout.offset(layer, head) * size..][..self.layout.key_values() * size]
     }
 
-    /// Value panels of a head.  // [padded_head_dim / 16][32][16]
+    /// Value panels of a head.  // [padded_value_dim / 16][32][16]
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
         let size = self.layout.dtype.size();
         let start = self.layout.offset(layer, head) + self.layout.key_values();
-        &self.data.bytes()[start * size..][..BLOCK * self.layout.padded_head_dim() * size]
+        &self.data.bytes()[start * size..][..BLOCK * self.layout.padded_value_dim() * size]
     }
 
-    /// Stores the key and the value of a head at `slot` of this block.  // key and value [head_dim]
+    /// Stores the key and the value of a head at `slot` of this block.  // key [head_dim], value [value_dim]
     pub fn write(
         &mut self,
         layer: usize,
@@ -271,7 +273,7 @@ mod tests {
     use crate::kernel::Isa;
 
     fn layout() -> KvLayout {
-        KvLayout { layers: 1, heads: 1, head_dim: 4, dtype: DType::F32 }
+        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: DType::F32 }
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {

@@ -11,7 +11,7 @@
 //! - L3 [`checkpoint`]: tensors by Hugging Face name out of files that strangers wrote.
 //! - L4 [`config`], [`family`]: what the model is, in the field's words.
 //! - L5 [`rope`], [`kv_cache`], [`model`]: rotation angles; keys and values by position; config + weights.
-//! - L6 [`attention`], [`forward`], [`ranking`], [`readout`], [`sampler`]: THE forward pass; what a logit row says;
+//! - L6 [`attention`], `experts`, [`forward`], [`ranking`], [`readout`], [`sampler`]: THE forward pass; what a logit row says;
 //!   which token comes next.
 //! - L7 [`engine`]: sequences, steps, prefix reuse, cancel.
 //! - L8 `python`: the bindings, nothing else.
@@ -24,6 +24,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod exp64;
+mod experts;
 pub mod family;
 pub mod forward;
 pub mod kernel;

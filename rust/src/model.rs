@@ -1,12 +1,16 @@
 //! A model: its configuration and its packed weights.
 
-use crate::checkpoint::{Checkpoint, TensorView};
-use crate::config::{Bias, Config, LmHead};
+mod load;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::{Attention, Config};
 use crate::error::Result;
+use crate::family;
 use crate::kv_cache::KvLayout;
 use crate::parallel::Pool;
 use crate::quant::DType;
-use crate::weight::{Arrangement, Source, Weight};
+use crate::weight::Weight;
+use load::Loader;
 
 /// Everything that a forward reads.
 pub struct Model {
@@ -16,26 +20,94 @@ pub struct Model {
     pub kv_layout: KvLayout,
     /// `model.layers`.
     pub layers: Vec<Layer>,
-    /// `model.norm.weight`.  // [hidden_size]
-    pub norm: Vec<f32>,
+    /// `model.norm`.
+    pub norm: NormWeights,
+    /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
+    pub positions: Vec<f32>,
     embed_tokens: Weight,
     lm_head: Option<Weight>,
 }
 
+/// A norm's parameters, of whatever kind: a weight that files store minus one has it back, an absent one is one.
+pub struct NormWeights {
+    /// The weight.
+    pub weight: Vec<f32>,
+    /// The bias; zeros when there is none.
+    pub bias: Vec<f32>,
+}
+
 /// One decoder layer.
 pub struct Layer {
-    /// `input_layernorm.weight`.  // [hidden_size]
-    pub input_layernorm: Vec<f32>,
-    /// `self_attn.q_proj`, `k_proj` and `v_proj`, stacked.  // [(num_heads + 2 num_kv_heads) * head_dim, hidden_size]
-    pub qkv_proj: Weight,
-    /// `self_attn.o_proj`.  // [hidden_size, num_heads * head_dim]
+    /// Norm of attention's input.
+    pub attention_norm: Option<NormWeights>,
+    /// Queries, keys and values.
+    pub projection: Projection,
+    /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
+    pub qk_norms: Option<[NormWeights; 2]>,
+    /// A score per query head that leads nowhere; empty when there is none.
+    pub sinks: Vec<f32>,
+    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]
     pub o_proj: Weight,
-    /// `post_attention_layernorm.weight`.  // [hidden_size]
-    pub post_attention_layernorm: Vec<f32>,
-    /// `mlp.gate_proj` and `up_proj`, interleaved.  // [2 intermediate_size, hidden_size]
-    pub gate_up_proj: Weight,
-    /// `mlp.down_proj`.  // [hidden_size, intermediate_size]
-    pub down_proj: Weight,
+    /// Norm of attention's output.
+    pub attention_out_norm: Option<NormWeights>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: Option<NormWeights>,
+    /// The MLP.
+    pub mlp: Mlp,
+    /// Norm of the MLP's output.
+    pub mlp_out_norm: Option<NormWeights>,
+}
+
+/// How a layer makes queries, keys and values.
+pub enum Projection {
+    /// q, k and v of all heads, stacked.  // [qkv_width, hidden_size]
+    Heads(Weight),
+    /// Through latents.
+    Latent(Box<Latent>),
+}
+
+/// Projections of latent attention.
+pub struct Latent {
+    /// Queries or their latent, then keys' and values' latent, then the part of the keys that rotates.
+    pub down: Weight,
+    /// Norm and up-projection of the queries' latent.
+    pub q: Option<(NormWeights, Weight)>,
+    /// Norm of the keys' and values' latent.
+    pub kv_norm: NormWeights,
+    /// The part of all heads' keys that does not rotate, then all heads' values.
+    pub kv: Weight,
+}
+
+/// A layer's MLP.
+pub enum Mlp {
+    /// One for all tokens.
+    Dense(DenseMlp),
+    /// A few of many.
+    Experts(Box<MixtureMlp>),
+}
+
+/// down(act(up(x))), or down(act(gate(x)) * up(x)).
+pub struct DenseMlp {
+    /// up, or gate and up, interleaved.  // [intermediate_size or twice, hidden_size]
+    pub up: Weight,
+    /// down.  // [hidden_size, intermediate_size]
+    pub down: Weight,
+    /// `intermediate_size`.
+    pub width: usize,
+}
+
+/// A mixture of experts.
+pub struct MixtureMlp {
+    /// A logit per expert, in f32.  // [num_experts, hidden_size]
+    pub router: Weight,
+    /// Added to the scores for the choice; empty when there is none.  // [num_experts]
+    pub correction: Vec<f32>,
+    /// The experts.
+    pub experts: Vec<DenseMlp>,
+    /// The expert that every token passes.
+    pub shared: Option<DenseMlp>,
+    /// Its gate.  // [1, hidden_size]
+    pub shared_gate: Option<Weight>,
 }
 
 impl Model {
@@ -45,24 +117,15 @@ impl Model {
     /// A tensor is missing or misshapen; memory.
     pub fn load(checkpoint: &Checkpoint, config: Config, dtype: Option<DType>, pool: &Pool) -> Result<Self> {
         let loader = Loader { checkpoint, config: &config, dtype, pool };
+        let slots = family::model_slots(&config);
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
-        let table = [config.vocab_size, config.hidden_size];
-        let (embed_tokens, lm_head) = match config.lm_head {
-            // Some tied checkpoints store the matrix under the other name (safetensors drops shared tensors).
-            LmHead::Tied => {
-                let tensor =
-                    checkpoint.require_any(&["model.embed_tokens.weight", "lm_head.weight"], &table)?;
-                (loader.pack(&[tensor], Arrangement::Stacked)?, None)
-            }
-            LmHead::Own => (
-                loader.matrix("model.embed_tokens.weight", &table)?,
-                Some(loader.matrix("lm_head.weight", &table)?),
-            ),
-        };
-        let norm = loader.vector("model.norm.weight", config.hidden_size)?;
-        let exact = layers.first().is_none_or(|layer| layer.qkv_proj.dtype() == DType::F32);
+        let embed_tokens = loader.embedding(&slots.embed_tokens)?;
+        let lm_head = slots.lm_head.map(|slot| loader.matrix(&slot)).transpose()?;
+        let norm = loader.norm(&slots.norm)?;
+        let positions = loader.rows(&slots.positions, config.hidden_size)?;
+        let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == DType::F32);
         let kv_layout = KvLayout::new(&config, if exact { DType::F32 } else { DType::F16 });
-        Ok(Self { config, kv_layout, layers, norm, embed_tokens, lm_head })
+        Ok(Self { config, kv_layout, layers, norm, positions, embed_tokens, lm_head })
     }
 
     /// Token id to residual stream.  // [vocab_size, hidden_size]
@@ -80,98 +143,61 @@ impl Model {
         self.unembedding().padded_out()
     }
 
+    /// Stride of a row of queries, keys and values.
+    pub fn qkv_stride(&self, layer: &Layer) -> usize {
+        match (&layer.projection, self.config.attention) {
+            (Projection::Heads(weight), Attention::Heads) => weight.padded_out(),
+            _ => self.config.qkv_width(),
+        }
+    }
+
     /// What the layers' weights are stored in.
     pub fn dtype(&self) -> DType {
-        self.layers.first().map_or(self.embed_tokens.dtype(), |layer| layer.qkv_proj.dtype())
+        self.layers.first().map_or(self.embed_tokens.dtype(), |layer| layer.projection.dtype())
     }
 
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
-        let layer =
-            |l: &Layer| l.qkv_proj.bytes() + l.o_proj.bytes() + l.gate_up_proj.bytes() + l.down_proj.bytes();
-        self.layers.iter().map(layer).sum::<usize>()
-            + self.embed_tokens.bytes()
-            + self.lm_head.as_ref().map_or(0, Weight::bytes)
+        let ends = self.embed_tokens.bytes() + self.lm_head.as_ref().map_or(0, Weight::bytes);
+        self.layers.iter().map(Layer::bytes).sum::<usize>() + ends
     }
 }
 
-/// What loading a tensor needs to know.
-struct Loader<'a> {
-    checkpoint: &'a Checkpoint,
-    config: &'a Config,
-    dtype: Option<DType>,
-    pool: &'a Pool,
-}
-
-impl Loader<'_> {
-    fn layer(&self, index: usize) -> Result<Layer> {
-        let config = self.config;
-        let (hidden, ffn) = (config.hidden_size, config.intermediate_size);
-        let (q, kv) =
-            (config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim);
-        let name = |part: &str| format!("model.layers.{index}.{part}");
-        let attention = |parts: &[(&str, usize)], width| {
-            self.projection(index, parts, width, Arrangement::Stacked, config.attention_bias)
-        };
-        let mlp = |parts: &[(&str, usize)], width, arrangement| {
-            self.projection(index, parts, width, arrangement, config.mlp_bias)
-        };
-        Ok(Layer {
-            input_layernorm: self.vector(&name("input_layernorm.weight"), hidden)?,
-            qkv_proj: attention(
-                &[("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)],
-                hidden,
-            )?,
-            o_proj: attention(&[("self_attn.o_proj", hidden)], q)?,
-            post_attention_layernorm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate_up_proj: mlp(
-                &[("mlp.gate_proj", ffn), ("mlp.up_proj", ffn)],
-                hidden,
-                Arrangement::Interleaved,
-            )?,
-            down_proj: mlp(&[("mlp.down_proj", hidden)], ffn, Arrangement::Stacked)?,
-        })
-    }
-
-    /// Projections of one layer that share their input, as one weight.
-    fn projection(
-        &self,
-        layer: usize,
-        parts: &[(&str, usize)],
-        in_features: usize,
-        arrangement: Arrangement,
-        bias: Bias,
-    ) -> Result<Weight> {
-        let name = |part: &str, what: &str| format!("model.layers.{layer}.{part}.{what}");
-        let tensors = parts
-            .iter()
-            .map(|&(part, out)| self.checkpoint.require(&name(part, "weight"), &[out, in_features]))
-            .collect::<Result<Vec<_>>>()?;
-        let weight = self.pack(&tensors, arrangement)?;
-        match bias {
-            Bias::None => Ok(weight),
-            Bias::Added => {
-                let biases = parts.iter().map(|&(part, out)| self.vector(&name(part, "bias"), out));
-                Ok(weight.with_bias(&biases.collect::<Result<Vec<_>>>()?, arrangement))
-            }
+impl Projection {
+    /// What the weights are stored in.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Projection::Heads(weight) => weight.dtype(),
+            Projection::Latent(latent) => latent.down.dtype(),
         }
     }
 
-    fn matrix(&self, name: &str, shape: &[usize]) -> Result<Weight> {
-        self.pack(&[self.checkpoint.require(name, shape)?], Arrangement::Stacked)
+    fn bytes(&self) -> usize {
+        match self {
+            Projection::Heads(weight) => weight.bytes(),
+            Projection::Latent(latent) => {
+                let q = latent.q.as_ref().map_or(0, |(_, up)| up.bytes());
+                latent.down.bytes() + q + latent.kv.bytes()
+            }
+        }
     }
+}
 
-    fn pack(&self, tensors: &[TensorView<'_>], arrangement: Arrangement) -> Result<Weight> {
-        let sources: Vec<Source<'_>> = tensors
-            .iter()
-            .map(|t| Source { dtype: t.dtype, out_features: t.shape[0], bytes: t.bytes })
-            .collect();
-        let dtype = self.dtype.unwrap_or(sources[0].dtype);
-        Weight::pack(&sources, arrangement, tensors[0].shape[1], dtype, self.pool)
+impl Layer {
+    fn bytes(&self) -> usize {
+        let mlp = match &self.mlp {
+            Mlp::Dense(mlp) => mlp.bytes(),
+            Mlp::Experts(mixture) => {
+                mixture.experts.iter().chain(&mixture.shared).map(DenseMlp::bytes).sum::<usize>()
+                    + mixture.router.bytes()
+            }
+        };
+        self.projection.bytes() + self.o_proj.bytes() + mlp
     }
+}
 
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let tensor = self.checkpoint.require(name, &[len])?;
-        Ok(tensor.dtype.values(tensor.bytes).collect())
+impl DenseMlp {
+    fn bytes(&self) -> usize {
+        self.up.bytes() + self.down.bytes()
     }
 }

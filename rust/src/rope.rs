@@ -6,14 +6,16 @@
 
 use std::f64::consts::TAU;
 
-use crate::config::{Rope, RopeScaling};
+use crate::config::{Config, Rope, RopeScaling};
 
 /// Which inverse frequencies a sequence uses. Two lengths with equal regimes share them.
 ///
 /// For most scaling types there is one regime. Under dynamic NTK the base is a function of the sequence's whole
-/// length, so keys cached under another regime are no longer what the model would compute: when a sequence's regime
-/// changes, the engine evaluates it again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// length, and longrope has one set of divisors within the trained length and one beyond, so keys cached under another
+/// regime are no longer what the model would compute: when a sequence's regime changes, the engine evaluates it again.
+///
+/// It is the least length of the regime, or 0 for those of the trained length: so one number serves several ropes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Regime(usize);
 
 /// How fast the pairs of a head turn in one regime.
@@ -25,12 +27,31 @@ pub struct Frequencies {
     attention_factor: f64,
 }
 
+impl Config {
+    /// The regime of a sequence of `sequence_len` tokens (all that are known, not only those of this call).
+    pub fn regime(&self, sequence_len: usize) -> Regime {
+        self.ropes.iter().map(|rope| rope.regime(sequence_len)).max().unwrap_or(Regime(0))
+    }
+
+    /// The frequencies of a regime, of each rope.
+    pub fn frequencies(&self, regime: Regime) -> Vec<Frequencies> {
+        self.ropes.iter().map(|rope| rope.frequencies(rope.regime(regime.0))).collect()
+    }
+}
+
 impl Rope {
     /// The regime of a sequence of `sequence_len` tokens (all that are known, not only those of this call).
     pub fn regime(&self, sequence_len: usize) -> Regime {
         match self.scaling {
-            RopeScaling::Dynamic { original_max_position_embeddings: trained, .. } => {
-                Regime(sequence_len.max(trained))
+            RopeScaling::Dynamic { original_max_position_embeddings: trained, .. }
+                if sequence_len > trained =>
+            {
+                Regime(sequence_len)
+            }
+            RopeScaling::LongRope { original_max_position_embeddings: trained, .. }
+                if sequence_len > trained =>
+            {
+                Regime(trained + 1)
             }
             _ => Regime(0),
         }
@@ -45,11 +66,15 @@ impl Rope {
         let Rope { theta, rotary_dim, ref scaling, .. } = *self;
         let plain = |theta| inverse_frequencies(theta, rotary_dim);
         match *scaling {
+            RopeScaling::LongRope { ref short_factor, ref long_factor, .. } => {
+                let factors = if regime.0 == 0 { short_factor } else { long_factor };
+                plain(theta).zip(factors).map(|(frequency, factor)| frequency / factor).collect()
+            }
             RopeScaling::None => plain(theta).collect(),
             // Chen et al. 2023, position interpolation, <https://arxiv.org/abs/2306.15595>, equation 4.
             RopeScaling::Linear { factor } => plain(theta).map(|frequency| frequency / factor).collect(),
             RopeScaling::Dynamic { factor, original_max_position_embeddings: trained } => {
-                plain(dynamic_theta(theta, factor, trained, regime.0, rotary_dim)).collect()
+                plain(dynamic_theta(theta, factor, trained, regime.0.max(trained), rotary_dim)).collect()
             }
             RopeScaling::Llama3 {
                 factor,
@@ -83,10 +108,12 @@ impl Rope {
         }
     }
 
-    /// What cos and sin are multiplied with: 1 for all types but yarn, which so sharpens the attention scores.
+    /// What cos and sin are multiplied with: 1 for all types but yarn and longrope, which so sharpen the attention scores.
     fn attention_factor(&self) -> f64 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::LongRope { attention_factor, .. } => {
+                attention_factor
+            }
             _ => 1.0,
         }
     }
@@ -113,7 +140,7 @@ impl Frequencies {
         &self.inv_freq
     }
 
-    /// What [`Frequencies::angles`] multiplies cos and sin with: 1, but for yarn, which so sharpens the attention.
+    /// What [`Frequencies::angles`] multiplies cos and sin with: 1, but for yarn and longrope, which so sharpen the attention.
     pub fn attention_factor(&self) -> f64 {
         self.attention_factor
     }

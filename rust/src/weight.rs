@@ -7,7 +7,7 @@
 use crate::activations::Activations;
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::kernel::{Kernels, LANES, Panels, step_bytes, steps};
+use crate::kernel::{Activation, Kernels, LANES, Panels, step_bytes, steps};
 use crate::parallel::Pool;
 use crate::quant::DType;
 use half::{bf16, f16};
@@ -190,15 +190,18 @@ pub enum Epilogue<'a> {
     Store(&'a mut [f32]),
     /// `x += product`, the residual connection.  // x [rows, width], width <= padded_out
     AddTo(&'a mut [f32], usize),
-    /// `out = silu(gate) * up` of interleaved panels.  // out [rows, width], width <= padded_out / 2
-    SiluGate(&'a mut [f32], usize),
+    /// `out = act(gate) * up` of interleaved panels.  // out [rows, width], width <= padded_out / 2
+    Gate(Activation, &'a mut [f32], usize),
+    /// `out = act(product)`.  // out [rows, width], width <= padded_out
+    Activate(Activation, &'a mut [f32], usize),
 }
 
 #[derive(Clone, Copy)]
 enum SinkKind {
     Store,
     Add,
-    SiluGate,
+    Gate(Activation),
+    Activate(Activation),
 }
 
 /// An [`Epilogue`] that threads share: each writes its own columns.
@@ -216,7 +219,8 @@ impl Sink {
         let (kind, out, stride) = match epilogue {
             Epilogue::Store(out) => (SinkKind::Store, out, panels * LANES),
             Epilogue::AddTo(out, width) => (SinkKind::Add, out, width),
-            Epilogue::SiluGate(out, width) => (SinkKind::SiluGate, out, width),
+            Epilogue::Gate(activation, out, width) => (SinkKind::Gate(activation), out, width),
+            Epilogue::Activate(activation, out, width) => (SinkKind::Activate(activation), out, width),
         };
         assert!(out.len() >= rows * stride);
         Self { kind, out: out.as_mut_ptr(), stride }
@@ -228,12 +232,14 @@ impl Sink {
     /// No other thread touches the columns of these panels meanwhile, and `rows` are rows of the output.
     unsafe fn take(&self, tile: &[f32], rows: Range<usize>, panel: usize, width: usize, kernels: Kernels) {
         let first = match self.kind {
-            SinkKind::Store | SinkKind::Add => panel * LANES,
-            SinkKind::SiluGate => panel / 2 * LANES,
+            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => panel * LANES,
+            SinkKind::Gate(_) => panel / 2 * LANES,
         };
         let columns = match self.kind {
-            SinkKind::Store | SinkKind::Add => width.min(self.stride - first.min(self.stride)),
-            SinkKind::SiluGate => LANES.min(self.stride - first.min(self.stride)),
+            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => {
+                width.min(self.stride - first.min(self.stride))
+            }
+            SinkKind::Gate(_) => LANES.min(self.stride - first.min(self.stride)),
         };
         for (row, tile) in rows.zip(tile.chunks_exact(2 * LANES)) {
             // SAFETY: row < rows and first + columns <= stride, so this is inside the output (checked in `new`); no one
@@ -243,7 +249,10 @@ impl Sink {
             match self.kind {
                 SinkKind::Store => out.copy_from_slice(&tile[..columns]),
                 SinkKind::Add => kernels.add(out, &tile[..columns]),
-                SinkKind::SiluGate => kernels.silu_mul(&tile[..columns], &tile[LANES..][..columns], out),
+                SinkKind::Gate(activation) => {
+                    kernels.gate(activation, &tile[..columns], &tile[LANES..][..columns], out);
+                }
+                SinkKind::Activate(activation) => kernels.activate(activation, &tile[..columns], out),
             }
         }
     }

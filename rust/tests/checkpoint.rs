@@ -12,6 +12,9 @@ use ropechat_core::family;
 use ropechat_core::quant::DType;
 use serde_json::json;
 
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const LM_HEAD: &str = "lm_head.weight";
+
 const INDEX: &str = "model.safetensors.index.json";
 
 fn golden(case: &str) -> std::path::PathBuf {
@@ -34,7 +37,7 @@ fn a_golden_model_is_whole() {
     assert!(card.warnings.is_empty() && checkpoint.warnings().is_empty());
     assert_eq!(card.config.eos_token_id, [2, 5]);
     assert_eq!(checkpoint.names().count(), family::required_tensors(&card.config).count());
-    let embedding = checkpoint.require(family::EMBEDDING, &[288, 64]).unwrap();
+    let embedding = checkpoint.require(EMBEDDING, &[288, 64]).unwrap();
     assert_eq!((embedding.dtype, embedding.bytes.len()), (DType::F32, 288 * 64 * 4));
     assert!(checkpoint.num_parameters() > 288 * 64 * 2);
 }
@@ -244,12 +247,12 @@ fn tied_embeddings_under_either_name() {
         family::check_tensors(&checkpoint, &family::config(&checkpoint).unwrap())
     };
     let table: &[usize] = &[3, 4];
-    assert!(check(&[(family::EMBEDDING, table)], false).unwrap().is_empty());
-    assert!(check(&[(family::LM_HEAD, table)], false).unwrap().is_empty());
-    assert!(check(&[(family::EMBEDDING, table), (family::LM_HEAD, table)], false).unwrap().is_empty());
-    let differ = check(&[(family::EMBEDDING, table), (family::LM_HEAD, table)], true).unwrap_err();
+    assert!(check(&[(EMBEDDING, table)], false).unwrap().is_empty());
+    assert!(check(&[(LM_HEAD, table)], false).unwrap().is_empty());
+    assert!(check(&[(EMBEDDING, table), (LM_HEAD, table)], false).unwrap().is_empty());
+    let differ = check(&[(EMBEDDING, table), (LM_HEAD, table)], true).unwrap_err();
     assert!(differ.to_string().contains("tie_word_embeddings"), "{differ}");
     let neither = check(&[], false).unwrap_err().to_string();
-    assert!(neither.contains(family::EMBEDDING) && neither.contains(family::LM_HEAD), "{neither}");
-    assert!(check(&[(family::EMBEDDING, table), ("extra", table)], false).unwrap()[0].contains("extra"));
+    assert!(neither.contains(EMBEDDING) && neither.contains(LM_HEAD), "{neither}");
+    assert!(check(&[(EMBEDDING, table), ("extra", table)], false).unwrap()[0].contains("extra"));
 }

@@ -21,7 +21,7 @@ fn read(changes: &Value) -> (Result<Config>, Vec<String>) {
         keys.insert(key.clone(), value.clone());
     }
     let warnings = RefCell::default();
-    let config = family::from_metadata(&Metadata::new(Path::new("config.json"), keys, &warnings));
+    let config = family::from_metadata(Metadata::new(Path::new("config.json"), keys, &warnings));
     (config, warnings.into_inner())
 }
 
@@ -55,7 +55,7 @@ fn absent_keys_take_the_values_of_configuration_llama() {
         (Bias::None, Bias::None, LmHead::Own)
     );
     assert_eq!(
-        (config.rope.theta, config.rope.rotary_dim, config.rope.scaling),
+        (config.ropes[0].theta, config.ropes[0].rotary_dim, config.ropes[0].scaling.clone()),
         (10_000.0, 8, RopeScaling::None)
     );
     assert_eq!((config.bos_token_id, config.eos_token_id, config.torch_dtype), (None, vec![], None));
@@ -68,7 +68,7 @@ fn stated_keys() {
         "mlp_bias": true, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": [2, 5], "dtype": "bfloat16",
         "hidden_act": "swish", "max_position_embeddings": 64,
     }));
-    assert_eq!((config.num_key_value_heads, config.head_dim, config.rope.theta), (1, 12, 500_000.0));
+    assert_eq!((config.num_key_value_heads, config.head_dim, config.ropes[0].theta), (1, 12, 500_000.0));
     assert_eq!(
         (config.attention_bias, config.mlp_bias, config.lm_head),
         (Bias::Added, Bias::Added, LmHead::Tied)
@@ -145,7 +145,7 @@ fn models_that_are_not_computed() {
     let quantized = read(&json!({"quantization_config": {"quant_method": "foo"}})).0.unwrap_err().to_string();
     assert!(quantized.contains("quantization_config") && quantized.contains("foo"), "{quantized}");
     let escape = read(&json!({"model_type": "\u{1b}]52;c;AA\u{7}"})).0.unwrap_err().to_string();
-    assert!(escape.contains("supported: llama") && !escape.contains('\u{1b}'), "{escape}");
+    assert!(escape.contains("supported: llama, mistral") && !escape.contains('\u{1b}'), "{escape}");
 }
 
 #[test]
@@ -184,15 +184,15 @@ fn rope_in_both_styles() {
     let mut parameters = with("rope_type", &llama3);
     parameters["rope_theta"] = json!(500_000);
     let new = sound(json!({"rope_parameters": parameters}));
-    assert_eq!((&old.rope, &older.rope), (&new.rope, &new.rope));
-    assert!(matches!(old.rope.scaling, RopeScaling::Llama3 { factor: 8.0, .. }));
+    assert_eq!((&old.ropes, &older.ropes), (&new.ropes, &new.ropes));
+    assert!(matches!(old.ropes[0].scaling, RopeScaling::Llama3 { factor: 8.0, .. }));
     assert_eq!(bad(json!({"rope_theta": 1e4, "rope_parameters": parameters})), "rope_theta");
     assert_eq!(bad(json!({"rope_scaling": llama3, "rope_parameters": parameters})), "rope_scaling");
     assert_eq!(
         bad(json!({"rope_scaling": {"type": "linear", "rope_type": "yarn"}})),
         "rope_scaling.rope_type"
     );
-    assert_eq!(sound(json!({"rope_scaling": {}})).rope.scaling, RopeScaling::None);
+    assert_eq!(sound(json!({"rope_scaling": {}})).ropes[0].scaling, RopeScaling::None);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn rope_values() {
 
 #[test]
 fn yarn_attention_factor() {
-    let factor = |object: Value| match sound(json!({"rope_scaling": object})).rope.scaling {
+    let factor = |object: Value| match sound(json!({"rope_scaling": object})).ropes.remove(0).scaling {
         RopeScaling::Yarn { attention_factor, .. } => attention_factor,
         other => panic!("{other:?}"),
     };

@@ -54,7 +54,7 @@ fn rope(head_dim: u64, max_position_embeddings: u64, keys: &Value) -> Rope {
     config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     let warnings = RefCell::default();
     let metadata = Metadata::new(Path::new("config.json"), config.as_object().unwrap(), &warnings);
-    family::from_metadata(&metadata).unwrap().rope
+    family::from_metadata(metadata).unwrap().ropes.remove(0)
 }
 
 /// The same parameters as older files write them.

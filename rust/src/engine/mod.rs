@@ -55,7 +55,7 @@ pub struct Engine {
     sequences: BTreeMap<u64, Sequence>,
     retained: VecDeque<Retained>,
     next_number: u64,
-    frequencies: Vec<(Regime, Arc<Frequencies>)>,
+    frequencies: Vec<(Regime, Arc<Vec<Frequencies>>)>,
     work: Workspace,
     logits: Vec<f32>,
     samplers: Vec<Sampler>,
@@ -98,7 +98,7 @@ impl Engine {
     /// Request: no ids, an id outside the vocabulary, a setting out of range. ContextFull.
     pub fn add(&mut self, ids: &[u32], goal: Goal) -> Result<u64> {
         self.validate(ids, &goal)?;
-        let regime = self.model.config.rope.regime(ids.len());
+        let regime = self.model.config.regime(ids.len());
         // A row that is read out is computed here and now, so only sequences to be continued start from a cache.
         let cache = match goal {
             Goal::Generate(_) => self.longest_cached_prefix(ids, regime),
@@ -111,6 +111,11 @@ impl Engine {
             Sequence { ids: ids.to_vec(), prompt_len, reused, cache, regime, goal, finished: false };
         self.sequences.insert(number, sequence);
         Ok(number)
+    }
+
+    /// Tokens of a sequence that is generated: the context's, and no more than there are learned positions.
+    fn longest_generated(&self) -> usize {
+        self.context.tokens().min(self.model.config.position_limit())
     }
 
     fn validate(&self, ids: &[u32], goal: &Goal) -> Result<()> {
@@ -127,13 +132,14 @@ impl Engine {
                 if generation.max_tokens == 0 {
                     return Err(Error::Request("max_tokens: 0; at least 1 is needed".into()));
                 }
-                (ids.len() + 1, self.context.tokens())
+                (ids.len() + 1, self.longest_generated())
             }
             Goal::Score { .. } => match self.context {
                 Context::Stated(tokens) => (ids.len(), tokens),
                 Context::Trained(_) => (ids.len(), usize::MAX),
             },
         };
+        let context = context.min(self.model.config.position_limit());
         if wanted > context {
             return Err(Error::ContextFull { tokens: wanted, context });
         }
@@ -223,7 +229,7 @@ impl Engine {
             forward(&self.model, &mut runs, &mut self.work, compute)?;
         }
         let outcomes = self.read_rows(taken, &due, cancel)?;
-        Ok(commit(taken, &due, outcomes, self.context.tokens()))
+        Ok(commit(taken, &due, outcomes, self.longest_generated()))
     }
 
     /// Which sequences go next, with how many rows, and room in their caches: (index, rows).
@@ -231,7 +237,7 @@ impl Engine {
     /// Single tokens first, so that a long prompt never holds up those who are writing.
     fn plan(&mut self, taken: &mut [(u64, Sequence)]) -> Result<Vec<(usize, usize)>> {
         for (_, sequence) in taken.iter_mut() {
-            let regime = self.model.config.rope.regime(sequence.ids.len());
+            let regime = self.model.config.regime(sequence.ids.len());
             if regime != sequence.regime && !sequence.finished {
                 // The rotation depends on the length: what is cached belongs to another rotation.
                 self.kv.truncate(&mut sequence.cache, 0);
@@ -268,11 +274,11 @@ impl Engine {
         }
     }
 
-    fn frequencies(&mut self, regime: Regime) -> Arc<Frequencies> {
+    fn frequencies(&mut self, regime: Regime) -> Arc<Vec<Frequencies>> {
         if let Some((_, known)) = self.frequencies.iter().find(|(of, _)| *of == regime) {
             return Arc::clone(known);
         }
-        let made = Arc::new(self.model.config.rope.frequencies(regime));
+        let made = Arc::new(self.model.config.frequencies(regime));
         self.frequencies.truncate(7); // regimes come and go with the length; keep the recent ones
         self.frequencies.insert(0, (regime, Arc::clone(&made)));
         made
@@ -348,7 +354,7 @@ impl Engine {
         all.try_reserve_exact(ids.len() * vocab_size).map_err(|_| Error::Memory {
             what: format!("{bytes} bytes for {} rows of logits are not to be had", ids.len()),
         })?;
-        let frequencies = self.frequencies(self.model.config.rope.regime(ids.len()));
+        let frequencies = self.frequencies(self.model.config.regime(ids.len()));
         for chunk in ids.chunks(self.rows_per_step) {
             self.reserve(cache, chunk.len())?;
             let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };

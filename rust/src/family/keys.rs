@@ -42,6 +42,7 @@ const NO_MATHS: &[&str] = &[
     "dtype",
     "early_stopping",
     "embd_pdrop",
+    "embed_dropout",
     "embedding_dropout",
     "encoder_no_repeat_ngram_size",
     "exponential_decay_length_penalty",
@@ -80,12 +81,19 @@ const NO_MATHS: &[&str] = &[
     "problem_type",
     "remove_invalid_values",
     "repetition_penalty",
+    "resid_dropout",
     "resid_pdrop",
     "residual_dropout",
     "return_dict",
     "return_dict_in_generate",
     "router_aux_loss_coef",
+    "router_jitter_noise",
     "sep_token_id",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
     "suppress_tokens",
     "task_specific_params",
     "temperature",
@@ -113,11 +121,15 @@ fn is_inert(key: &str, value: &Value) -> bool {
         // Features that are off.
         "add_cross_attention"
         | "alibi"
+        | "attention_bias"
         | "bias"
         | "is_encoder_decoder"
+        | "mlp_bias"
         | "parallel_attn"
         | "qk_layernorm"
+        | "reorder_and_upcast_attn"
         | "rope_interleaved"
+        | "scale_attn_by_inverse_layer_idx"
         | "tie_encoder_decoder"
         | "use_bidirectional_attention"
         | "use_parallel_residual"

@@ -22,6 +22,8 @@ pub struct Metadata<'a> {
     /// Key of the object in the file, with a dot: empty at the top.
     prefix: String,
     values: &'a Map<String, Value>,
+    /// (usual key, the family's own).
+    aliases: &'static [(&'static str, &'static str)],
     read: RefCell<BTreeSet<&'a str>>,
     warnings: &'a RefCell<Vec<String>>,
 }
@@ -33,11 +35,24 @@ impl<'a> Metadata<'a> {
         values: &'a Map<String, Value>,
         warnings: &'a RefCell<Vec<String>>,
     ) -> Metadata<'a> {
-        Metadata { path, prefix: String::new(), values, read: RefCell::default(), warnings }
+        Metadata { path, prefix: String::new(), values, aliases: &[], read: RefCell::default(), warnings }
+    }
+
+    /// The same object, whose keys a family names otherwise: (usual key, the family's own).
+    pub fn with_aliases(self, aliases: &'static [(&'static str, &'static str)]) -> Metadata<'a> {
+        Metadata { aliases, ..self }
+    }
+
+    /// The key that the file uses for `key`.
+    fn actual<'k>(&self, key: &'k str) -> &'k str {
+        let own = self.aliases.iter().filter(|(usual, _)| *usual == key).map(|(_, own)| *own);
+        let mut own = own.filter(|own| self.values.contains_key(*own) || !self.values.contains_key(key));
+        own.next().unwrap_or(key)
     }
 
     /// The value of a key, if it is there and not null. Marks the key as understood.
     pub fn get(&self, key: &str) -> Option<&'a Value> {
+        let key = self.actual(key);
         let (key, value) = self.values.get_key_value(key)?;
         self.read.borrow_mut().insert(key);
         (!value.is_null()).then_some(value)
@@ -45,7 +60,7 @@ impl<'a> Metadata<'a> {
 
     /// Is the key there, whatever its value?
     pub fn has(&self, key: &str) -> bool {
-        self.values.contains_key(key)
+        self.values.contains_key(self.actual(key))
     }
 
     /// A whole number in a range, or None when absent.
@@ -120,11 +135,39 @@ impl<'a> Metadata<'a> {
             Some(Value::Object(values)) => Ok(Some(Metadata {
                 prefix: format!("{}{key}.", self.prefix),
                 values,
+                aliases: &[],
                 read: RefCell::default(),
                 ..*self
             })),
             Some(other) => Err(self.bad(key, &format!("{}; an object is allowed", describe(other)))),
         }
+    }
+
+    /// Numbers in a range, or None when absent.
+    pub fn numbers_if_any(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<Vec<f64>>> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let numbers = value.as_array().and_then(|list| {
+            list.iter().map(|number| number.as_f64().filter(|number| range.contains(number))).collect()
+        });
+        numbers.map(Some).ok_or_else(|| {
+            self.bad(
+                key,
+                &format!("{}; a list of numbers, each {}, is allowed", describe(value), in_words(&range)),
+            )
+        })
+    }
+
+    /// Texts, or None when absent.
+    pub fn texts_if_any(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let texts = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+        texts
+            .map(Some)
+            .ok_or_else(|| self.bad(key, &format!("{}; a list of texts is allowed", describe(value))))
     }
 
     /// Token ids below `vocab_size`: one number or a list, as both are written.
@@ -181,7 +224,7 @@ impl<'a> Metadata<'a> {
     }
 
     fn full(&self, key: &str) -> String {
-        format!("{}{}", self.prefix, shown(key))
+        format!("{}{}", self.prefix, shown(self.actual(key)))
     }
 }
 

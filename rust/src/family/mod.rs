@@ -3,26 +3,63 @@
 //! A family file states facts: its `model_type`s, the defaults of absent keys with their source, and which keys it
 //! reads. Adding one: the file, its line in [`FAMILIES`], a golden case.
 
+mod base;
+mod cohere;
+mod deepseek;
+mod dtransformer;
+mod falcon;
+mod gemma;
+mod gemma3;
 mod generation;
+mod glm;
+mod gpt2;
+mod gpt_neo;
+mod gpt_neox;
+mod gpt_oss;
+mod gptj;
+mod granite;
 mod keys;
+mod latent;
+mod layout;
 mod llama;
 pub mod metadata;
+mod mistral;
+mod mixtral;
+mod mixture;
+mod nemotron;
+mod olmo;
+mod phi;
+mod phi3;
+mod qwen2;
+mod qwen2_moe;
+mod qwen3;
+mod refused;
 mod rope;
+mod rows;
+mod slots;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 mod tensors;
+mod windows;
 
 use std::cell::RefCell;
 
 use serde_json::{Map, Value};
 
 pub use generation::GenerationConfig;
+pub use layout::{layer_slots, model_slots};
 use metadata::Metadata;
-pub use tensors::{EMBEDDING, LM_HEAD, check_tensors, embedding_names, required_tensors};
+pub use rows::{Rows, Source};
+pub use slots::{
+    ExpertSlots, Join, LatentSlots, LayerSlots, MatrixSlot, MlpSlots, ModelSlots, NormSlot, ProjectionSlots,
+};
+pub use tensors::{check_tensors, embedding_names, required_tensors};
 
 use crate::checkpoint::json::{self, describe};
 use crate::checkpoint::{Checkpoint, Folder, shown};
-use crate::config::{Activation, Bias, Config};
+use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::quant::DType;
 
 /// Name of the file that says what a model is.
 const FILE: &str = "config.json";
@@ -35,12 +72,49 @@ const LONG_CONTEXT: usize = 1 << 27;
 pub struct Family {
     /// Values of `model_type` that it serves.
     pub model_types: &'static [&'static str],
+    /// Its own names of common keys: (usual key, the family's).
+    pub aliases: &'static [(&'static str, &'static str)],
     /// From metadata under Hugging Face's names to the config.
     pub config: fn(&Metadata<'_>) -> Result<Config>,
 }
 
 /// Every family there is.
-pub static FAMILIES: &[&Family] = &[&llama::LLAMA];
+pub static FAMILIES: &[&Family] = &[
+    &llama::LLAMA,
+    &mistral::MISTRAL,
+    &mistral::MINISTRAL3,
+    &mixtral::MIXTRAL,
+    &qwen2::QWEN2,
+    &qwen2_moe::QWEN2_MOE,
+    &qwen3::QWEN3,
+    &qwen3::QWEN3_MOE,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma3::GEMMA3_TEXT,
+    &gemma3::GEMMA3,
+    &phi::PHI,
+    &phi3::PHI3,
+    &gpt_neox::GPT_NEOX,
+    &gptj::GPTJ,
+    &stablelm::STABLELM,
+    &olmo::OLMO,
+    &olmo::OLMO2,
+    &smollm3::SMOLLM3,
+    &granite::GRANITE,
+    &cohere::COHERE,
+    &cohere::COHERE2,
+    &starcoder2::STARCODER2,
+    &falcon::FALCON,
+    &glm::GLM,
+    &glm::GLM4,
+    &nemotron::NEMOTRON,
+    &gpt_oss::GPT_OSS,
+    &deepseek::DEEPSEEK_V2,
+    &deepseek::DEEPSEEK_V3,
+    &gpt2::GPT2,
+    &gpt_neo::GPT_NEO,
+    &dtransformer::DTRANSFORMER_ROPE,
+];
 
 /// What a model folder says of the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +136,8 @@ pub fn model_card(checkpoint: &Checkpoint) -> Result<ModelCard> {
     let path = folder.join(FILE);
     let values = read_object(folder, FILE)?;
     let warnings = RefCell::default();
-    let config = from_metadata(&Metadata::new(&path, &values, &warnings))?;
+    let mut config = from_metadata(Metadata::new(&path, &values, &warnings))?;
+    config.names = tensors::resolved(config.names, checkpoint);
     let generation = generation::read(folder, config.vocab_size, &warnings)?;
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
 }
@@ -73,17 +148,19 @@ pub fn config(checkpoint: &Checkpoint) -> Result<Config> {
 }
 
 /// From metadata under Hugging Face's names to a [`Config`], through the family that `model_type` names.
-pub fn from_metadata(metadata: &Metadata<'_>) -> Result<Config> {
+pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     let model_type = metadata.text_if_any("model_type")?.ok_or_else(|| {
         metadata.bad("model_type", &format!("it is missing; one of {} is needed", model_types()))
     })?;
-    let family =
-        FAMILIES.iter().find(|family| family.model_types.contains(&model_type)).ok_or_else(|| {
-            metadata.unsupported(
-                "model_type",
-                &format!("\"{}\"; supported: {}", shown(model_type), model_types()),
-            )
-        })?;
+    let Some(family) = FAMILIES.iter().find(|family| family.model_types.contains(&model_type)) else {
+        let supported = format!("supported: {}", model_types());
+        let what = match refused::reason(model_type) {
+            Some(reason) => format!("\"{}\"; {reason}; {supported}", shown(model_type)),
+            None => format!("\"{}\"; {supported}", shown(model_type)),
+        };
+        return Err(metadata.unsupported("model_type", &what));
+    };
+    let metadata = &metadata.with_aliases(family.aliases);
     refuse_quantization(metadata)?;
     let config = (family.config)(metadata)?;
     keys::refuse_unknown(metadata)?;
@@ -136,101 +213,4 @@ fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-/// Head counts and width.
-struct Heads {
-    num_attention_heads: usize,
-    num_key_value_heads: usize,
-    head_dim: usize,
-}
-
-/// `num_key_value_heads` defaults to `num_attention_heads`, `head_dim` to `hidden_size / num_attention_heads`.
-fn heads(metadata: &Metadata<'_>, hidden_size: usize) -> Result<Heads> {
-    let num_attention_heads = metadata.integer("num_attention_heads", 1..=1 << 16)?;
-    if !hidden_size.is_multiple_of(num_attention_heads) {
-        return Err(metadata.bad(
-            "num_attention_heads",
-            &format!("{num_attention_heads}; a divisor of hidden_size ({hidden_size}) is allowed"),
-        ));
-    }
-    let num_key_value_heads =
-        metadata.integer_if_any("num_key_value_heads", 1..=1 << 16)?.unwrap_or(num_attention_heads);
-    if !num_attention_heads.is_multiple_of(num_key_value_heads) {
-        return Err(metadata.bad(
-            "num_key_value_heads",
-            &format!(
-                "{num_key_value_heads}; a divisor of num_attention_heads ({num_attention_heads}) is allowed"
-            ),
-        ));
-    }
-    let stated = metadata.integer_if_any("head_dim", 1..=1 << 13)?;
-    let head_dim = stated.unwrap_or(hidden_size / num_attention_heads);
-    if !head_dim.is_multiple_of(2) {
-        return Err(metadata
-            .bad("head_dim", &format!("{head_dim}; an even width is allowed, since rotation takes pairs")));
-    }
-    if num_attention_heads * head_dim > 1 << 22 {
-        return Err(metadata.bad(
-            "head_dim",
-            &format!("{head_dim} x {num_attention_heads} heads; at most {} is allowed", 1 << 22),
-        ));
-    }
-    Ok(Heads { num_attention_heads, num_key_value_heads, head_dim })
-}
-
-/// A normalization's epsilon. Zero is legal and divides by zero on a row of zeros.
-fn eps(metadata: &Metadata<'_>, key: &str, default: f64) -> Result<f32> {
-    let eps = metadata.number_or(key, 0.0..=1.0, default)?;
-    if eps == 0.0 {
-        metadata.warn(key, "it is 0; a row of zeros then gives NaN");
-    }
-    Ok(eps as f32)
-}
-
-fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result<Activation> {
-    match metadata.text_if_any(key)? {
-        None => Ok(default),
-        Some("silu" | "swish") => Ok(Activation::Silu),
-        Some(other) => Err(metadata.unsupported(key, &format!("\"{}\"; silu is supported", shown(other)))),
-    }
-}
-
-fn bias(metadata: &Metadata<'_>, key: &str) -> Result<Bias> {
-    Ok(if metadata.flag_or(key, false)? { Bias::Added } else { Bias::None })
-}
-
-/// What the checkpoint says of its own type; the tensors' own types decide.
-fn torch_dtype(metadata: &Metadata<'_>) -> Option<DType> {
-    let name = metadata.get("dtype").or(metadata.get("torch_dtype"))?.as_str()?;
-    match name.strip_prefix("torch.").unwrap_or(name) {
-        "float32" => Some(DType::F32),
-        "float16" => Some(DType::F16),
-        "bfloat16" => Some(DType::BF16),
-        _ => None,
-    }
-}
-
-/// For families without windows: a window that a sequence could outgrow is refused.
-fn refuse_window(metadata: &Metadata<'_>, max_position_embeddings: usize) -> Result<()> {
-    let window = metadata.integer_if_any("sliding_window", 1..=1 << 40)?;
-    let in_use = metadata.flag_or("use_sliding_window", true)?;
-    match window {
-        Some(window) if in_use && window < max_position_embeddings => Err(metadata.unsupported(
-            "sliding_window",
-            &format!("{window}; this family is computed without a window; null is supported"),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// For families that rotate whole heads. transformers ignores the key here for one rope type and obeys it for others.
-fn refuse_partial_rotation(metadata: &Metadata<'_>) -> Result<()> {
-    match metadata.number_if_any("partial_rotary_factor", 1e-3..=1.0)? {
-        Some(factor) if factor != 1.0 => Err(metadata.unsupported(
-            "partial_rotary_factor",
-            &format!("{factor}; this family is computed with whole heads rotated; 1.0 is supported"),
-        )),
-        _ => Ok(()),
-    }
 }

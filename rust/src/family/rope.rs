@@ -14,53 +14,110 @@ const THETAS: std::ops::RangeInclusive<f64> = 1e-3..=1e18;
 /// Factors of every kind; zero and below divide by zero or flip signs.
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 /// Scaling types that [`scaling`] reads.
-const TYPES: &str = "default, linear, dynamic, llama3 and yarn";
+const TYPES: &str = "default, linear, dynamic, llama3, longrope and yarn";
+
+/// How much of a head rotates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Partial {
+    /// All of it. transformers ignores `partial_rotary_factor` for some rope types and obeys it for others here.
+    Whole,
+    /// `partial_rotary_factor`, or this when the file does not say.
+    Usually(f64),
+    /// So many leading dimensions.
+    Dimensions(usize),
+}
 
 /// What a family says of its rotary embedding; the rest stands in the metadata.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct RopeFacts {
     /// `rope_theta` when the file has none.
     pub theta: f64,
-    /// Leading dimensions of a head that rotate.
-    pub rotary_dim: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// How much of it rotates.
+    pub partial: Partial,
     /// Which two dimensions make a pair.
     pub layout: RopeLayout,
     /// `max_position_embeddings`.
     pub max_position_embeddings: usize,
+    /// Keys of the rope object that the family reads itself.
+    pub own_keys: &'static [&'static str],
 }
 
 /// Reads all rotary keys.
 ///
 /// Errors: `Config` for values out of range or two places that differ, `Unsupported` for other scaling types and keys.
 pub(super) fn rope(metadata: &Metadata<'_>, facts: &RopeFacts) -> Result<Rope> {
-    let parameters = rope_object(metadata)?;
-    let inner_theta = match &parameters {
+    rope_of(metadata, rope_object(metadata)?.as_ref(), "rope_theta", facts)
+}
+
+/// The same from an object that the family found, with the base under `theta_key` beside it.
+pub(super) fn rope_of(
+    metadata: &Metadata<'_>,
+    parameters: Option<&Metadata<'_>>,
+    theta_key: &str,
+    facts: &RopeFacts,
+) -> Result<Rope> {
+    let inner_theta = match parameters {
         Some(parameters) => parameters.number_if_any("rope_theta", THETAS)?,
         None => None,
     };
-    let outer_theta = metadata.number_if_any("rope_theta", THETAS)?;
+    let outer_theta = metadata.number_if_any(theta_key, THETAS)?;
     if let (Some(inner), Some(outer)) = (inner_theta, outer_theta)
         && inner != outer
     {
-        return Err(metadata
-            .bad("rope_theta", &format!("{outer} here and {inner} in rope_parameters; they must agree")));
+        return Err(
+            metadata.bad(theta_key, &format!("{outer} here and {inner} in rope_parameters; they must agree"))
+        );
     }
-    if outer_theta.is_none() && metadata.has("rope_theta") {
-        metadata.warn("rope_theta", &format!("it is null; {} is used, the family's default", facts.theta));
+    if outer_theta.is_none() && metadata.has(theta_key) {
+        metadata.warn(theta_key, &format!("it is null; {} is used, the family's default", facts.theta));
     }
     let theta = inner_theta.or(outer_theta).unwrap_or(facts.theta);
+    let facts = &RopeFacts { head_dim: rotary_dim(metadata, parameters, facts)?, ..*facts };
     let scaling = match parameters {
         None => RopeScaling::None,
         Some(parameters) => {
-            let scaling = scaling(metadata, &parameters, facts, theta)?;
-            refuse_other_keys(&parameters, &scaling)?;
+            let scaling = scaling(metadata, parameters, facts, theta)?;
+            refuse_other_keys(parameters, &scaling, facts.own_keys)?;
             scaling
         }
     };
-    Ok(Rope { theta, rotary_dim: facts.rotary_dim, layout: facts.layout, scaling })
+    Ok(Rope { theta, rotary_dim: facts.head_dim, layout: facts.layout, scaling })
+}
+
+/// Leading dimensions of a head that rotate: `partial_rotary_factor` of them, rounded down.
+fn rotary_dim(top: &Metadata<'_>, parameters: Option<&Metadata<'_>>, facts: &RopeFacts) -> Result<usize> {
+    const KEY: &str = "partial_rotary_factor";
+    let outer = top.number_if_any(KEY, 1e-3..=1.0)?;
+    let inner = match parameters {
+        Some(parameters) => parameters.number_if_any(KEY, 1e-3..=1.0)?,
+        None => None,
+    };
+    let factor = match (facts.partial, inner.or(outer)) {
+        (Partial::Usually(_), Some(factor)) | (Partial::Usually(factor), None) => factor,
+        (Partial::Whole | Partial::Dimensions(_), None | Some(1.0)) => 1.0,
+        (Partial::Whole | Partial::Dimensions(_), Some(factor)) => {
+            return Err(top.unsupported(
+                KEY,
+                &format!("{factor}; this family is computed with whole heads rotated; 1.0 is supported"),
+            ));
+        }
+    };
+    let (dim, key) = match facts.partial {
+        Partial::Dimensions(dim) => (dim, "rotary_dim"),
+        Partial::Whole => (facts.head_dim, "head_dim"),
+        Partial::Usually(_) => ((facts.head_dim as f64 * factor) as usize, KEY),
+    };
+    if dim == 0 || dim > facts.head_dim || !dim.is_multiple_of(2) {
+        let what = format!("{dim}; an even width up to the head's is allowed, since rotation takes pairs");
+        return Err(top.bad(key, &what));
+    }
+    Ok(dim)
 }
 
 /// `rope_parameters` or `rope_scaling`. Some files keep both for older programs: then they must say the same.
-fn rope_object<'a>(metadata: &Metadata<'a>) -> Result<Option<Metadata<'a>>> {
+pub(super) fn rope_object<'a>(metadata: &Metadata<'a>) -> Result<Option<Metadata<'a>>> {
     let new = metadata.object_if_any("rope_parameters")?;
     let old = metadata.object_if_any("rope_scaling")?;
     if new.is_some() && old.is_some() && metadata.get("rope_parameters") != metadata.get("rope_scaling") {
@@ -95,7 +152,7 @@ fn scaling(
     match rope_type(parameters)? {
         "default" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
-        "dynamic" if facts.rotary_dim <= 2 => Err(parameters.bad(
+        "dynamic" if facts.head_dim <= 2 => Err(parameters.bad(
             "rope_type",
             "dynamic divides by the rotary width \
              minus 2, and that is zero here; a head of 4 dimensions or more is needed",
@@ -106,6 +163,9 @@ fn scaling(
             original_max_position_embeddings: facts.max_position_embeddings,
         }),
         "llama3" => llama3(top, parameters),
+        // Early Phi-3 files call it su, or yarn with longrope's keys (`configuration_phi3.py`).
+        "longrope" | "su" => longrope(top, parameters, facts),
+        "yarn" if parameters.has("short_factor") => longrope(top, parameters, facts),
         "yarn" => yarn(top, parameters, facts, theta),
         other => Err(parameters.unsupported(
             "rope_type",
@@ -133,6 +193,40 @@ fn llama3(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<RopeScaling> 
             Some(length) => length,
             None => parameters.integer("original_max_position_embeddings", LENGTHS)?,
         },
+    })
+}
+
+/// Ding et al. 2024, LongRoPE: a divisor per pair; the attention factor is transformers' for Phi-3.
+fn longrope(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts) -> Result<RopeScaling> {
+    let factors = |key: &str| -> Result<Vec<f64>> {
+        let missing = || parameters.bad(key, "it is missing; a list of numbers is needed");
+        let factors = parameters.numbers_if_any(key, FACTORS)?.ok_or_else(missing)?;
+        if factors.len() != facts.head_dim / 2 {
+            let what = format!("{} numbers; one per pair ({}) is allowed", factors.len(), facts.head_dim / 2);
+            return Err(parameters.bad(key, &what));
+        }
+        Ok(factors)
+    };
+    let (short_factor, long_factor) = (factors("short_factor")?, factors("long_factor")?);
+    let stated = original_length(top, parameters)?;
+    let original = stated.unwrap_or(facts.max_position_embeddings);
+    if original < 2 {
+        let what = format!("{original}; longrope divides by its logarithm, so 2 or more is allowed");
+        return Err(parameters.bad("original_max_position_embeddings", &what));
+    }
+    let ratio = facts.max_position_embeddings as f64 / original as f64;
+    let factor = parameters.number_if_any("factor", FACTORS)?.unwrap_or(ratio);
+    let attention_factor = match parameters.number_if_any("attention_factor", 0.0..=1e6)? {
+        Some(stated) => stated,
+        None if factor <= 1.0 => 1.0,
+        None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
+    };
+    let original_max_position_embeddings = original;
+    Ok(RopeScaling::LongRope {
+        short_factor,
+        long_factor,
+        original_max_position_embeddings,
+        attention_factor,
     })
 }
 
@@ -192,10 +286,10 @@ fn original_length(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<Opti
 }
 
 /// Keys of the object that its type does not use. Those that would do nothing anyway pass.
-fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling) -> Result<()> {
+fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling, own_keys: &[&str]) -> Result<()> {
     for (key, value) in parameters.unread() {
         let inert = match key {
-            "partial_rotary_factor" => value.as_f64() == Some(1.0),
+            key if own_keys.contains(&key) => true,
             "mrope_section" | "mrope_interleaved" => false,
             "factor" => value.as_f64() == Some(1.0),
             "original_max_position_embeddings" => match scaling {
@@ -216,4 +310,14 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling) -> Result
         }
     }
     Ok(())
+}
+
+/// Refuses every key of an object whose keys are all read.
+pub(super) fn refuse_unread(parameters: &Metadata<'_>) -> Result<()> {
+    match parameters.unread().next() {
+        None => Ok(()),
+        Some((key, _)) => {
+            Err(parameters.unsupported(key, "it is not known here, and it may change the angles"))
+        }
+    }
 }

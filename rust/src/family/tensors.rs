@@ -1,68 +1,44 @@
-//! Which tensors a [`Config`] asks for, under Hugging Face's names: one list for loading and for checking.
+//! Every tensor of a model by name, and a checkpoint held against them: the same list that loading follows.
 
+use std::collections::BTreeMap;
+
+use super::layout::{layer_slots, model_slots};
+use super::rows::Source;
 use crate::checkpoint::{Checkpoint, shown};
-use crate::config::{Bias, Config, LmHead};
+use crate::config::{Config, LmHead, Names};
 use crate::error::{Error, Result};
 
-/// Name of the embedding.
-pub const EMBEDDING: &str = "model.embed_tokens.weight";
-/// Name of the unembedding.
-pub const LM_HEAD: &str = "lm_head.weight";
-
-/// Every tensor that the model needs, with its shape. The embedding is listed under [`EMBEDDING`]; when it is tied,
+/// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
 /// [`embedding_names`] says where else it may be.
-pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> {
-    let embedding = vec![config.vocab_size, config.hidden_size]; // [vocab_size, hidden_size]
-    let mut ends = vec![
-        (EMBEDDING.to_owned(), embedding.clone()),
-        ("model.norm.weight".to_owned(), vec![config.hidden_size]),
-    ];
-    if config.lm_head == LmHead::Own {
-        ends.push((LM_HEAD.to_owned(), embedding));
+pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> + use<> {
+    let mut all = BTreeMap::new();
+    let model = model_slots(config);
+    let mut add = |sources: &[Source]| {
+        all.extend(sources.iter().map(|source| (source.name.clone(), source.shape.clone())));
+    };
+    add(&model.embed_tokens.weights);
+    add(&model.positions);
+    model.norm.each(&mut add);
+    model.lm_head.iter().for_each(|slot| slot.each(&mut add));
+    for layer in 0..config.layers.len() {
+        layer_slots(config, layer).each(&mut add);
     }
-    let layer = layer_tensors(config);
-    let layers = (0..config.layers.len()).flat_map(move |number| {
-        let name = move |(tail, shape): &(String, Vec<usize>)| {
-            (format!("model.layers.{number}.{tail}"), shape.clone())
-        };
-        layer.iter().map(name).collect::<Vec<_>>()
-    });
-    ends.into_iter().chain(layers)
+    all.into_iter()
 }
 
 /// Names under which the embedding may be stored, the usual one first.
-pub fn embedding_names(config: &Config) -> &'static [&'static str] {
-    match config.lm_head {
-        LmHead::Tied => &[EMBEDDING, LM_HEAD],
-        LmHead::Own => &[EMBEDDING],
+pub fn embedding_names(config: &Config) -> Vec<String> {
+    let mut names = vec![config.names.embedding()];
+    if config.lm_head == LmHead::Tied {
+        names.push(config.names.lm_head.weight.to_owned());
     }
+    names
 }
 
-/// Tensors of one layer, without the layer's prefix.
-fn layer_tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
-    let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
-    let query = config.num_attention_heads * config.head_dim;
-    let key = config.num_key_value_heads * config.head_dim;
-    let projections = [
-        ("self_attn.q_proj", query, hidden, config.attention_bias),
-        ("self_attn.k_proj", key, hidden, config.attention_bias),
-        ("self_attn.v_proj", key, hidden, config.attention_bias),
-        ("self_attn.o_proj", hidden, query, config.attention_bias),
-        ("mlp.gate_proj", intermediate, hidden, config.mlp_bias),
-        ("mlp.up_proj", intermediate, hidden, config.mlp_bias),
-        ("mlp.down_proj", hidden, intermediate, config.mlp_bias),
-    ];
-    let mut tensors = Vec::new();
-    for (name, rows, columns, bias) in projections {
-        tensors.push((format!("{name}.weight"), vec![rows, columns])); // [out, in]
-        if bias == Bias::Added {
-            tensors.push((format!("{name}.bias"), vec![rows]));
-        }
-    }
-    for norm in ["input_layernorm.weight", "post_attention_layernorm.weight"] {
-        tensors.push((norm.to_owned(), vec![hidden]));
-    }
-    tensors
+/// The names with the base that the checkpoint has: some files leave it out, or nest the model in another.
+pub(super) fn resolved(names: Names, checkpoint: &Checkpoint) -> Names {
+    let found = names.bases.iter().find(|base| checkpoint.contains(&Names { base, ..names }.embedding()));
+    Names { base: found.copied().unwrap_or(names.base), ..names }
 }
 
 /// Holds the whole checkpoint against the config before a weight is read.
@@ -71,17 +47,17 @@ fn layer_tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
 /// is missing, misshapen or of an unusable type; `Config` when tied embeddings are stored twice and differ.
 pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<String>> {
     let mut used = std::collections::BTreeSet::new();
+    let embedding = embedding_names(config);
+    let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
     for (name, shape) in required_tensors(config) {
-        let names = if name == EMBEDDING { embedding_names(config) } else { &[name.as_str()] };
+        let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
         used.insert(checkpoint.require_any(names, &shape)?.name);
     }
-    if config.lm_head == LmHead::Tied {
-        check_tied(checkpoint)?;
-        used.insert(LM_HEAD);
+    if let [embed_tokens, lm_head] = embedding[..] {
+        check_tied(checkpoint, embed_tokens, lm_head)?;
+        used.insert(checkpoint.tensor(lm_head).map_or("", |tensor| tensor.name));
     }
-    // Frequencies that old files carry along; rope.rs computes them.
-    let unused = |name: &&str| !used.contains(name) && !name.ends_with(".rotary_emb.inv_freq");
-    let mut unused = checkpoint.names().filter(unused);
+    let mut unused = checkpoint.names().filter(|name| !used.contains(name) && !is_buffer(name));
     let Some(first) = unused.next() else {
         return Ok(Vec::new());
     };
@@ -92,10 +68,17 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     Ok(vec![format!("{}: {}{others}: the model does not use it", checkpoint.path().display(), shown(first))])
 }
 
+/// Frequencies and masks that old files carry along; they are computed here.
+fn is_buffer(name: &str) -> bool {
+    [".rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"]
+        .iter()
+        .any(|end| name.ends_with(end))
+}
+
 /// Both names of a tied embedding in the file: transformers 4 takes the embedding for both, 5 unties them when they
 /// differ. Equal ones are no question; for others config.json has to say.
-fn check_tied(checkpoint: &Checkpoint) -> Result<()> {
-    let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(EMBEDDING), checkpoint.tensor(LM_HEAD)) else {
+fn check_tied(checkpoint: &Checkpoint, embed_tokens: &str, head: &str) -> Result<()> {
+    let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(embed_tokens), checkpoint.tensor(head)) else {
         return Ok(());
     };
     if (embedding.dtype, embedding.shape, embedding.bytes) == (lm_head.dtype, lm_head.shape, lm_head.bytes) {
@@ -105,7 +88,7 @@ fn check_tied(checkpoint: &Checkpoint) -> Result<()> {
         path: checkpoint.path().with_file_name("config.json"),
         key: "tie_word_embeddings".to_owned(),
         what: format!(
-            "true, and {LM_HEAD} differs from {EMBEDDING}; tied embeddings are one matrix; \
+            "true, and {head} differs from {embed_tokens}; tied embeddings are one matrix; \
              set it to false to use both"
         ),
     })

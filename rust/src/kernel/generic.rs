@@ -161,7 +161,7 @@ unsafe fn tile<V: Lanes, F: Format, const M: usize, const P: usize>(job: &Produc
 /// # Safety
 /// The ISA of `V`; all pointers valid for `len` values.
 #[inline(always)]
-unsafe fn map<V: Lanes, const N: usize>(
+pub(super) unsafe fn map<V: Lanes, const N: usize>(
     inputs: [*const f32; N],
     out: *mut f32,
     len: usize,
@@ -212,18 +212,6 @@ pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out
         let mean = horizontal(v.mul_add(v, squares), |a, b| a + b) / x.len() as f32;
         let scale = V::splat(1.0 / (mean + eps).sqrt());
         map::<V, 2>([x.as_ptr(), weight.as_ptr()], out.as_mut_ptr(), x.len(), |[x, w]| x.mul(scale).mul(w));
-    }
-}
-
-/// silu(gate) * up, silu(x) = x / (1 + e^-x).  // all [n]
-#[inline(always)]
-pub(super) unsafe fn silu_mul<V: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
-    // SAFETY: the ISA is the caller's duty.
-    unsafe {
-        let one = V::splat(1.0);
-        map::<V, 2>([gate.as_ptr(), up.as_ptr()], out.as_mut_ptr(), out.len(), |[g, u]| {
-            g.div(one.add(exp(V::splat(0.0).sub(g)))).mul(u)
-        });
     }
 }
 
@@ -311,7 +299,7 @@ pub(super) fn to_bf16(x: &[f32], out: &mut [u16]) {
 /// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
 /// Below -87.3 the result is 0.
 #[inline(always)]
-unsafe fn exp<V: Lanes>(x: V) -> V {
+pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
     // SAFETY: the ISA is the caller's duty.
     unsafe {
         let x = x.max(V::splat(-104.0)).min(V::splat(88.0));
@@ -329,7 +317,7 @@ unsafe fn exp<V: Lanes>(x: V) -> V {
 
 /// One value out of 16 lanes, always by the same tree: 8, 4, 2, 1.
 #[inline(always)]
-unsafe fn horizontal<V: Lanes>(v: V, f: impl Fn(f32, f32) -> f32) -> f32 {
+pub(super) unsafe fn horizontal<V: Lanes>(v: V, f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
     // SAFETY: an array of 16.
     unsafe { v.store(lanes.as_mut_ptr()) }

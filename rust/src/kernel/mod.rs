@@ -8,6 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod elementwise;
 mod generic;
 mod lanes;
 mod scalar;
@@ -16,6 +17,7 @@ mod tests;
 
 use crate::error::{Error, Result};
 use crate::quant::DType;
+pub use elementwise::Activation;
 use generic::Product;
 pub use lanes::LANES;
 
@@ -72,6 +74,9 @@ impl Isa {
     }
 }
 
+/// (x, weight, bias, eps, out).
+type LayerNorm = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
+
 /// The functions of one ISA. Each is `unsafe` because the CPU must have that ISA.
 struct Table {
     isa: Isa,
@@ -80,8 +85,13 @@ struct Table {
     product_bf16: unsafe fn(&Product),
     add: unsafe fn(&mut [f32], &[f32]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    layer_norm: LayerNorm,
+    gate: unsafe fn(Activation, &[f32], &[f32], &mut [f32]),
+    activate: unsafe fn(Activation, &[f32], &mut [f32]),
+    scale: unsafe fn(&mut [f32], f32),
+    softcap: unsafe fn(&mut [f32], f32, f32),
     rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
+    rotate_pairs: unsafe fn(&mut [f32], &[f32], &[f32]),
     softmax_tile: unsafe fn(&mut [f32; 2 * LANES], usize, f32) -> (f32, f32),
     merge: unsafe fn(&mut [f32], &[f32], f32, f32),
     to_f16: unsafe fn(&[f32], &mut [u16]),
@@ -93,6 +103,7 @@ macro_rules! kernel_table {
     ($lanes:ty, $isa:expr, tile_rows = $rows:literal $(, $features:literal)?) => {
         /// This ISA's functions.
         pub(in crate::kernel) static TABLE: Table = {
+            use $crate::kernel::elementwise;
             type V = $lanes;
             $crate::kernel::kernel_table!(@wrap $($features)? =>
                 fn product_f32(job: &generic::Product) = generic::product::<V, generic::F32, $rows>;
@@ -100,16 +111,21 @@ macro_rules! kernel_table {
                 fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
-                fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) = generic::silu_mul::<V>;
+                fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = elementwise::layer_norm::<V>;
+                fn gate(act: elementwise::Activation, gate: &[f32], up: &[f32], out: &mut [f32]) = elementwise::gate::<V>;
+                fn activate(act: elementwise::Activation, x: &[f32], out: &mut [f32]) = elementwise::activate::<V>;
+                fn scale(x: &mut [f32], factor: f32) = elementwise::scale::<V>;
+                fn softcap(x: &mut [f32], factor: f32, cap: f32) = elementwise::softcap::<V>;
                 fn rotate_half(head: &mut [f32], cos: &[f32], sin: &[f32]) = generic::rotate_half::<V>;
+                fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rotate_pairs;
                 fn softmax_tile(scores: &mut [f32; 32], valid: usize, scale: f32) -> (f32, f32) = generic::softmax_tile::<V>;
                 fn merge(acc: &mut [f32], partial: &[f32], a: f32, b: f32) = generic::merge::<V>;
                 fn to_f16(x: &[f32], out: &mut [u16]) = generic::to_f16::<V>;
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
             );
             Table {
-                isa: $isa, product_f32, product_f16, product_bf16, add, rms_norm, silu_mul, rotate_half,
-                softmax_tile, merge, to_f16, to_bf16,
+                isa: $isa, product_f32, product_f16, product_bf16, add, rms_norm, layer_norm, gate, activate,
+                scale, softcap, rotate_half, rotate_pairs, softmax_tile, merge, to_f16, to_bf16,
             }
         };
     };
@@ -245,11 +261,37 @@ impl Kernels {
         unsafe { (self.0.rms_norm)(x, weight, eps, out) }
     }
 
-    /// out = silu(gate) * up.  // all [n]
-    pub fn silu_mul(self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    /// out = (x - mean) / sqrt(variance + eps) * weight + bias.  // all [n]
+    pub fn layer_norm(self, x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(x.len() == weight.len() && x.len() == bias.len() && x.len() == out.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.layer_norm)(x, weight, bias, eps, out) }
+    }
+
+    /// out = act(gate) * up.  // all [n]
+    pub fn gate(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
         assert!(gate.len() == up.len() && gate.len() == out.len());
         // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
-        unsafe { (self.0.silu_mul)(gate, up, out) }
+        unsafe { (self.0.gate)(activation, gate, up, out) }
+    }
+
+    /// out = act(x).  // both [n]
+    pub fn activate(self, activation: Activation, x: &[f32], out: &mut [f32]) {
+        assert_eq!(x.len(), out.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.activate)(activation, x, out) }
+    }
+
+    /// x *= factor.  // [n]
+    pub fn scale(self, x: &mut [f32], factor: f32) {
+        // SAFETY: holding `Kernels` proves the ISA.
+        unsafe { (self.0.scale)(x, factor) }
+    }
+
+    /// x = cap * tanh(x * factor / cap).  // [n]
+    pub fn softcap(self, x: &mut [f32], factor: f32, cap: f32) {
+        // SAFETY: holding `Kernels` proves the ISA.
+        unsafe { (self.0.softcap)(x, factor, cap) }
     }
 
     /// Rotates the pairs (i, i + n) of `head`.  // head [2n], cos and sin [n]
@@ -257,6 +299,13 @@ impl Kernels {
         assert!(cos.len() == sin.len() && head.len() == 2 * cos.len());
         // SAFETY: holding `Kernels` proves the ISA; lengths agree.
         unsafe { (self.0.rotate_half)(head, cos, sin) }
+    }
+
+    /// Rotates the pairs (2i, 2i + 1) of `x`.  // x [2n], cos and sin [n]
+    pub fn rotate_pairs(self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        assert!(cos.len() == sin.len() && x.len() == 2 * cos.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths agree.
+        unsafe { (self.0.rotate_pairs)(x, cos, sin) }
     }
 
     /// Scores of one tile become e^(scale * score - max), 0 from `valid` on; returns (max, sum).

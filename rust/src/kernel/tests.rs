@@ -167,18 +167,6 @@ fn elementwise_functions_equal_their_definition_on_every_length() {
                 assert!((f64::from(normed[i]) - exact).abs() < 1e-6, "{kernels:?} rms_norm {n}");
             }
 
-            let gate: Vec<f32> = x.iter().map(|x| x * 30.0).collect();
-            let mut gated = vec![0.0; n];
-            kernels.silu_mul(&gate, &y, &mut gated);
-            for i in 0..n {
-                let g = f64::from(gate[i]);
-                let exact = g / (1.0 + (-g).exp()) * f64::from(y[i]);
-                assert!(
-                    (f64::from(gated[i]) - exact).abs() < 2e-6 * exact.abs().max(1e-3),
-                    "{kernels:?} silu {n}"
-                );
-            }
-
             let mut merged = x.clone();
             kernels.merge(&mut merged, &y, 0.5, 0.25);
             assert!(
@@ -195,6 +183,91 @@ fn elementwise_functions_equal_their_definition_on_every_length() {
     }
 }
 
+/// The activations as their papers state them, in f64; erf by its series.
+fn exact(activation: Activation, x: f64, up: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match activation {
+        Activation::Silu => x * sigmoid(x) * up,
+        Activation::Gelu => {
+            let z = (x / std::f64::consts::SQRT_2).clamp(-5.0, 5.0);
+            let (mut term, mut sum) = (z, z);
+            for n in 1..200 {
+                term *= -z * z / f64::from(n);
+                sum += term / f64::from(2 * n + 1);
+            }
+            0.5 * x * (1.0 + sum * std::f64::consts::FRAC_2_SQRT_PI) * up
+        }
+        Activation::GeluTanh => {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + u.tanh()) * up
+        }
+        Activation::Relu2 => x.max(0.0).powi(2) * up,
+        Activation::ClampedSwiglu { alpha, limit } => {
+            let (alpha, limit) = (f64::from(alpha), f64::from(limit));
+            let gate = x.min(limit);
+            gate * sigmoid(alpha * gate) * (up.clamp(-limit, limit) + 1.0)
+        }
+    }
+}
+
+#[test]
+fn activations_equal_their_definition() {
+    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, clamped];
+    let mut noise = Noise(8);
+    for kernels in kernels() {
+        for (activation, n) in all.into_iter().flat_map(|a| [1, 16, 33, 576].map(|n| (a, n))) {
+            let gate: Vec<f32> = noise.take(n).iter().map(|x| x * 12.0).collect();
+            let up: Vec<f32> = noise.take(n).iter().map(|x| x * 12.0).collect();
+            let (mut gated, mut alone) = (vec![0.0; n], vec![0.0; n]);
+            kernels.gate(activation, &gate, &up, &mut gated);
+            kernels.activate(activation, &gate, &mut alone);
+            for i in 0..n {
+                let (x, up) = (f64::from(gate[i]), f64::from(up[i]));
+                let bound = |exact: f64, by: f64| 2e-6 * exact.abs() + 3e-7 * (x * by).abs() + 1e-9;
+                let one = if activation == clamped { x } else { 1.0 };
+                for (found, by) in [(gated[i], up), (alone[i], one)] {
+                    let exact = exact(activation, x, by);
+                    assert!(
+                        (f64::from(found) - exact).abs() < bound(exact, by),
+                        "{kernels:?} {activation:?} {x} by {by}: {found} for {exact}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_scale_and_softcap_equal_their_definition() {
+    let mut noise = Noise(9);
+    for kernels in kernels() {
+        for n in [1, 2, 15, 16, 17, 33, 63, 576] {
+            let x: Vec<f32> = noise.take(n).iter().map(|x| x * 3.0 + 5.0).collect();
+            let (weight, bias, mut normed) = (noise.take(n), noise.take(n), vec![0.0; n]);
+            kernels.layer_norm(&x, &weight, &bias, 1e-5, &mut normed);
+            let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
+            let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n as f64;
+            for i in 0..n {
+                let exact = (f64::from(x[i]) - mean) / (variance + 1e-5).sqrt() * f64::from(weight[i])
+                    + f64::from(bias[i]);
+                assert!((f64::from(normed[i]) - exact).abs() < 4e-6, "{kernels:?} layer_norm {n}");
+            }
+            let (mut scaled, mut capped) = (x.clone(), x.clone());
+            kernels.scale(&mut scaled, 0.3);
+            kernels.softcap(&mut capped, 0.7, 4.0);
+            for i in 0..n {
+                assert_eq!(scaled[i], x[i] * 0.3, "{kernels:?} scale {n}");
+                let exact = 4.0 * (f64::from(x[i]) * 0.7 / 4.0).tanh();
+                assert!((f64::from(capped[i]) - exact).abs() < 1e-6, "{kernels:?} softcap {n}");
+            }
+        }
+        let mut far = [1e4, -1e4, 0.0];
+        kernels.softcap(&mut far, 1.0, 30.0);
+        assert_eq!(far, [30.0, -30.0, 0.0]);
+    }
+}
+
 #[test]
 fn rotation_turns_pairs_by_their_angle() {
     let mut noise = Noise(4);
@@ -204,6 +277,13 @@ fn rotation_turns_pairs_by_their_angle() {
             let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
             let mut turned = head.clone();
             kernels.rotate_half(&mut turned, &cos, &sin);
+            // The other layout is the same rotation of other places.
+            let mut pairs: Vec<f32> = (0..half).flat_map(|i| [head[i], head[i + half]]).collect();
+            kernels.rotate_pairs(&mut pairs, &cos, &sin);
+            for i in 0..half {
+                let off = (pairs[2 * i] - turned[i]).abs().max((pairs[2 * i + 1] - turned[i + half]).abs());
+                assert!(off < 2e-7, "{kernels:?} {half}");
+            }
             for i in 0..half {
                 let x = head[i] * cos[i] - head[i + half] * sin[i];
                 let y = head[i + half] * cos[i] + head[i] * sin[i];

@@ -1,0 +1,84 @@
+//! Latent attention (MLA): queries, keys and values out of narrow latents (DeepSeek-V2, 2024, section 2.1).
+//!
+//! The cache holds whole keys and values of every head, not the latents: more memory, and the same attention for all.
+
+use crate::activations::{Activations, by_rows};
+use crate::config::Attention;
+use crate::forward::{Compute, Workspace, norm};
+use crate::model::{Latent, Model, NormWeights};
+use crate::weight::{Epilogue, Weight};
+
+/// Fills `work.qkv` from the normed rows in `work.input`.  // work.qkv [rows, qkv_width]
+pub(super) fn project(model: &Model, weights: &Latent, work: &mut Workspace, compute: Compute<'_>) {
+    let config = &model.config;
+    let Attention::Latent { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, .. } = config.attention else {
+        return;
+    };
+    let (heads, dim, value_dim) = (config.num_attention_heads, config.head_dim, config.v_head_dim);
+    let (queries, nope) = (heads * dim, dim - rope);
+    let Workspace { input, latents: [down, q, kv], qkv, .. } = work;
+    multiply(&weights.down, input, down, compute);
+    let latent_q = q_lora_rank.unwrap_or(queries);
+    let down = Rows { values: down, stride: weights.down.padded_out() };
+    let q = match &weights.q {
+        None => Rows { values: down.values, stride: down.stride },
+        Some((norm, up)) => {
+            raise(model, down, 0, norm, up, input, q, compute);
+            Rows { values: q, stride: up.padded_out() }
+        }
+    };
+    raise(model, down, latent_q, &weights.kv_norm, &weights.kv, input, kv, compute);
+    let kv = Rows { values: kv, stride: weights.kv.padded_out() };
+
+    by_rows(compute.pool, qkv, config.qkv_width(), |row, out| {
+        let (out_q, out) = out.split_at_mut(queries);
+        out_q.copy_from_slice(&q.row(row)[..queries]);
+        let (keys, values) = out.split_at_mut(queries);
+        let rotating = &down.row(row)[latent_q + kv_lora_rank..][..rope];
+        let (nope_keys, of_values) = kv.row(row).split_at(heads * nope);
+        for (key, part) in keys.chunks_exact_mut(dim).zip(nope_keys.chunks_exact(nope)) {
+            key[..rope].copy_from_slice(rotating);
+            key[rope..].copy_from_slice(part);
+        }
+        values.copy_from_slice(&of_values[..heads * value_dim]);
+    });
+}
+
+/// Rows of a matmul's output.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    values: &'a [f32],
+    stride: usize,
+}
+
+impl Rows<'_> {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.stride..][..self.stride]
+    }
+}
+
+/// out = up(norm(latent)), the latent standing at `first` in each row.
+#[expect(clippy::too_many_arguments)]
+fn raise(
+    model: &Model,
+    from: Rows<'_>,
+    first: usize,
+    weights: &NormWeights,
+    up: &Weight,
+    input: &mut Activations,
+    out: &mut Vec<f32>,
+    compute: Compute<'_>,
+) {
+    let Attention::Latent { norm: kind, .. } = model.config.attention else { return };
+    let (rows, rank) = (from.values.len() / from.stride, weights.weight.len());
+    input.fill(rows, rank, up.dtype(), compute.kernels, compute.pool, |row, out| {
+        let latent = &from.row(row)[first..][..rank];
+        norm(kind, latent, &weights.weight, &weights.bias, out, compute.kernels);
+    });
+    multiply(up, input, out, compute);
+}
+
+fn multiply(weight: &Weight, input: &Activations, out: &mut Vec<f32>, compute: Compute<'_>) {
+    out.resize(input.rows() * weight.padded_out(), 0.0);
+    weight.matmul(input, compute.kernels, compute.pool, Epilogue::Store(out));
+}

@@ -1,0 +1,77 @@
+//! Mixtures of experts.
+
+use super::Bias;
+
+/// A mixture of experts (Shazeer et al. 2017).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experts {
+    /// `num_experts`, `num_local_experts`, `n_routed_experts`.
+    pub num_experts: usize,
+    /// Experts per token.
+    pub num_experts_per_tok: usize,
+    /// `moe_intermediate_size`.
+    pub intermediate_size: usize,
+    /// From the router's logits to the weights of the chosen.
+    pub scoring: Scoring,
+    /// Which experts may be chosen together.
+    pub groups: ExpertGroups,
+    /// `routed_scaling_factor`: the weights are multiplied with it.
+    pub scaling: f32,
+    /// Biases of the router and the experts.
+    pub bias: Bias,
+    /// An expert that every token passes.
+    pub shared: SharedExpert,
+}
+
+/// From the router's logits to the weights of the chosen experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scoring {
+    /// Softmax over all experts, as it is (qwen2_moe, deepseek_v2).
+    Softmax,
+    /// Softmax over the chosen: the same as over all, brought to a sum of one (mixtral, qwen3_moe, gpt_oss).
+    SoftmaxOfChosen,
+    /// Sigmoid; chosen by the sum with `e_score_correction_bias` (deepseek_v3).
+    Sigmoid,
+    /// The same, the weights brought to a sum of one.
+    SigmoidNormalized,
+}
+
+impl Scoring {
+    /// Whether the choice looks at a learned correction of the scores.
+    pub fn has_correction(self) -> bool {
+        matches!(self, Scoring::Sigmoid | Scoring::SigmoidNormalized)
+    }
+}
+
+/// Which experts may be chosen together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertGroups {
+    /// Any.
+    None,
+    /// Those of the `topk_group` best of `n_group` groups.
+    Limited {
+        /// Groups.
+        n_group: usize,
+        /// Groups that are open to a token.
+        topk_group: usize,
+        /// What a group is judged by: the sum of its best `judged_by` scores (1: deepseek_v2; 2: deepseek_v3).
+        judged_by: usize,
+    },
+}
+
+/// An expert that every token passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SharedExpert {
+    /// None.
+    None,
+    /// Added (deepseek).
+    Added {
+        /// Its width.
+        intermediate_size: usize,
+    },
+    /// Added times sigmoid(shared_expert_gate(x)) (qwen2_moe).
+    Gated {
+        /// Its width.
+        intermediate_size: usize,
+    },
+}

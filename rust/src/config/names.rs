@@ -1,0 +1,166 @@
+//! What a model's tensors are called on the hub: paths below the layer's, and how fused ones are put together.
+
+/// A weight and its bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor {
+    /// Path of the weight.
+    pub weight: &'static str,
+    /// Path of the bias.
+    pub bias: &'static str,
+}
+
+/// `<path>.weight` and `<path>.bias`.
+macro_rules! tensor {
+    ($path:literal) => {
+        $crate::config::Tensor { weight: concat!($path, ".weight"), bias: concat!($path, ".bias") }
+    };
+}
+pub(crate) use tensor;
+
+/// How a matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// [out, in], as PyTorch's Linear.
+    OutIn,
+    /// [in, out], as gpt2's Conv1D.
+    InOut,
+}
+
+/// Where queries, keys and values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Qkv {
+    /// A matrix each.
+    Separate([Tensor; 3]),
+    /// One matrix: all queries, all keys, all values (phi3, gpt2).
+    Stacked(Tensor),
+    /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).
+    Grouped(Tensor),
+}
+
+/// Where the MLP's first projections are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Up {
+    /// `gate` (of a gated MLP) and `up`.
+    Separate {
+        /// The gate's.
+        gate: Tensor,
+        /// The other factor's, or a plain MLP's only one.
+        up: Tensor,
+    },
+    /// One matrix: gate, then up (phi3, glm).
+    Stacked(Tensor),
+}
+
+/// Where a mixture's tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertNames {
+    /// `<experts>.<number>.<gate, up, down>`.
+    Each {
+        /// The router.
+        router: Tensor,
+        /// The list of experts.
+        experts: &'static str,
+        /// gate, up and down of one expert.
+        parts: [&'static str; 3],
+        /// The expert that every token passes.
+        shared: &'static str,
+    },
+    /// All experts in one tensor [expert, in, out], gate and up in turn (gpt_oss).
+    Together {
+        /// The router.
+        router: Tensor,
+        /// Columns gate 0, up 0, gate 1 ...
+        gate_up: Tensor,
+        /// The second projection.
+        down: Tensor,
+    },
+}
+
+/// What a model's tensors are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names {
+    /// What may stand before every path but `lm_head`: the first is usual.
+    pub bases: &'static [&'static str],
+    /// The one that this checkpoint has.
+    pub base: &'static str,
+    /// Token embedding.
+    pub embed_tokens: &'static str,
+    /// How it is stored: [vocab_size, hidden_size] is `OutIn`.
+    pub embedding_stored: Stored,
+    /// Learned positions.
+    pub position_embedding: &'static str,
+    /// The list of layers; `.<number>.` follows.
+    pub layers: &'static str,
+    /// How the layers' matrices are stored.
+    pub stored: Stored,
+    /// The last norm.
+    pub norm: Tensor,
+    /// The unembedding, without a base.
+    pub lm_head: Tensor,
+    /// Norm before attention.
+    pub attention_norm: Tensor,
+    /// Norm after attention.
+    pub attention_out_norm: Tensor,
+    /// Norm before the MLP.
+    pub mlp_norm: Tensor,
+    /// Norm after the MLP.
+    pub mlp_out_norm: Tensor,
+    /// Queries, keys and values.
+    pub qkv: Qkv,
+    /// Norm of queries.
+    pub q_norm: Tensor,
+    /// Norm of keys.
+    pub k_norm: Tensor,
+    /// Attention's output.
+    pub o_proj: Tensor,
+    /// The MLP's first projections.
+    pub up: Up,
+    /// Its second.
+    pub down_proj: Tensor,
+    /// A mixture's tensors.
+    pub experts: ExpertNames,
+}
+
+impl Names {
+    /// Llama's, which most families took over.
+    pub const LLAMA: Names = Names {
+        bases: &["model."],
+        base: "model.",
+        embed_tokens: "embed_tokens.weight",
+        embedding_stored: Stored::OutIn,
+        position_embedding: "",
+        layers: "layers",
+        stored: Stored::OutIn,
+        norm: tensor!("norm"),
+        lm_head: tensor!("lm_head"),
+        attention_norm: tensor!("input_layernorm"),
+        attention_out_norm: tensor!("post_attention_layernorm"),
+        mlp_norm: tensor!("post_attention_layernorm"),
+        mlp_out_norm: tensor!("post_feedforward_layernorm"),
+        qkv: Qkv::Separate([
+            tensor!("self_attn.q_proj"),
+            tensor!("self_attn.k_proj"),
+            tensor!("self_attn.v_proj"),
+        ]),
+        q_norm: tensor!("self_attn.q_norm"),
+        k_norm: tensor!("self_attn.k_norm"),
+        o_proj: tensor!("self_attn.o_proj"),
+        up: Up::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
+        down_proj: tensor!("mlp.down_proj"),
+        experts: ExpertNames::Each {
+            router: tensor!("mlp.gate"),
+            experts: "mlp.experts",
+            parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
+            shared: "mlp.shared_expert",
+        },
+    };
+    /// The single matrix of a plain MLP.
+    pub const fn plain_up(up: Tensor) -> Up {
+        Up::Separate { gate: up, up }
+    }
+
+    /// Path of the token embedding.
+    pub fn embedding(&self) -> String {
+        format!("{}{}", self.base, self.embed_tokens)
+    }
+}

@@ -1,0 +1,79 @@
+//! Rotary position embeddings.
+
+/// Rotary position embedding (Su et al. 2021, RoFormer).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rope {
+    /// `rope_theta`, the base.
+    pub theta: f64,
+    /// Leading dimensions of a head that rotate; even.
+    pub rotary_dim: usize,
+    /// Which two dimensions make a pair.
+    pub layout: RopeLayout,
+    /// How frequencies change for lengths beyond the trained one.
+    pub scaling: RopeScaling,
+}
+
+/// Which two dimensions make a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeLayout {
+    /// (i, i + rotary_dim / 2): Hugging Face's llama files.
+    HalfSplit,
+    /// (2i, 2i + 1): RoFormer, gptj, cohere, glm, deepseek.
+    Interleaved,
+}
+
+/// `rope_scaling` / `rope_parameters`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// `default`.
+    None,
+    /// `linear` (Chen et al. 2023, position interpolation): frequencies / factor.
+    Linear {
+        /// `factor`.
+        factor: f64,
+    },
+    /// `dynamic` NTK: beyond the trained length the base grows with the sequence's length.
+    Dynamic {
+        /// `factor`.
+        factor: f64,
+        /// Trained length.
+        original_max_position_embeddings: usize,
+    },
+    /// `llama3`: low frequencies / factor, high ones kept, a ramp between.
+    Llama3 {
+        /// `factor`.
+        factor: f64,
+        /// `low_freq_factor`.
+        low_freq_factor: f64,
+        /// `high_freq_factor`.
+        high_freq_factor: f64,
+        /// Trained length.
+        original_max_position_embeddings: usize,
+    },
+    /// `yarn` (Peng et al. 2023).
+    Yarn {
+        /// `factor`.
+        factor: f64,
+        /// Trained length.
+        original_max_position_embeddings: usize,
+        /// `beta_fast`.
+        beta_fast: f64,
+        /// `beta_slow`.
+        beta_slow: f64,
+        /// Multiplies cos and sin (`attention_factor`, or from `mscale` and `mscale_all_dim`).
+        attention_factor: f64,
+        /// `truncate`: round the ramp's ends to whole dimensions.
+        truncate: bool,
+    },
+    /// `longrope`, `su` (Ding et al. 2024): a divisor per pair, another set beyond the trained length.
+    LongRope {
+        /// Divisors within the trained length.  // [rotary_dim / 2]
+        short_factor: Vec<f64>,
+        /// Divisors beyond it.  // [rotary_dim / 2]
+        long_factor: Vec<f64>,
+        /// Trained length.
+        original_max_position_embeddings: usize,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
+}

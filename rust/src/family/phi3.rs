@@ -1,0 +1,43 @@
+//! Phi 3, 3.5 and 4: Llama with q, k, v in one matrix and gate and up in another, and longrope for long contexts.
+//!
+//! Abdin et al. 2024 (Phi-3). Defaults of absent keys: transformers 5.23, `configuration_phi3.py`: a trained length of
+//! 4096 beside the stretched one. Beyond it a sequence is evaluated again with the long factors, as `generate` does.
+
+use super::Family;
+use super::base::{BiasKey, Defaults, HeadDim, NormKey, RopeDefaults, WindowKeys, base};
+use super::metadata::Metadata;
+use super::rope::Partial;
+use super::windows::{window, with_windows};
+use crate::config::{Bias, Config, Names, Qkv, RopeScaling, Up, tensor};
+use crate::error::Result;
+
+/// Facts of the family.
+pub(super) static PHI3: Family = Family { model_types: &["phi3"], aliases: &[], config };
+
+const DEFAULTS: Defaults = Defaults {
+    names: Names {
+        qkv: Qkv::Stacked(tensor!("self_attn.qkv_proj")),
+        up: Up::Stacked(tensor!("mlp.gate_up_proj")),
+        ..Names::LLAMA
+    },
+    head_dim: HeadDim::FreeQuotient,
+    max_position_embeddings: 4096,
+    norm: NormKey::Rms("rms_norm_eps", 1e-5),
+    attention_bias: BiasKey::Fixed(Bias::None),
+    attention_out_bias: BiasKey::Absent(Bias::None),
+    rope: Some(RopeDefaults { partial: Partial::Usually(1.0), ..RopeDefaults::WHOLE }),
+    windows: WindowKeys::OfFamily,
+    ..Defaults::LLAMA
+};
+
+fn config(metadata: &Metadata<'_>) -> Result<Config> {
+    let config = base(metadata, &DEFAULTS)?;
+    let stated = metadata.integer_if_any("original_max_position_embeddings", super::rope::LENGTHS)?;
+    let is_long = config.ropes.iter().any(|rope| matches!(rope.scaling, RopeScaling::LongRope { .. }));
+    if is_long && stated.is_none() {
+        let what = "it is missing; the length before longrope is needed";
+        return Err(metadata.bad("original_max_position_embeddings", what));
+    }
+    let window = window(metadata, None)?;
+    with_windows(metadata, config, window, |_| true)
+}

@@ -1,0 +1,188 @@
+//! Elementwise functions beyond Llama's: activations, LayerNorm, soft caps, rotation of neighbours.
+//!
+//! # Safety
+//! As in `generic.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
+
+use super::generic::{exp, horizontal, map};
+use super::lanes::{LANES, Lanes};
+
+/// Activation of an MLP.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Activation {
+    /// `silu`: x * sigmoid(x) (llama and most others).
+    Silu,
+    /// `gelu`: x * Phi(x) by the error function (Hendrycks and Gimpel 2016; falcon, gpt_neox).
+    Gelu,
+    /// `gelu_new`, `gelu_fast`, `gelu_pytorch_tanh`: the same by a tanh (gemma, gpt2, phi, starcoder2).
+    GeluTanh,
+    /// `relu2`: max(x, 0)^2 (So et al. 2021, Primer; nemotron).
+    Relu2,
+    /// gpt_oss: gate * sigmoid(alpha * gate) * (up + 1), gate at most `limit`, up within +-`limit`.
+    ClampedSwiglu {
+        /// `swiglu_alpha`.
+        alpha: f32,
+        /// `swiglu_limit`.
+        limit: f32,
+    },
+}
+
+/// out = act(gate) * up.  // all [n]
+#[inline(always)]
+pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let (inputs, to, len) = ([gate.as_ptr(), up.as_ptr()], out.as_mut_ptr(), out.len());
+    // SAFETY: the ISA is the caller's duty; all hold `len` values.
+    unsafe {
+        match activation {
+            Activation::Silu => map::<V, 2>(inputs, to, len, |[g, u]| silu(g).mul(u)),
+            Activation::Gelu => map::<V, 2>(inputs, to, len, |[g, u]| gelu(g).mul(u)),
+            Activation::GeluTanh => map::<V, 2>(inputs, to, len, |[g, u]| gelu_tanh(g).mul(u)),
+            Activation::Relu2 => map::<V, 2>(inputs, to, len, |[g, u]| relu2(g).mul(u)),
+            Activation::ClampedSwiglu { alpha, limit } => {
+                let (most, least) = (V::splat(limit), V::splat(-limit));
+                map::<V, 2>(inputs, to, len, |[g, u]| {
+                    let g = g.min(most);
+                    let u = u.min(most).max(least).add(V::splat(1.0));
+                    sigmoid_of(g, g.mul(V::splat(alpha))).mul(u)
+                });
+            }
+        }
+    }
+}
+
+/// out = act(x); a clamped SwiGLU needs two inputs and takes `x` for both.  // both [n]
+#[inline(always)]
+pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: &mut [f32]) {
+    let (input, to, len) = ([x.as_ptr()], out.as_mut_ptr(), out.len());
+    // SAFETY: the ISA is the caller's duty; both hold `len` values.
+    unsafe {
+        match activation {
+            Activation::Silu => map::<V, 1>(input, to, len, |[x]| silu(x)),
+            Activation::Gelu => map::<V, 1>(input, to, len, |[x]| gelu(x)),
+            Activation::GeluTanh => map::<V, 1>(input, to, len, |[x]| gelu_tanh(x)),
+            Activation::Relu2 => map::<V, 1>(input, to, len, |[x]| relu2(x)),
+            Activation::ClampedSwiglu { .. } => gate::<V>(activation, x, x, out),
+        }
+    }
+}
+
+/// value / (1 + e^-x).
+#[inline(always)]
+unsafe fn sigmoid_of<V: Lanes>(value: V, x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe { value.div(V::splat(1.0).add(exp(V::splat(0.0).sub(x)))) }
+}
+
+#[inline(always)]
+unsafe fn silu<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe { sigmoid_of(x, x) }
+}
+
+/// x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+#[inline(always)]
+unsafe fn gelu_tanh<V: Lanes>(x: V) -> V {
+    const TWICE_ROOT: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::SQRT_2; // 2 sqrt(2/pi)
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let cubic = x.mul(x).mul(x).mul(V::splat(0.044_715)).add(x);
+        sigmoid_of(x, cubic.mul(V::splat(TWICE_ROOT)))
+    }
+}
+
+/// x/2 (1 + erf(x / sqrt 2)); erf by Abramowitz and Stegun 7.1.26, off by 1.5e-7 at most.
+#[inline(always)]
+unsafe fn gelu<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let (zero, one, half) = (V::splat(0.0), V::splat(1.0), V::splat(0.5));
+        let magnitude = x.max(zero.sub(x));
+        let z = magnitude.mul(V::splat(std::f32::consts::FRAC_1_SQRT_2));
+        let t = one.div(z.mul_add(V::splat(0.327_591_1), one));
+        let mut p = V::splat(1.061_405_4);
+        for c in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+            p = p.mul_add(t, V::splat(c));
+        }
+        // For x >= 0: x - x/2 erfc(|x| / sqrt 2); below: minus |x|/2 erfc.
+        let tail = magnitude.mul(half).mul(p.mul(t).mul(exp(zero.sub(z.mul(z)))));
+        x.max(zero).sub(tail)
+    }
+}
+
+#[inline(always)]
+unsafe fn relu2<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let positive = x.max(V::splat(0.0));
+        positive.mul(positive)
+    }
+}
+
+/// (x - mean) / sqrt(variance + eps) * weight + bias, population variance (Ba et al. 2016).  // all [n]
+#[inline(always)]
+pub(super) unsafe fn layer_norm<V: Lanes>(
+    x: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) {
+    // SAFETY: loads stay inside x, the tail goes through an array of 16.
+    unsafe {
+        let chunks = x.chunks_exact(LANES);
+        let tail = chunks.remainder();
+        let padded = |fill: f32| {
+            let mut padded = [fill; LANES];
+            padded[..tail.len()].copy_from_slice(tail);
+            V::load(padded.as_ptr())
+        };
+        let mut sums = padded(0.0);
+        for chunk in chunks.clone() {
+            sums = sums.add(V::load(chunk.as_ptr()));
+        }
+        let mean = horizontal(sums, |a, b| a + b) / x.len() as f32;
+        let center = V::splat(mean);
+        let away = padded(mean).sub(center);
+        let mut squares = away.mul(away);
+        for chunk in chunks {
+            let away = V::load(chunk.as_ptr()).sub(center);
+            squares = away.mul_add(away, squares);
+        }
+        let variance = horizontal(squares, |a, b| a + b) / x.len() as f32;
+        let scale = V::splat(1.0 / (variance + eps).sqrt());
+        let inputs = [x.as_ptr(), weight.as_ptr(), bias.as_ptr()];
+        map::<V, 3>(inputs, out.as_mut_ptr(), x.len(), |[x, w, b]| x.sub(center).mul(scale).mul_add(w, b));
+    }
+}
+
+/// x *= factor.  // [n]
+#[inline(always)]
+pub(super) unsafe fn scale<V: Lanes>(x: &mut [f32], factor: f32) {
+    let at = x.as_mut_ptr();
+    // SAFETY: x holds x.len() values.
+    unsafe { map::<V, 1>([at], at, x.len(), |[x]| x.mul(V::splat(factor))) }
+}
+
+/// x = cap * tanh(x * factor / cap) (Gemma Team 2024).  // [n]
+#[inline(always)]
+pub(super) unsafe fn softcap<V: Lanes>(x: &mut [f32], factor: f32, cap: f32) {
+    let at = x.as_mut_ptr();
+    // SAFETY: x holds x.len() values.
+    unsafe {
+        let (one, twice) = (V::splat(1.0), V::splat(2.0 * factor / cap));
+        map::<V, 1>([at], at, x.len(), |[x]| {
+            // tanh(u) = 1 - 2 / (e^2u + 1); beyond +-44 it is +-1 in f32.
+            let e = exp(x.mul(twice));
+            one.sub(V::splat(2.0).div(e.add(one))).mul(V::splat(cap))
+        });
+    }
+}
+
+/// Rotates the pairs (2i, 2i + 1) by the angles whose cos and sin are given.  // x [2n], cos and sin [n]
+#[inline(always)]
+pub(super) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
+        let (a, b) = (pair[0], pair[1]);
+        pair[0] = a * c - b * s;
+        pair[1] = b * c + a * s;
+    }
+}

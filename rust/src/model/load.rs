@@ -1,0 +1,188 @@
+//! From a checkpoint's tensors to packed weights, slot by slot.
+
+use std::borrow::Cow;
+
+use super::{DenseMlp, Latent, Layer, MixtureMlp, Mlp, NormWeights, Projection};
+use crate::checkpoint::{Checkpoint, TensorView};
+use crate::config::{Config, MlpShape, NormWeight, Stored};
+use crate::error::{Error, Result};
+use crate::family::{
+    self, ExpertSlots, Join, MatrixSlot, MlpSlots, NormSlot, ProjectionSlots, Rows, Source as TensorRows,
+};
+use crate::parallel::Pool;
+use crate::quant::DType;
+use crate::weight::{Arrangement, Source, Weight};
+
+/// What loading a tensor needs to know.
+pub(super) struct Loader<'a> {
+    pub checkpoint: &'a Checkpoint,
+    pub config: &'a Config,
+    pub dtype: Option<DType>,
+    pub pool: &'a Pool,
+}
+
+impl<'a> Loader<'a> {
+    pub fn layer(&self, index: usize) -> Result<Layer> {
+        let slots = family::layer_slots(self.config, index);
+        let [attention_norm, attention_out_norm, mlp_norm, mlp_out_norm] = slots.norms;
+        let norm = |slot: Option<NormSlot>| slot.map(|slot| self.norm(&slot)).transpose();
+        let projection = match slots.projection {
+            ProjectionSlots::Heads(slot) => Projection::Heads(self.matrix(&slot)?),
+            ProjectionSlots::Latent(slots) => Projection::Latent(Box::new(Latent {
+                down: self.matrix(&slots.down)?,
+                q: match &slots.q {
+                    Some((norm, up)) => Some((self.norm(norm)?, self.matrix(up)?)),
+                    None => None,
+                },
+                kv_norm: self.norm(&slots.kv_norm)?,
+                kv: self.matrix(&slots.kv)?,
+            })),
+        };
+        let qk_norms = match slots.qk_norms {
+            Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
+            None => None,
+        };
+        let mlp = match (slots.mlp, slots.experts) {
+            (Some(mlp), _) => Mlp::Dense(self.mlp(&mlp)?),
+            (None, Some(experts)) => Mlp::Experts(Box::new(self.mixture(&experts)?)),
+            (None, None) => return Err(Error::Internal(format!("layer {index} has no MLP"))),
+        };
+        Ok(Layer {
+            attention_norm: norm(attention_norm)?,
+            projection,
+            qk_norms,
+            sinks: self.rows(&slots.sinks, 1)?,
+            o_proj: self.matrix(&slots.o_proj)?,
+            attention_out_norm: norm(attention_out_norm)?,
+            mlp_norm: norm(mlp_norm)?,
+            mlp,
+            mlp_out_norm: norm(mlp_out_norm)?,
+        })
+    }
+
+    fn mlp(&self, slots: &MlpSlots) -> Result<DenseMlp> {
+        Ok(DenseMlp {
+            up: self.matrix(&slots.up)?,
+            down: self.matrix(&slots.down)?,
+            width: slots.down.in_features,
+        })
+    }
+
+    fn mixture(&self, slots: &ExpertSlots) -> Result<MixtureMlp> {
+        if self.config.mlp != MlpShape::Gated {
+            return Err(Error::Internal("experts are gated MLPs".to_owned()));
+        }
+        let (shared, gate) = match &slots.shared {
+            Some((shared, gate)) => (Some(shared), gate.as_ref()),
+            None => (None, None),
+        };
+        // Which experts a token takes hangs on small differences: the router is not rounded.
+        let exact = Loader { dtype: Some(DType::F32), ..*self };
+        Ok(MixtureMlp {
+            router: exact.matrix(&slots.router)?,
+            correction: self.rows(&slots.correction, 1)?,
+            experts: slots.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
+            shared: shared.map(|shared| self.mlp(shared)).transpose()?,
+            shared_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
+        })
+    }
+
+    /// The embedding, under whichever of its names it is stored (safetensors drops one of two shared tensors).
+    pub fn embedding(&self, slot: &MatrixSlot) -> Result<Weight> {
+        let names = family::embedding_names(self.config);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let tensor = &slot.weights[0];
+        let view = match self.checkpoint.contains(names[0]) {
+            true => self.checkpoint.require(names[0], &tensor.shape)?,
+            // Under the unembedding's name it is [vocab_size, hidden_size].
+            false => self.checkpoint.require_any(&names, &[self.config.vocab_size, slot.in_features])?,
+        };
+        let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
+        self.pack(&[(view, gathered(&view, stored, tensor.rows, slot.in_features))], slot)
+    }
+
+    pub fn matrix(&self, slot: &MatrixSlot) -> Result<Weight> {
+        let take = |source: &TensorRows| {
+            let view = self.checkpoint.require(&source.name, &source.shape)?;
+            Ok((view, gathered(&view, source.stored, source.rows, slot.in_features)))
+        };
+        let parts = slot.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
+        let weight = self.pack(&parts, slot)?;
+        if slot.biases.is_empty() {
+            return Ok(weight);
+        }
+        let biases: Result<Vec<_>> =
+            slot.biases.iter().map(|bias| self.rows(std::slice::from_ref(bias), 1)).collect();
+        Ok(weight.with_bias(&biases?, arrangement(slot.join)))
+    }
+
+    fn pack(&self, parts: &[(TensorView<'_>, Cow<'_, [u8]>)], slot: &MatrixSlot) -> Result<Weight> {
+        let sources: Vec<Source<'_>> = parts
+            .iter()
+            .zip(&slot.weights)
+            .map(|((view, bytes), source)| Source {
+                dtype: view.dtype,
+                out_features: source.rows.count(),
+                bytes,
+            })
+            .collect();
+        let dtype = self.dtype.unwrap_or(sources[0].dtype);
+        Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)
+    }
+
+    pub fn norm(&self, slot: &NormSlot) -> Result<NormWeights> {
+        let values = |sources: &[TensorRows], absent: f32| match sources {
+            [] => Ok(vec![absent; slot.width]),
+            sources => self.rows(sources, 1),
+        };
+        let (mut weight, bias) = (values(&slot.weight, 1.0)?, values(&slot.bias, 0.0)?);
+        if self.config.norm_weight == NormWeight::MinusOne {
+            weight.iter_mut().for_each(|weight| *weight += 1.0);
+        }
+        Ok(NormWeights { weight, bias })
+    }
+
+    /// Rows of some tensors as numbers, one after the other.
+    pub fn rows(&self, sources: &[TensorRows], width: usize) -> Result<Vec<f32>> {
+        let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
+        for source in sources {
+            let view = self.checkpoint.require(&source.name, &source.shape)?;
+            all.extend(view.dtype.values(&gathered(&view, source.stored, source.rows, width)));
+        }
+        Ok(all)
+    }
+}
+
+fn arrangement(join: Join) -> Arrangement {
+    match join {
+        Join::Stacked => Arrangement::Stacked,
+        Join::InTurn => Arrangement::Interleaved,
+    }
+}
+
+/// Rows of `width` values of a tensor, in the order asked for; copied only when they are not one piece of the file.
+fn gathered<'a>(view: &TensorView<'a>, stored: Stored, rows: Rows, width: usize) -> Cow<'a, [u8]> {
+    let values: usize = view.shape.iter().product();
+    let size = view.bytes.len() / values.max(1);
+    match stored {
+        Stored::OutIn => {
+            let row = width * size;
+            if let Some(range) = rows.as_range() {
+                return Cow::Borrowed(&view.bytes[range.start * row..range.end * row]);
+            }
+            Cow::Owned(rows.iter().flat_map(|index| &view.bytes[index * row..][..row]).copied().collect())
+        }
+        Stored::InOut => {
+            let out = view.shape.last().copied().unwrap_or(1);
+            let mut bytes = Vec::with_capacity(rows.count() * width * size);
+            for index in rows.iter() {
+                let (matrix, row) = (index / out, index % out);
+                for column in 0..width {
+                    let at = ((matrix * width + column) * out + row) * size;
+                    bytes.extend_from_slice(&view.bytes[at..at + size]);
+                }
+            }
+            Cow::Owned(bytes)
+        }
+    }
+}
