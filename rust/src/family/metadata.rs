@@ -224,7 +224,8 @@ impl<'a> Metadata<'a> {
     }
 
     fn full(&self, key: &str) -> String {
-        format!("{}{}", self.prefix, shown(self.actual(key)))
+        let key = if self.values.contains_key(key) { key } else { self.actual(key) };
+        format!("{}{}", self.prefix, shown(key))
     }
 }
 

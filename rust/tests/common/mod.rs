@@ -79,17 +79,21 @@ pub const SHAPES: [Shape; 3] = [
 
 /// Writes config.json and model.safetensors in f32.
 pub fn write_model(shape: Shape) -> Folder {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("ropechat-test-{}-{number}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
     let Shape { hidden, ffn, layers, heads, kv_heads, head_dim, vocab, tied, bias } = shape;
-    let config = format!(
+    write_model_of(&format!(
         r#"{{"model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {ffn}, "num_hidden_layers": {layers},
         "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads}, "head_dim": {head_dim}, "vocab_size": {vocab},
         "tie_word_embeddings": {tied}, "attention_bias": {bias}, "mlp_bias": {bias}, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0}}"#
-    );
+    ))
+}
+
+/// Writes a config.json of any family, and the model.safetensors that it asks for.
+pub fn write_model_of(config: &str) -> Folder {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("ropechat-test-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("config.json"), config).unwrap();
 
     let (mut header, mut data, mut noise) = (String::new(), Vec::<u8>::new(), Noise(number as u64 % 3 + 7));
@@ -98,8 +102,12 @@ pub fn write_model(shape: Shape) -> Folder {
         let start = data.len();
         for _ in 0..sizes.iter().product::<usize>() {
             let scale = 1.7 / (*sizes.last().unwrap() as f32).sqrt();
-            let value =
-                if name.ends_with("norm.weight") { 1.0 + 0.1 * noise.next() } else { scale * noise.next() };
+            // Norms near one: the only vectors that are weights.
+            let value = if sizes.len() == 1 && !name.ends_with("bias") {
+                1.0 + 0.1 * noise.next()
+            } else {
+                scale * noise.next()
+            };
             data.extend(value.to_le_bytes());
         }
         let comma = if header.is_empty() { "" } else { "," };

@@ -1,0 +1,202 @@
+//! Law 1 for every family: a row's logits have the same bits alone and in company, in one chunk and in many, scored and
+//! generated, from the cache and anew.
+
+mod common;
+
+use common::{Folder, Noise, engine, write_model_of};
+use ropechat_core::engine::{Engine, Event, Generation, Goal};
+use ropechat_core::kernel::Isa;
+use ropechat_core::parallel::CancelToken;
+use ropechat_core::quant::DType;
+use ropechat_core::sampler::Sampling;
+
+const VOCAB: usize = 103;
+const LENGTH: usize = 75; // more than two blocks of the cache, and beyond every window and trained length below
+
+/// Awkward sizes: nothing is a multiple of 16.
+const SIZES: &str = r#""vocab_size": 103, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512"#;
+
+/// What each family has that others have not, in the words of config.json.
+const FAMILIES: &[(&str, &str)] = &[
+    ("mistral", r#""head_dim": 12, "sliding_window": 33"#),
+    (
+        "ministral3",
+        r#""head_dim": 10, "rope_parameters": {"type": "yarn", "rope_theta": 1e4, "factor": 4,
+        "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1, "mscale": 1, "mscale_all_dim": 1}"#,
+    ),
+    ("mixtral", r#""num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 7"#),
+    ("qwen2", r#""use_sliding_window": true, "sliding_window": 9, "max_window_layers": 1"#),
+    (
+        "qwen2_moe",
+        r#""num_experts": 5, "moe_intermediate_size": 18, "shared_expert_intermediate_size": 22,
+        "num_experts_per_tok": 3, "decoder_sparse_step": 2"#,
+    ),
+    ("qwen3", r#""head_dim": 14"#),
+    ("qwen3_moe", r#""head_dim": 14, "num_experts": 9, "moe_intermediate_size": 18, "norm_topk_prob": true"#),
+    ("gemma", r#""head_dim": 20"#),
+    ("gemma2", r#""head_dim": 12, "sliding_window": 31, "query_pre_attn_scalar": 9"#),
+    ("gemma3_text", r#""head_dim": 12, "sliding_window": 5, "sliding_window_pattern": 2"#),
+    ("phi", r#""qk_layernorm": true, "partial_rotary_factor": 0.7"#),
+    (
+        "phi3",
+        r#""original_max_position_embeddings": 50, "rope_scaling": {"type": "longrope",
+        "short_factor": [1, 1.1, 1.2], "long_factor": [1, 2, 3.5]}"#,
+    ),
+    ("gpt_neox", r#""use_parallel_residual": true, "rotary_pct": 0.4, "num_key_value_heads": 6"#),
+    ("gpt_neox", r#""use_parallel_residual": false, "rotary_pct": 1.0, "num_key_value_heads": 6"#),
+    ("gptj", r#""rotary_dim": 4, "num_key_value_heads": 6"#),
+    ("stablelm", r#""qk_layernorm": true, "use_parallel_residual": true, "partial_rotary_factor": 0.4"#),
+    ("olmo", r#""clip_qkv": 1.5"#),
+    ("olmo2", r#""rms_norm_eps": 1e-6"#),
+    ("smollm3", r#""no_rope_layer_interval": 2"#),
+    (
+        "granite",
+        r#""attention_multiplier": 0.2, "embedding_multiplier": 3, "residual_multiplier": 0.3, "logits_scaling": 2"#,
+    ),
+    ("cohere", r#""use_qk_norm": true"#),
+    ("cohere2", r#""sliding_window": 6, "sliding_window_pattern": 3"#),
+    ("starcoder2", r#""sliding_window": 40"#),
+    ("falcon", r#""new_decoder_architecture": true"#),
+    ("falcon", r#""multi_query": true, "bias": true"#),
+    ("glm", r#""head_dim": 12"#),
+    ("glm4", r#""head_dim": 12, "attention_bias": false"#),
+    ("nemotron", r#""head_dim": 12"#),
+    ("gpt_oss", r#""head_dim": 10, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 11"#),
+    (
+        "deepseek_v2",
+        r#""q_lora_rank": 13, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 7,
+        "num_key_value_heads": 6, "n_routed_experts": 6, "moe_intermediate_size": 10, "num_experts_per_tok": 2,
+        "n_group": 3, "topk_group": 2, "topk_method": "group_limited_greedy", "first_k_dense_replace": 1"#,
+    ),
+    (
+        "deepseek_v3",
+        r#""q_lora_rank": null, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 7,
+        "num_key_value_heads": 6, "n_routed_experts": 8, "moe_intermediate_size": 10, "num_experts_per_tok": 3,
+        "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1"#,
+    ),
+    ("gpt2", r#""num_key_value_heads": 6"#),
+    ("gpt_neo", r#""attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 8"#),
+    ("llama", r#""rope_scaling": {"type": "dynamic", "factor": 2}, "max_position_embeddings": 50"#),
+];
+
+/// The pseudo-code's own letters.
+const DTRANSFORMER: &str = r#"{"model_type": "dtransformer_rope", "L": 2, "H": 3, "d_e": 38, "d_head": 11, "d_mlp": 50,
+    "N_V": 103}"#;
+
+fn config(model_type: &str, own: &str) -> String {
+    // A key that both state is the family's.
+    let own_key = |line: &&str| !own.contains(line.trim().split(':').next().unwrap());
+    let sizes: Vec<&str> = SIZES.split(',').filter(own_key).collect();
+    let own = if own.is_empty() { String::new() } else { format!(", {own}") };
+    format!(r#"{{"model_type": "{model_type}", {}{own}}}"#, sizes.join(","))
+}
+
+fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
+    let mut all: Vec<(String, String)> =
+        FAMILIES.iter().map(|(name, own)| ((*name).to_owned(), config(name, own))).collect();
+    all.push(("dtransformer_rope".to_owned(), DTRANSFORMER.to_owned()));
+    let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
+    for (name, config) in &all {
+        let folder: Folder = write_model_of(config);
+        for (dtype, isa) in [(DType::F32, isas[0]), (DType::BF16, isas[1])] {
+            let make = |threads| engine(folder.path(), dtype, isa, threads).unwrap();
+            test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {isa:?}"));
+        }
+    }
+}
+
+fn isa_works(isa: Isa) -> bool {
+    ropechat_core::kernel::Kernels::of(isa).is_ok()
+}
+
+fn bits(all: &[f32]) -> Vec<u32> {
+    assert!(all.iter().all(|x| x.is_finite()));
+    all.iter().map(|x| x.to_bits()).collect()
+}
+
+fn logits(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
+    bits(&engine.logits(ids, &CancelToken::default()).unwrap())
+}
+
+/// Position, id and logprob in bits of every token that the sequences' rows say something of.
+fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<(usize, u32, u64)>> {
+    let mut records = vec![Vec::new(); numbers.len()];
+    loop {
+        let events = engine.step(numbers, &CancelToken::default()).unwrap();
+        if events.is_empty() {
+            return records;
+        }
+        for (number, event) in &events {
+            let (Event::Score(scored) | Event::Token { scored, .. }) = event else { continue };
+            let Some((logprob, _)) = scored.logprob_and_rank else { continue };
+            let index = numbers.iter().position(|n| n == number).unwrap();
+            records[index].push((scored.position, scored.id, logprob.to_bits()));
+        }
+    }
+}
+
+fn greedy(max_tokens: usize) -> Goal {
+    let sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+        stream: 0,
+    };
+    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
+}
+
+#[test]
+fn chunks_threads_and_company_do_not_change_a_bit() {
+    for_all(|make, ids, name| {
+        let expected = logits(&mut make(1), ids);
+        for chunk in [3, 32] {
+            let mut engine = make(2);
+            engine.set_rows_per_step(chunk);
+            assert!(logits(&mut engine, ids) == expected, "{name}: chunks of {chunk}");
+        }
+        let mut engine = make(2);
+        let alone = engine.add(ids, Goal::Score { readout_top_k: 3 }).unwrap();
+        let expected = run(&mut engine, &[alone]).remove(0);
+        let mut engine = make(2);
+        let numbers: Vec<u64> = [&ids[5..50], ids, &ids[20..23], &ids[1..60]]
+            .iter()
+            .map(|prompt| engine.add(prompt, Goal::Score { readout_top_k: 3 }).unwrap())
+            .collect();
+        assert!(run(&mut engine, &numbers)[1] == expected, "{name}: in company");
+    });
+}
+
+#[test]
+fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
+    for_all(|make, ids, name| {
+        let mut engine = make(2);
+        let first = engine.add(&ids[..20], greedy(18)).unwrap();
+        let generated = run(&mut engine, &[first]).remove(0);
+        let whole: Vec<u32> = ids[..20].iter().copied().chain(generated.iter().map(|r| r.1)).collect();
+        let scored = engine.add(&whole, Goal::Score { readout_top_k: 3 }).unwrap();
+        assert!(run(&mut engine, &[scored])[0][19..] == generated[..], "{name}: scored against generated");
+        let again = engine.add(&whole[..30], greedy(8)).unwrap();
+        assert_eq!(engine.reused(again).unwrap(), 29, "{name}");
+        assert!(run(&mut engine, &[again])[0] == generated[10..], "{name}: from a cached prefix");
+    });
+}
+
+#[test]
+fn a_window_hides_what_is_so_far_back_and_no_more() {
+    let folder = write_model_of(&config("mistral", ""));
+    let window = |window: usize| {
+        let config = config("mistral", &format!(r#""sliding_window": {window}"#));
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let mut engine = engine(folder.path(), DType::F32, Isa::Scalar, 1).unwrap();
+        logits(&mut engine, &Noise(9).ids(40, VOCAB))
+    };
+    let (narrow, wide, wider) = (window(20), window(21), window(40));
+    let first_difference = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count() / VOCAB;
+    assert_eq!(first_difference(&narrow, &wide), 20);
+    assert_eq!(first_difference(&wide, &wider), 21);
+    assert_eq!(window(40), window(500));
+}
