@@ -121,6 +121,11 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
         let what = "true without q_lora_rank; no such model is known; false is supported";
         return Err(metadata.unsupported("attention_bias", what));
     }
+    if metadata.integer_if_any("qk_head_dim", 1..=1 << 17)?.is_some_and(|width| width != nope + rope) {
+        return Err(
+            metadata.bad("qk_head_dim", "it is not qk_nope_head_dim + qk_rope_head_dim; they must agree")
+        );
+    }
     let attention = Attention::Latent {
         q_lora_rank,
         kv_lora_rank: width("kv_lora_rank", 512)?,

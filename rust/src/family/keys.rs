@@ -21,6 +21,7 @@ const NO_MATHS: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_commit_hash",
+    "_experts_implementation",
     "_flash_attn_2_enabled",
     "_name_or_path",
     "architectures",

@@ -6,7 +6,7 @@
 use super::Family;
 use super::base::{BiasKey, Defaults, HeadDim, NormKey, RopeDefaults, WindowKeys, base};
 use super::metadata::Metadata;
-use super::rope::Partial;
+use super::rope::{Partial, rope_object};
 use super::windows::{window, with_windows};
 use crate::config::{Bias, Config, Names, Qkv, RopeScaling, Up, tensor};
 use crate::error::Result;
@@ -32,12 +32,14 @@ const DEFAULTS: Defaults = Defaults {
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let config = base(metadata, &DEFAULTS)?;
-    let stated = metadata.integer_if_any("original_max_position_embeddings", super::rope::LENGTHS)?;
+    const KEY: &str = "original_max_position_embeddings";
+    let stated = metadata.has(KEY) || rope_object(metadata)?.is_some_and(|parameters| parameters.has(KEY));
     let is_long = config.ropes.iter().any(|rope| matches!(rope.scaling, RopeScaling::LongRope { .. }));
-    if is_long && stated.is_none() {
-        let what = "it is missing; the length before longrope is needed";
-        return Err(metadata.bad("original_max_position_embeddings", what));
+    if is_long && !stated {
+        return Err(metadata.bad(KEY, "it is missing; the length before longrope is needed"));
     }
+    // Without longrope it says nothing.
+    metadata.integer_if_any(KEY, super::rope::LENGTHS)?;
     let window = window(metadata, None)?;
     with_windows(metadata, config, window, |_| true)
 }

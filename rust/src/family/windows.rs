@@ -6,9 +6,9 @@ use crate::checkpoint::shown;
 use crate::config::{Config, Mask};
 use crate::error::Result;
 
-/// `sliding_window`: `null` says none, an absent key says what the family's class says.
+/// `sliding_window`: `null` says none (so does Qwen2-MoE's 0), an absent key says what the family's class says.
 pub(super) fn window(metadata: &Metadata<'_>, default: Option<usize>) -> Result<Option<usize>> {
-    let stated = metadata.integer_if_any("sliding_window", 1..=1 << 40)?;
+    let stated = metadata.integer_if_any("sliding_window", 0..=1 << 40)?.filter(|&window| window > 0);
     Ok(if metadata.has("sliding_window") { stated } else { default })
 }
 
