@@ -24,7 +24,7 @@ def encode(values: np.ndarray, dtype: str) -> bytes:
 
 
 def llama_tensors(config: dict[str, Any], dtype: str, seed: int) -> Iterator[Tensor]:
-    """Weights that keep the residual stream near 1 and spread the logits by about 3, so that mistakes show."""
+    """Weights that keep the residual stream near 1 and the logits' spread near 3, so that mistakes show."""
     D, F, V = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     H, G, d = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     rng = np.random.default_rng(seed)
@@ -69,7 +69,9 @@ def write_safetensors(path: Path, tensors: list[Tensor], dtype: str) -> None:
         file.writelines(data for _, _, data in tensors)
 
 
-def write_llama(directory: Path, *, dtype: str = "f32", shards: int = 1, seed: int = 0, **changes: Any) -> Path:
+def write_llama(
+    directory: Path, *, dtype: str = "f32", shards: int = 1, seed: int = 0, **changes: Any
+) -> Path:
     """A model directory; `changes` are keys of config.json (an odd little model by default).
 
     Args:
