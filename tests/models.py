@@ -72,7 +72,9 @@ def write_safetensors(path: Path, tensors: list[Tensor], dtype: str) -> None:
 def write_llama(
     directory: Path, *, dtype: str = "f32", shards: int = 1, seed: int = 0, **changes: Any
 ) -> Path:
-    """A model directory; `changes` are keys of config.json (an odd little model by default).
+    """A model directory; `changes` are keys of config.json (None: no such key).
+
+    By default an odd little model: sizes that fill no vector register, one key/value head.
 
     Args:
         dtype: storage type of every tensor: f32, f16 or bf16.
@@ -102,6 +104,7 @@ def write_llama(
         "eos_token_id": 2,
         "torch_dtype": NAMES[dtype][1],
     } | changes
+    config = {key: value for key, value in config.items() if value is not None}
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2))
     tensors = list(llama_tensors(config, dtype, seed))
