@@ -1,8 +1,8 @@
 """`make bench`: tokens per second of prefill and decode, and the memory bandwidth they compete with.
 
-Subjects take turns: every round runs each of them once and the memory probe beside them, so that a machine that
-slows down slows all of them down. Medians of the rounds are printed. Models have random weights and real shapes;
-they are made once, in tests/bench/models (git-ignored).
+Subjects take turns: every round runs each of them once and the memory probe beside them, so that a machine
+that slows down slows all of them down. Medians of the rounds are printed. Models have random weights and real
+shapes; they are made once, in tests/bench/models (git-ignored).
 """
 
 import argparse
@@ -20,7 +20,6 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 from models import write_llama
-
 from ropechat import Engine, Sampling
 
 MODELS = Path(__file__).parent / "models"
