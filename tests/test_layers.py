@@ -10,16 +10,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ropechat"
 
-LEAVES = {"errors", "conversation", "sampling", "trace", "settings", "paths"}
-PARTS = LEAVES | {"template", "tokenizer", "hub"}
+LEAVES = {"errors", "conversation", "sampling", "trace", "settings", "paths", "text", "detokenizer"}
+FILES = LEAVES | {"model_files", "tokenizer_file"}
+PARTS = FILES | {"template", "tokenizer", "hub"}
 ENGINE = PARTS | {"engine"}
 USES = ENGINE | {"store", "batch", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     **{leaf: set() for leaf in LEAVES},
-    "template": LEAVES,
-    "tokenizer": LEAVES,
-    "hub": LEAVES,
+    "model_files": LEAVES,
+    "tokenizer_file": LEAVES,
+    "template": FILES,
+    "tokenizer": FILES,
+    "hub": FILES,
     "engine": PARTS | {"_core"},
     "store": LEAVES,
     "batch": ENGINE,
