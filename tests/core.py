@@ -1,6 +1,6 @@
 """Short ways to ask the compiled engine: every row it produces, by position."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +59,17 @@ def drain(engine: Core, sequences: Sequence[int]) -> Iterator[Event]:
 
 def score(engine: Core, *prompts: Sequence[int]) -> list[Rows]:
     """All prompts scored in the same steps, then freed."""
-    sequences = [add_score(engine, ids) for ids in prompts]
-    return scored(engine, sequences)
+    return scored(engine, {add_score(engine, ids): ids for ids in prompts})
 
 
-def scored(engine: Core, sequences: Sequence[int]) -> list[Rows]:
-    """The rows of sequences that were added; then these are freed."""
+def scored(engine: Core, sequences: Mapping[int, Sequence[int]]) -> list[Rows]:
+    """The rows of sequences (number: ids), by the position they speak about; then these are freed."""
     rows: dict[int, Rows] = {sequence: {} for sequence in sequences}
-    for event in drain(engine, sequences):
+    for event in drain(engine, list(sequences)):
         if event.row is not None:
-            assert event.position not in rows[event.sequence], "a row was reported twice"
-            rows[event.sequence][event.position] = say(event.row)
+            at = len(sequences[event.sequence]) if event.kind == "next" else event.position
+            assert at not in rows[event.sequence], "a row was reported twice"
+            rows[event.sequence][at] = say(event.row)
     for sequence in sequences:
         engine.free(sequence)
     return [rows[sequence] for sequence in sequences]

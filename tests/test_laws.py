@@ -88,7 +88,9 @@ def test_a_cancelled_step_leaves_every_sequence_as_it_was(slow: Path, rng: np.ra
             if event.kind == "token":
                 written.append(event.id)
             elif event.row is not None:
-                rows[sequences.index(event.sequence)][event.position] = event.row.logsumexp
+                index = sequences.index(event.sequence)
+                at = len(prompts[index]) if event.kind == "next" else event.position
+                rows[index][at] = event.row.logsumexp
     assert written == story
     for found, given in zip(rows, expected, strict=True):
         assert found == {position: row[0] for position, row in given.items()}
@@ -96,12 +98,13 @@ def test_a_cancelled_step_leaves_every_sequence_as_it_was(slow: Path, rng: np.ra
 
 def test_a_token_cancelled_beforehand(slow: Path) -> None:
     engine, ids = load(slow), list(range(50))
-    sequence, kv_bytes = add_score(engine, ids), engine.kv_bytes
+    sequence, kv_bytes = add_score(engine, ids), []
     for _ in range(3):
         with pytest.raises(CancelledError):
             engine.step([sequence], cancelled())
-    assert engine.kv_bytes == kv_bytes
-    assert scored(engine, [sequence]) == score(load(slow), ids)
+        kv_bytes.append(engine.kv_bytes)
+    assert len(set(kv_bytes)) == 1
+    assert scored(engine, {sequence: ids}) == score(load(slow), ids)
     with pytest.raises(CancelledError):
         engine.logits(ids, cancelled())
 
