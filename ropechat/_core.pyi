@@ -9,6 +9,8 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "check"]
+
 __version__: str
 
 def check(directory: str) -> dict[str, Any]:
@@ -130,7 +132,7 @@ class Engine:
         repetition_penalty: float,
         seed: int,
         stream: int = 0,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.

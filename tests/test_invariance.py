@@ -32,7 +32,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "mlp_bias": True,
         "vocab_size": 211,
     },
-    "bf16-sharded": {"dtype": "bf16", "shards": 3, "hidden_size": 52, "num_key_value_heads": 3},
+    "bf16-sharded": {"dtype": "bf16", "shards": 3, "hidden_size": 54, "num_key_value_heads": 3},
     "f16-tied": {"dtype": "f16", "tie_word_embeddings": True, "intermediate_size": 33, "vocab_size": 17},
     "one-of-each": {
         "hidden_size": 2,
