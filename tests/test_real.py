@@ -105,9 +105,8 @@ def test_inspect_says_what_score_says(model: Given) -> None:
 
 def test_batch_of_200(model: Given, real: Path, tmp_path: Path) -> None:
     directory, _, engine = model
-    given = [
-        json.loads(line) for line in (real / "prompts/tinystories_prefixes_200.jsonl").open(encoding="utf-8")
-    ]
+    lines = (real / "prompts/tinystories_prefixes_200.jsonl").read_text(encoding="utf-8").splitlines()
+    given = [json.loads(line) for line in lines]
     rows = [{"id": row["id"], "prompt": row["prefix"]} for row in given]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
