@@ -1,8 +1,8 @@
-"""Chat templates: the messages of a conversation as one text that a model was trained to continue.
+"""Chat templates: the messages of a conversation as one text, as the model was trained on it.
 
-The template is the model's (chat_template.jinja, or the key chat_template of tokenizer_config.json) and is run
-in jinja2's sandbox with what templates may rely on: trim_blocks, lstrip_blocks, loop controls, the generation
-tag, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. jinja2 is imported when one is rendered.
+The template is the model's (chat_template.jinja, or chat_template of tokenizer_config.json) and is run
+in jinja2's sandbox with what templates rely on: trim_blocks, lstrip_blocks, loop controls, the generation tag,
+`tojson` without HTML escapes, `raise_exception`, `strftime_now`. jinja2 is imported when one is rendered.
 """
 
 import datetime
@@ -66,7 +66,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
     ) -> str:
-        """The text of a conversation; with `add_generation_prompt` it ends where the assistant's reply begins.
+        """The text of a conversation; with `add_generation_prompt` it ends where the reply begins.
 
         variables: more names for the template (`enable_thinking`, `tools` ...).
         Raises ChatTemplateError for a template that fails, refuses these messages, or renders nothing.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import parse_json, read_bytes, read_json
-from ropechat.tokenizer_file import FileCheck, components
+from ropechat.tokenizer_file import FileCheck, blame, components, may_panic
 
 if TYPE_CHECKING:
     import tokenizers
@@ -24,7 +24,6 @@ FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "▁"
-_OPTION_PATTERNS = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|", "(?:'[sS]|'[tT]|'[rR][eE]|")  # GPT-4, Llama 3, Qwen
 _stderr_lock = threading.Lock()
 
 
@@ -86,7 +85,7 @@ class Tokenizer:
         self._byte_level = bool(decoders) and set(decoders) <= {"ByteLevel", "Fuse", "Sequence"}
         self._hold = "ByteLevel" in decoders
         self._byte_fallback = "ByteFallback" in decoders
-        self._risky = _may_panic(data)
+        self._risky = may_panic(data)
         model = data.get("model") or {}
         self._prefix: str = model.get("continuing_subword_prefix") or ""
         self._suffix: str = model.get("end_of_word_suffix") or ""
@@ -113,14 +112,14 @@ class Tokenizer:
         import tokenizers
 
         try:
-            with _quiet(_may_panic(data)):
+            with _quiet(may_panic(data)):
                 inner = tokenizers.Tokenizer.from_buffer(content)
                 inner.no_padding()
                 inner.no_truncation()
         except BaseException as error:
             if not _is_library_failure(error):
                 raise
-            message = f"{where}: {_blame(data)}: {_first_line(error)}; the tokenizers library refuses it"
+            message = f"{where}: {blame(data)}: {_first_line(error)}; the tokenizers library refuses it"
             raise TokenizerError(message) from None
         return cls(where, inner, data, config)
 
@@ -289,6 +288,10 @@ class Tokenizer:
         """The token as the vocabulary writes it, or None."""
         return self._tokens[id] if 0 <= id < len(self._tokens) else None
 
+    def id_of(self, token: str) -> int | None:
+        """The id of a token as the vocabulary writes it, or None."""
+        return None if self._inner is None else self._inner.token_to_id(token)
+
     def token_bytes(self, id: int) -> bytes:
         """The exact bytes that a token stands for; b"" for an id without a token.
 
@@ -370,36 +373,6 @@ def _writes_space_mark(data: dict[str, Any]) -> bool:
         if part.get("type") == "Replace" and _SPACE_MARK in (part.get("content"), text):
             return True
     return False
-
-
-def _may_panic(data: dict[str, Any]) -> bool:
-    """Whether the file holds what the library is known to panic on: a charsmap, or a regex of its own."""
-    for name in ("normalizer", "pre_tokenizer"):
-        for part in components(data.get(name)):
-            if part.get("type") == "Precompiled":
-                return True
-            pattern = part.get("pattern")
-            regex = pattern.get("Regex") if isinstance(pattern, dict) else None
-            if isinstance(regex, str) and not regex.startswith(_OPTION_PATTERNS):
-                return True
-    return False
-
-
-def _blame(data: dict[str, Any]) -> str:
-    """Where a file that the library refuses is most likely at fault."""
-    model = data["model"]
-    if "merges" in model:
-        prefix = model.get("continuing_subword_prefix") or ""
-        for index, merge in enumerate(model["merges"]):
-            left, right = merge.split(" ") if isinstance(merge, str) else merge
-            if left + right.removeprefix(prefix) not in model["vocab"]:
-                return f"model.merges[{index}]"
-    for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
-        for part in components(data.get(name)):
-            pattern = part.get("pattern")
-            if isinstance(pattern, dict) and "Regex" in pattern:
-                return f"{name} Regex"
-    return "model, normalizer, pre_tokenizer, post_processor or decoder"
 
 
 def _first_line(error: BaseException) -> str:

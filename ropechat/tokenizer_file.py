@@ -15,6 +15,7 @@ MODEL_TYPES = ("BPE", "Unigram", "WordPiece", "WordLevel")
 _MAX_NORMALIZERS = 32
 _MAX_REGEX = 16 << 10
 _MAX_PADDING = 1 << 24
+_KNOWN_PATTERNS = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|", "(?:'[sS]|'[tT]|'[rR][eE]|")  # GPT-4, Llama 3, Qwen
 _SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 
@@ -196,3 +197,33 @@ class FileCheck:
         fixed = strategy.get("Fixed") if isinstance(strategy, dict) else None
         if fixed is not None and (not isinstance(fixed, int) or not 0 <= fixed <= _MAX_PADDING):
             self.refuse("padding.strategy", f"{fixed!r}; at most {_MAX_PADDING} is allowed")
+
+
+def may_panic(data: dict[str, Any]) -> bool:
+    """Whether the file holds what the library is known to panic on: a charsmap, or a regex of its own."""
+    for name in ("normalizer", "pre_tokenizer"):
+        for part in components(data.get(name)):
+            if part.get("type") == "Precompiled":
+                return True
+            pattern = part.get("pattern")
+            regex = pattern.get("Regex") if isinstance(pattern, dict) else None
+            if isinstance(regex, str) and not regex.startswith(_KNOWN_PATTERNS):
+                return True
+    return False
+
+
+def blame(data: dict[str, Any]) -> str:
+    """Where a file that the library refuses is most likely at fault."""
+    model = data["model"]
+    if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
+        for index, merge in enumerate(model["merges"]):
+            left, right = merge.split(" ") if isinstance(merge, str) else merge
+            if left + right.removeprefix(prefix) not in model["vocab"]:
+                return f"model.merges[{index}]"
+    for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+        for part in components(data.get(name)):
+            pattern = part.get("pattern")
+            if isinstance(pattern, dict) and "Regex" in pattern:
+                return f"{name} Regex"
+    return "model, normalizer, pre_tokenizer, post_processor or decoder"
