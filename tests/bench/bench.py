@@ -74,14 +74,17 @@ class Ropechat:
 
 
 class Memory:
-    """Bytes per second that threads read, each its own part of an array far larger than the caches."""
+    """Bytes per second that threads read, each its own part of an array far larger than the caches.
+
+    An OR over integers: NumPy does it without the GIL and as fast as memory comes (a sum of floats is slower).
+    """
 
     def __init__(self, megabytes: int = 512) -> None:
-        self.array = np.ones(megabytes << 17, np.float64)
+        self.array = np.ones(megabytes << 17, np.uint64)
 
     def read(self, threads: int) -> float:
         parts = np.array_split(self.array, threads)
-        workers = [threading.Thread(target=part.sum) for part in parts]
+        workers = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in parts]
         start = time.perf_counter()
         for worker in workers:
             worker.start()
