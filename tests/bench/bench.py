@@ -76,7 +76,7 @@ class Ropechat:
 class Memory:
     """Bytes per second that threads read, each its own part of an array far larger than the caches.
 
-    An OR over integers: NumPy does it without the GIL and as fast as memory comes (a sum of floats is slower).
+    An OR over integers: NumPy does it without the GIL, as fast as memory comes (a sum of floats is slower).
     """
 
     def __init__(self, megabytes: int = 512) -> None:
