@@ -1,6 +1,6 @@
 """A stand-in for ropechat._core: a bigram model in NumPy that keeps the stub's promises.
 
-Logits of the next token depend on the last token only (a fixed table), so every number can be recomputed by a test.
+Logits of the next token depend on the last token only (a fixed table), so a test can recompute every number.
 """
 
 import json
@@ -15,8 +15,6 @@ from ropechat.errors import CancelledError, ContextFullError, ModelFileError, No
 
 __version__ = "0.0.fake"
 CHUNK = 4
-POISON = 77
-"""A token that no model survives: a step over it raises NonFiniteError."""
 
 
 def table(vocab_size: int) -> np.ndarray:
@@ -61,6 +59,7 @@ class Engine:
         self.log = []
         self._next = 0
         self.before_step: Any = None
+        self.poison: int | None = None  # a token that makes a pass over it raise NonFiniteError
 
     @staticmethod
     def load(
@@ -113,13 +112,13 @@ class Engine:
             raise CancelledError("cancelled")
         live = [number for number in sequences if not self.sequences[number]["over"]]
         self.log.append(live)
-        if any(POISON in self.sequences[number]["ids"] for number in live):
+        if any(self.poison in self.sequences[number]["ids"] for number in live):
             raise NonFiniteError("NaN in the logits")
         return [event for number in live for event in self._advance(number)]
 
     def _advance(self, number: int) -> list[Any]:
         state = self.sequences[number]
-        ids, start = state["ids"], state["done"]
+        start = state["done"]
         events = []
         if start < state["prompt"]:
             state["done"] = end = min(start + CHUNK, state["prompt"])

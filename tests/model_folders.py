@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,15 @@ def golden_folder(path: Path, kind: str, vocab_size: int) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(GOLDEN / "detok" / kind / name, path / name)
     return path
+
+
+def load_fake(monkeypatch: Any, folder: Path, **options: Any) -> Any:
+    """An Engine on fake_core, which takes the place of the compiled module."""
+    import fake_core
+
+    import ropechat
+    from ropechat.engine import Engine
+
+    monkeypatch.setitem(sys.modules, "ropechat._core", fake_core)
+    monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)
+    return Engine.load(folder, **options)
