@@ -14,6 +14,7 @@ def isa(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """ROPECHAT_ISA forces this set on every engine loaded meanwhile; skipped where the CPU lacks it."""
     from core import load  # late: the oracle's tests need no built module
     from models import write_llama
+
     from ropechat.errors import RequestError
 
     forced: str = request.param

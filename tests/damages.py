@@ -12,6 +12,7 @@ from typing import Any
 
 from core import CancelToken, Core, load
 from models import write_llama
+
 from ropechat.errors import RopechatError
 
 Damage = Callable[[Path], object]

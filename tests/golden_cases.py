@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from reference import read_safetensors
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/golden.safetensors"))

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from core import add, drain, load, logits, logits_of
 from golden_cases import CASES, PROMPTS, Golden
+
 from ropechat import Engine, Sampling
 
 LONGEST = 256  # tokens; the long prompts exceed the trained length of some cases on purpose

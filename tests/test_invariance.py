@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from core import CancelToken, Rows, add, add_score, drain, generate, load, logits, say, score
 from models import write_llama
 from reference import Model, forward

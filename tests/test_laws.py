@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from core import CancelToken, add, add_score, drain, generate, load, score, scored
 from damages import DAMAGES, PROMPTS
 from models import write_llama
+
 from ropechat import Engine, Sampling
 from ropechat.errors import CancelledError
 

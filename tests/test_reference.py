@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from golden_cases import CASES, PROMPTS, Golden
 from reference import Model, forward, probabilities, softmax
 

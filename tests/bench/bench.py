@@ -20,6 +20,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 from models import write_llama
+
 from ropechat import Engine, Sampling
 
 MODELS = Path(__file__).parent / "models"
