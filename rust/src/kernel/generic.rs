@@ -15,7 +15,7 @@ use super::lanes::{LANES, Lanes};
 /// A panel holds 16 output rows, interleaved step by step, so that one load feeds 16 outputs. A step is one k (f32,
 /// f16) or a pair of k (bf16).
 #[derive(Clone, Copy)]
-pub(crate) struct Product {
+pub(super) struct Product {
     /// First panel.
     pub weights: *const u8,
     /// Distance of two panels in bytes.

@@ -16,7 +16,7 @@ mod tests;
 
 use crate::error::{Error, Result};
 use crate::quant::DType;
-pub(crate) use generic::Product;
+use generic::Product;
 pub use lanes::LANES;
 
 /// An instruction set that has a table.
@@ -127,6 +127,40 @@ macro_rules! kernel_table {
 }
 pub(crate) use kernel_table;
 
+/// Panels of 16 output rows, `panel_bytes` apart.
+#[derive(Clone, Copy)]
+pub struct Panels<'a> {
+    /// Storage type.
+    pub format: DType,
+    /// From the first panel on.
+    pub bytes: &'a [u8],
+    /// Distance of two panels.
+    pub panel_bytes: usize,
+    /// Number of panels.
+    pub count: usize,
+    /// Steps of the reduction.
+    pub steps: usize,
+}
+
+/// Bytes of one step of an activation row: one f32, or a pair of bf16.
+const X_STEP_BYTES: usize = 4;
+
+/// Bytes of one step of a panel.
+pub fn step_bytes(format: DType) -> usize {
+    match format {
+        DType::F32 | DType::BF16 => 4 * LANES,
+        DType::F16 => 2 * LANES,
+    }
+}
+
+/// Steps of a reduction over `k` values.
+pub fn steps(format: DType, k: usize) -> usize {
+    match format {
+        DType::F32 | DType::F16 => k,
+        DType::BF16 => k.div_ceil(2),
+    }
+}
+
 /// The kernels of an instruction set that this CPU has.
 #[derive(Clone, Copy)]
 pub struct Kernels(&'static Table);
@@ -169,19 +203,32 @@ impl Kernels {
         self.0.isa
     }
 
-    /// Runs a [`Product`] on panels of `format`.
+    /// out[r][16 p + lane] = sum over steps of x[r] * panels[p][lane], in the order of the steps.
     ///
-    /// # Safety
-    /// Every address that the job describes is valid: `panels` panels of `steps` steps, `rows` activation rows in the
-    /// format's activation type, and `rows` output rows of `16 * panels` values that nothing else touches meanwhile.
-    pub(crate) unsafe fn product(self, format: DType, job: &Product) {
+    /// `x`: `rows` rows, `x_bytes` apart, in the activation type of `panels.format`; `out`: rows `out_stride` apart.
+    pub fn product(
+        self,
+        panels: Panels<'_>,
+        x: &[u8],
+        x_bytes: usize,
+        rows: usize,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        let Panels { format, bytes, panel_bytes, count, steps } = panels;
+        assert!(rows > 0 && count > 0);
+        assert!(bytes.len() >= (count - 1) * panel_bytes + steps * step_bytes(format));
+        assert!(x.len() >= (rows - 1) * x_bytes + steps * X_STEP_BYTES);
+        assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
         let product = match format {
             DType::F32 => self.0.product_f32,
             DType::F16 => self.0.product_f16,
             DType::BF16 => self.0.product_bf16,
         };
-        // SAFETY: holding `Kernels` proves the ISA; the addresses are the caller's duty.
-        unsafe { product(job) }
+        let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());
+        let job = Product { weights, panel_bytes, panels: count, x, x_bytes, rows, steps, out, out_stride };
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked above.
+        unsafe { product(&job) }
     }
 
     /// x += y.  // both [n]

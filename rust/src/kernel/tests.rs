@@ -1,6 +1,7 @@
 //! Every ISA of this CPU against naive sums, on odd sizes and tails, and against itself in bits.
 
 use super::*;
+use crate::buffer::plain_bytes as bytes;
 use half::{bf16, f16};
 
 /// Numbers in [-1, 1) that every run repeats (an LCG: Knuth's MMIX constants).
@@ -19,11 +20,6 @@ impl Noise {
 
 fn kernels() -> impl Iterator<Item = Kernels> {
     Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok())
-}
-
-fn bytes<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: used with f32 and u16 only: plain bytes.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// Operands of a product in one format, and the numbers that they stand for.
@@ -91,19 +87,15 @@ impl Operands {
     fn product(&self, kernels: Kernels, rows: std::ops::Range<usize>) -> Vec<f32> {
         let panels = self.weights.len() / self.panel_bytes;
         let mut out = vec![f32::NAN; rows.len() * panels * LANES];
-        let job = Product {
-            weights: self.weights.as_ptr(),
+        let panels = Panels {
+            format: self.format,
+            bytes: &self.weights,
             panel_bytes: self.panel_bytes,
-            panels,
-            x: self.x[rows.start * self.x_bytes..].as_ptr(),
-            x_bytes: self.x_bytes,
-            rows: rows.len(),
+            count: panels,
             steps: self.steps,
-            out: out.as_mut_ptr(),
-            out_stride: panels * LANES,
         };
-        // SAFETY: `operands` made buffers of exactly these sizes.
-        unsafe { kernels.product(self.format, &job) }
+        let x = &self.x[rows.start * self.x_bytes..];
+        kernels.product(panels, x, self.x_bytes, rows.len(), &mut out, panels.count * LANES);
         out
     }
 }
