@@ -1,0 +1,264 @@
+"""The conversation: one scroll view that draws only the rows in sight, however long the chat is."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ropechat.tui.theme import tints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.style import Style
+    from textual import events
+
+    from ropechat.trace import Step
+    from ropechat.tui.render.blocks import AnswerBlock, Block
+    from ropechat.tui.render.flow import Row
+
+MEASURE = 100  # cells; longer lines are hard to read
+GUTTER = 2
+CARET = "▍"
+
+
+class Transcript(ScrollView, can_focus=True):
+    """Blocks of wrapped rows. Follows the newest row until the reader scrolls away, and again once back at the end."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "transcript--bar",
+        "transcript--asked",
+        "transcript--title",
+        "transcript--quiet",
+        "transcript--error",
+        "transcript--caret",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "scroll_down", show=False),
+        Binding("k", "scroll_up", show=False),
+        Binding("g", "scroll_home", show=False),
+        Binding("G", "scroll_end", show=False),
+        Binding("space", "page_down", show=False),
+        Binding("b", "page_up", show=False),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.blocks: list[Block] = []
+        self.follow = True
+        self.tinted = True
+        self._tops: list[int] = []
+        self._rows = 0
+        self._steering = False  # we scroll, not the reader
+        self._styles: dict[str, Style] = {}
+        self._tints: tuple[Style, ...] = ()
+
+    # --- content ---
+
+    @property
+    def measure(self) -> int:
+        """Cells of a row of text, gutter aside."""
+        return max(1, min(MEASURE, self.scrollable_content_region.width - GUTTER))
+
+    def add(self, block: Block, at: int | None = None) -> None:
+        """Put in a block, at the end unless `at` names a place."""
+        block.flow.resize(self.measure)
+        index = len(self.blocks) if at is None else at
+        self.blocks.insert(index, block)
+        self._tops.insert(index, self._tops[index] if index < len(self._tops) else self._rows)
+        self._measure_from(index)
+        self._grown(0)
+
+    def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
+        """Append tokens to a block; cheap at the end of the transcript, where it happens."""
+        index = len(self.blocks) - 1 if block is self.blocks[-1] else self.blocks.index(block)
+        row = block.add(steps)
+        if index + 1 < len(self.blocks):
+            self._measure_from(index)
+        self._grown(self._tops[index] + block.head + row)
+
+    def touch(self, block: Block) -> None:
+        """The heading or the caret of a block changed."""
+        if self.is_mounted and block in self.blocks:
+            self.refresh()
+
+    def drop(self, count: int) -> None:
+        """Take away the last blocks."""
+        del self.blocks[-count:], self._tops[-count:]
+        self._grown(0)
+
+    def clear(self) -> None:
+        """Take away everything."""
+        self.blocks.clear()
+        self._tops.clear()
+        self.follow = True
+        self._grown(0)
+
+    def toggle_tint(self) -> bool:
+        """Show or hide surprisal; returns what is shown now."""
+        self.tinted = not self.tinted
+        self.refresh()
+        return self.tinted
+
+    def to_end(self) -> None:
+        """Go to the newest row and follow."""
+        self.follow = True
+        self._steer()
+
+    # --- layout ---
+
+    def _grown(self, first_row: int) -> None:
+        """Rows from `first_row` on are new or changed."""
+        rows = self._tops[-1] + self.blocks[-1].height if self.blocks else 0
+        if rows == self._rows and first_row:
+            visible = first_row - round(self.scroll_y)
+            if visible < self.size.height:
+                self.refresh(Region(0, max(0, visible), self.size.width, self.size.height - max(0, visible)))
+        else:
+            self._rows = rows
+            self._steering = True
+            self.virtual_size = Size(self.scrollable_content_region.width, rows)
+            self._steering = False
+            self.refresh()
+        if self.follow:
+            self._steer()
+
+    def _steer(self) -> None:
+        self._steering = True
+        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+        self._steering = False
+
+    def _measure_from(self, index: int) -> None:
+        top = self._tops[index]
+        for number in range(index, len(self.blocks)):
+            self._tops[number] = top
+            top += self.blocks[number].height
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Wrap for the new width; the row at the top stays in place, or the end if we follow."""
+        if not self.blocks or self.blocks[0].flow.width == self.measure:
+            if self.follow:
+                self._steer()
+            return
+        place = self._place(round(self.scroll_y))
+        for block in self.blocks:
+            block.flow.resize(self.measure)
+        self._measure_from(0)
+        self._grown(0)
+        if not self.follow and place is not None:
+            block_index, offset = place
+            block = self.blocks[block_index]
+            row = 0 if offset < 0 else block.head + block.flow.row_at(offset)
+            self._steering = True
+            self.scroll_to(y=self._tops[block_index] + row, animate=False, force=True)
+            self._steering = False
+
+    def _place(self, y: int) -> tuple[int, int] | None:
+        """(block, offset of the first character) at a row; -1 for a heading."""
+        found = self._row_at(y)
+        if found is None:
+            return None
+        index, row = found
+        return index, -1 if row is None else self.blocks[index].flow.offset(row)
+
+    def _row_at(self, y: int) -> tuple[int, Row | None] | None:
+        """The block at a row, and the row of its text; None for its heading or the blank after it."""
+        index = bisect_right(self._tops, y) - 1
+        if index < 0 or y >= self._rows:
+            return None
+        number = y - self._tops[index] - self.blocks[index].head
+        rows = self.blocks[index].flow.rows
+        return index, rows[number] if 0 <= number < len(rows) else None
+
+    # --- scrolling ---
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Leave following when the reader goes up; take it up again at the end."""
+        super().watch_scroll_y(old_value, new_value)
+        if self._steering or round(old_value) == round(new_value):
+            return
+        if new_value < old_value:
+            self.follow = False
+        elif round(new_value) >= self.max_scroll_y:
+            self.follow = True
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        if self.max_scroll_y > 0:
+            self.follow = False  # at once: the scrolling itself is animated
+        super()._on_mouse_scroll_up(event)
+
+    def action_page_up(self) -> None:
+        """One page back."""
+        self.follow = self.follow and self.max_scroll_y == 0
+        self.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        """One page on."""
+        self.scroll_page_down(animate=False)
+
+    # --- drawing ---
+
+    def notify_style_update(self) -> None:
+        """Forget the styles of the old theme."""
+        super().notify_style_update()
+        self._styles.clear()
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the screen."""
+        width = self.size.width
+        base = self._style("")
+        found = self._row_at(round(self.scroll_y) + y)
+        if found is None:
+            return Strip.blank(width, base)
+        index, row = found
+        block = self.blocks[index]
+        inner = round(self.scroll_y) + y - self._tops[index]
+        if row is not None:
+            segments = self._text_row(block, row)
+        elif block.head and inner == 0:
+            segments = self._heading(block)
+        else:
+            return Strip.blank(width, base)
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def _text_row(self, block: Block, row: Row) -> list[Segment]:
+        body = self._style({"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, ""))
+        segments = [self._gutter(block)]
+        levels = self._tints if self.tinted else ()
+        for text, tint in block.spans(row):
+            segments.append(Segment(text, body + levels[tint] if tint and levels else body))
+        if block.live and row is block.flow.rows[-1]:
+            segments.append(Segment(CARET, self._style("caret")))
+        return segments
+
+    def _heading(self, block: Block) -> list[Segment]:
+        note = block.note
+        room = self.measure - cell_len(note) - (2 if note else 0)
+        if room < min(cell_len(block.title), 12):
+            note, room = "", self.measure
+        title = block.title if cell_len(block.title) <= room else set_cell_size(block.title, room - 1) + "…"
+        gap = self.measure - cell_len(title) - cell_len(note)
+        return [
+            self._gutter(block),
+            Segment(title, self._style("title")),
+            Segment(" " * max(0, gap), self._style("")),
+            Segment(note, self._style("quiet")),
+        ]
+
+    def _gutter(self, block: Block) -> Segment:
+        return Segment("▌ " if block.kind == "user" else "  ", self._style("bar"))
+
+    def _style(self, part: str) -> Style:
+        if not self._styles:
+            self._styles = {"": self.rich_style}
+            for name in self.COMPONENT_CLASSES:
+                self._styles[name.removeprefix("transcript--")] = self.get_component_rich_style(name)
+            self._tints = tints(self.app.current_theme.dark, self.app.native_ansi_color)
+        return self._styles[part]
