@@ -148,7 +148,7 @@ def fake_step(
 ) -> Step:
     """A step whose surprisal is a fixed function of its bytes: mostly small, now and then large."""
     draw = ((sum(token) * 2654435761 + index * 40503) >> 7) % 1000 / 1000
-    bits = 0.2 + 11.0 * draw**6 + 1.2 * draw
+    bits = 0.05 + 10.0 * draw**8 + 0.6 * draw
     logprob = -bits * math.log(2)
     top = tuple((number, logprob - 0.3 * number) for number in range(top_k))
     row = Row(position, top, 10.0, bits * 0.8, 0.9) if top_k else None

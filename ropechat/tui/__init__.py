@@ -25,8 +25,9 @@ def run_chat(
     """
     from ropechat.tui.app import ChatApp
     from ropechat.tui.errors import one_line
-    from ropechat.tui.terminal import owned_screen
+    from ropechat.tui.terminal import owned_screen, teach_keys
 
+    teach_keys()
     app = ChatApp(load, model, sampling, system)
     with owned_screen():
         app.run()

@@ -49,7 +49,7 @@ class ChatApp(App[None]):
     TITLE = "ropechat"
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
 
     def __init__(
@@ -74,7 +74,7 @@ class ChatApp(App[None]):
         yield Transcript(id="transcript")
         with Horizontal(id="compose"):
             yield Label("› ", id="prompt", markup=False)
-            yield Composer(id="composer")
+            yield Composer(self._send, id="composer")
         yield Bar(id="gauge")
         yield Bar(id="footer")
 
@@ -133,16 +133,16 @@ class ChatApp(App[None]):
 
     # --- asking and stopping ---
 
-    def on_composer_submitted(self, message: Composer.Submitted) -> None:
+    def _send(self, text: str) -> bool:
         """Send a question, or say why not."""
         if self.session.load_error is not None:
             self._say_hint("no model is loaded")
         elif self.session.generating:
             self._say_hint("still writing: esc stops it, then ⏎ sends")
         else:
-            self.composer.remember(message.text)
-            self.composer.set_text("")
-            self._ask(message.text)
+            self._ask(text)
+            return True
+        return False
 
     def _ask(self, question: str) -> None:
         turn = self.session.ask(question)
@@ -298,7 +298,7 @@ class ChatApp(App[None]):
         if info is not None and not info.has_chat_template:
             self._notice(
                 "notice",
-                f"{info.name} has no chat template: it continues your text instead of answering it.",
+                f"{info.name} has no chat template: it continues your text.",
                 at=0,
             )
 
@@ -345,7 +345,7 @@ class ChatApp(App[None]):
         width = self.size.width
         self.query_one("#title", Bar).show(*panel.title(self.session, width))
         self.query_one("#gauge", Bar).show(*panel.gauge(self.session, width))
-        left = [(f" {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
+        left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
         self.query_one("#footer", Bar).show(left)
 
     def _keys(self) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The thread that owns the engine.
 
-Requests come in by a queue; events go out by a deque that the UI drains when it likes, so that no token waits for
-the UI and the UI waits for no token. The thread is a daemon: quitting never waits for a forward pass.
+Requests come in by a queue; events go out by a deque that the UI drains when it likes, so that no token waits
+for the UI and the UI waits for no token. The thread is a daemon: quitting never waits for a forward pass.
 """
 
 from __future__ import annotations

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     """Left: the chat. Right: the model and what it does."""
     name = session.info.name if session.info else session.model
-    left: list[Part] = [(" ropechat  ", "bold $primary")] if width >= 70 else [(" ", "")]
+    left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
     left.append((session.title, "$foreground"))
     dtype = f"·{session.info.dtype}" if session.info and session.info.dtype else ""
     mark, colour, words = activity(session)
     right: list[Part] = [
         ("  " + name, "$foreground"),
         (dtype, "$quiet"),
-        (f" {mark} ", colour),
-        (words + " ", "$quiet"),
+        (f"  {mark} ", colour),
+        (words + "  ", "$quiet"),
     ]
     return left, right
 
@@ -59,17 +59,13 @@ def gauge(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     """Left: the context. Right: figures of the newest answer."""
     context, used = session.context, session.used
     if context is None:
-        return [(" ctx", "$quiet")], []
+        return [("  context", "$quiet")], []
     cells = 10 if width < 70 else 20 if width < 120 else 32
     known = used if used is not None else 0
     over = known >= context
     colour = "$error" if over else "$warning" if known > 0.9 * context else "$primary"
-    left: list[Part] = [
-        (" ctx ", "$quiet"),
-        ("▕", "$rule"),
-        (meter(known / context, cells), colour),
-        ("▏", "$rule"),
-    ]
+    full, rest = meter(known / context, cells)
+    left: list[Part] = [("  ctx ", "$quiet"), (full, colour), (rest, "$rule")]
     if over and not session.generating:
         left.append((f" {known:,} tokens do not fit in {context:,}", colour))
         return left, []
@@ -81,7 +77,7 @@ def gauge(session: Session, width: int) -> tuple[list[Part], list[Part]]:
 
 
 def _figures(session: Session, width: int) -> list[Part]:
-    if session.last is None:
+    if session.last is None or not session.last.answer.steps:
         return []
     answer = session.last.answer
     figures: list[str] = []
@@ -89,7 +85,7 @@ def _figures(session: Session, width: int) -> list[Part]:
         figures.append(f"ttft {seconds(answer.time_to_first_token)}")
     if answer.bits_per_token is not None and width >= 56:
         figures.append(f"{answer.bits_per_token:.2f} b/tok")
-    return [("  ".join(figures) + " ", "$quiet")] if figures else []
+    return [("  ".join(figures) + "  ", "$quiet")] if figures else []
 
 
 def seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The state of a chat, without a widget: turns, what the model does, and the figures that the screen shows."""
+"""The state of a chat, without a widget: turns, what the model does, and the figures on the screen."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Answer:
 
     @property
     def counts(self) -> bool:
-        """Is this turn part of what the model is fed next? An answer that broke off before its first token is not."""
+        """Is this turn fed to the model again? One that broke off before its first token is not."""
         return bool(self.steps) or self.state is State.DONE
 
     @property

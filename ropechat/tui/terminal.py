@@ -6,7 +6,10 @@ import os
 import sys
 import tempfile
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from enum import Enum
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.tui.render.clean import clean
 
@@ -16,9 +19,21 @@ if TYPE_CHECKING:
 KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
+class _Extra(str, Enum):
+    """Keys that Textual has no name for."""
+
+    ALT_ENTER = "alt+enter"
+
+
+def teach_keys() -> None:
+    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter."""
+    table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
+    table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
+
+
 @contextmanager
 def owned_screen() -> Iterator[None]:
-    """Textual draws through `sys.__stderr__`; give it the terminal and point file descriptor 2 at a scratch file.
+    """Keep the terminal for Textual, which draws through `sys.__stderr__`; file descriptor 2 is a scratch file.
 
     Whatever a library wrote there meanwhile comes out, cleaned, once the screen is restored.
     """

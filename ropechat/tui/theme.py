@@ -1,4 +1,4 @@
-"""Colours: two themes of our own, the choice for terminals with few colours or none, and the tint of surprisal."""
+"""Colours: our themes, the choice for terminals with few colours or none, and the tint of surprisal."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def tints(dark: bool, ansi: bool) -> tuple[Style, ...]:
 
 
 def choose(environ: Mapping[str, str]) -> str:
-    """The theme to start with: the terminal's own colours when it has 16 or none (or NO_COLOR asks for none)."""
+    """The theme to start with: the terminal's own colours when it has few, or NO_COLOR asks for none."""
     if wanted := environ.get("TEXTUAL_THEME"):
         return wanted
     if "NO_COLOR" in environ or not _many_colours(environ):

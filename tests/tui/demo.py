@@ -1,4 +1,4 @@
-"""The chat on a fake engine, to be looked at: python tests/tui/demo.py [--rate N] [--completion] [--context N] ..."""
+"""The chat on a fake engine, to be looked at: python tests/tui/demo.py [--rate N] [--completion] ..."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from fakes import STORY, FakeEngine
+from fakes import STORY, FakeEngine  # noqa: E402
 
 from ropechat.errors import ModelNotFoundError
 from ropechat.sampling import Sampling

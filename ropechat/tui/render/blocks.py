@@ -41,9 +41,18 @@ class Block:
         return 1 if self.title else 0
 
     @property
+    def body(self) -> int:
+        """Rows of text; once nothing more comes, empty ones at the end are left out."""
+        rows = self.flow.rows
+        count = len(rows)
+        while not self.live and count > 1 and not self.flow.row_text(rows[count - 1]).strip(" "):
+            count -= 1
+        return count
+
+    @property
     def height(self) -> int:
         """Rows in all."""
-        return self.head + len(self.flow.rows) + 1
+        return self.head + self.body + 1
 
     def say(self, text: str) -> None:
         """Append plain text."""
@@ -82,7 +91,7 @@ class AnswerBlock(Block):
 
     def spans(self, row: Row) -> list[tuple[str, int]]:
         """The row cut where the tint changes; a character made by several tokens takes the strongest tint."""
-        text = self.flow.row_text(row)
+        text = self.flow.row_text(row).rstrip(" ")
         if not text:
             return [("", 0)]
         base = self.flow.offset(row)
@@ -100,15 +109,16 @@ class AnswerBlock(Block):
         return pieces
 
     def _marks(self, base: int, text: str) -> bytearray:
-        """The tint of each character; the blank that opens a word stays plain."""
-        length = len(text)
-        marks = bytearray(length)
+        """The tint of each character; the blanks that open a word stay plain."""
+        marks = bytearray(len(text))
+        stop = base + len(text)
         token = bisect_right(self.ends, base)
         start = base
-        while start < base + length and token < len(self.ends):
-            end = min(self.ends[token], base + length)
+        while start < stop and token < len(self.ends):
+            end = min(self.ends[token], stop)
             if tint := self.levels[token]:
-                start += text[start - base] == " " and end - start > 1
-                marks[start - base : end - base] = bytes([tint]) * (end - start)
+                piece = text[start - base : end - base]
+                first = start - base + len(piece) - len(piece.lstrip(" "))
+                marks[first : end - base] = bytes([tint]) * (end - base - first)
             start, token = max(start, end), token + 1
         return marks

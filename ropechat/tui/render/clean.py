@@ -1,7 +1,7 @@
 """Text that no terminal acts on: every control character becomes a visible mark.
 
-The translation is made character by character, so that an escape sequence split over tokens cannot pass. Joiners
-(U+200D, U+FE0F) and combining marks stay: they are text.
+The translation is made character by character, so that an escape sequence split over tokens cannot pass.
+Joiners (U+200D, U+FE0F) and combining marks stay: they are text.
 """
 
 UNKNOWN = "�"

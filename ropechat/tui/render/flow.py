@@ -15,7 +15,7 @@ _WORD = re.compile(f"[{_WIDE}][{_CLINGS}]* *|[^ {_WIDE}]+ *| +")
 
 
 class Row(NamedTuple):
-    """Characters `start` to `end` of one line of the text; rows tile their line, blanks at a break included."""
+    """Characters `start` to `end` of one line of the text; rows tile their line, blanks included."""
 
     line: int
     start: int
@@ -39,7 +39,7 @@ def graphemes(text: str) -> list[tuple[int, int, int]]:
 
 
 def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
-    """(start, end) of the rows of one line from `start` on, at most `width` cells each, trailing blanks aside."""
+    """(start, end) of the rows of one line from `start` on, at most `width` cells, blanks at the end aside."""
     rows: list[tuple[int, int]] = []
     row_start, column, has_word = start, 0, False
     for match in _WORD.finditer(text, start):

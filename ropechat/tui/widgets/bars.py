@@ -1,4 +1,4 @@
-"""The one-line widgets: title, gauge and footer. Each draws a ready-made line and redraws only when it changed."""
+"""The one-line widgets: title, gauge and footer. Each redraws only when its line changed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from textual.widget import Widget
 from ropechat.tui.render.clean import clean_line
 
 Part = tuple[str, str]  # text, style
-
-EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Bar(Widget):
@@ -65,25 +63,25 @@ def fit(parts: list[Part], width: int) -> list[Part]:
     return kept
 
 
-def meter(share: float, width: int) -> str:
-    """A bar of `width` cells filled to `share`, in eighths of a cell; anything above nothing shows."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+def meter(share: float, width: int) -> tuple[str, str]:
+    """A bar of `width` cells as (filled, rest), in halves of a cell; anything above nothing shows."""
+    halves = round(min(1.0, max(0.0, share)) * width * 2)
     if share > 0:
-        eighths = max(1, eighths)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (EIGHTHS[rest] if rest else "")).ljust(width)
+        halves = max(1, halves)
+    filled = "━" * (halves // 2) + "╸" * (halves % 2)
+    return filled, "─" * (width - len(filled))
 
 
 def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
     """Keys with labels, as many whole ones as fit; the last two are kept before any other."""
 
     def cells(pairs: list[tuple[str, str]]) -> int:
-        return 1 + sum(cell_len(key) + cell_len(label) + 3 for key, label in pairs) - 2
+        return 1 + sum(cell_len(key) + cell_len(label) + 3 for key, label in pairs)
 
     items = list(items)
     while len(items) > 1 and cells(items) > width:
         del items[-3 if len(items) > 3 else -1]
-    parts: list[Part] = [(" ", "")]
+    parts: list[Part] = [("  ", "")]
     for index, (key, label) in enumerate(items):
         parts += [("  " if index else "", ""), (key, "$primary"), (f" {label}", "$quiet")]
     return parts

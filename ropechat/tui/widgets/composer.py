@@ -11,6 +11,8 @@ from textual.widgets import TextArea
 from ropechat.tui.render.clean import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual import events
 
 NEWLINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter")
@@ -18,12 +20,6 @@ NEWLINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter")
 
 class Composer(TextArea):
     """Enter sends; ctrl+j, alt+enter, shift+enter or a trailing backslash make a new line."""
-
-    @dataclass
-    class Submitted(Message):
-        """The user sent a text."""
-
-        text: str
 
     class Leave(Message):
         """ctrl+d on an empty line."""
@@ -37,8 +33,9 @@ class Composer(TextArea):
 
         direction: int
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, send: Callable[[str], bool], *, id: str | None = None) -> None:
         super().__init__(id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus")
+        self._send = send  # true if the text was taken; asked at once, for the next key may be on its way
         self.sent: list[str] = []
         self._back = 0  # how far back in the history; 0 is the draft
         self._draft = ""
@@ -82,7 +79,7 @@ class Composer(TextArea):
         else:
             self.post_message(self.Leave())
 
-    def remember(self, text: str) -> None:
+    def _remember(self, text: str) -> None:
         """Add a sent text to the history."""
         if not self.sent or self.sent[-1] != text:
             self.sent.append(text)
@@ -98,7 +95,10 @@ class Composer(TextArea):
         if before.endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
         elif self.text.strip():
-            self.post_message(self.Submitted(self.text))
+            text = self.text
+            if self._send(text):
+                self._remember(text)
+                self.set_text("")
 
     def _at_first_row(self) -> bool:
         return (

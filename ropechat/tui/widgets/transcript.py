@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 MEASURE = 100  # cells; longer lines are hard to read
 GUTTER = 2
+MARGIN = 1
 CARET = "▍"
 
 
 class Transcript(ScrollView, can_focus=True):
-    """Blocks of wrapped rows. Follows the newest row until the reader scrolls away, and again once back at the end."""
+    """Blocks of wrapped rows. Follows the newest row until the reader scrolls up, and again once back at the end."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "transcript--bar",
@@ -64,8 +65,8 @@ class Transcript(ScrollView, can_focus=True):
 
     @property
     def measure(self) -> int:
-        """Cells of a row of text, gutter aside."""
-        return max(1, min(MEASURE, self.scrollable_content_region.width - GUTTER))
+        """Cells of a row of text: gutter and right margin aside."""
+        return max(1, min(MEASURE, self.scrollable_content_region.width - GUTTER - MARGIN))
 
     def add(self, block: Block, at: int | None = None) -> None:
         """Put in a block, at the end unless `at` names a place."""
@@ -85,9 +86,10 @@ class Transcript(ScrollView, can_focus=True):
         self._grown(self._tops[index] + block.head + row)
 
     def touch(self, block: Block) -> None:
-        """The heading or the caret of a block changed."""
-        if self.is_mounted and block in self.blocks:
-            self.refresh()
+        """The heading of a block changed, or nothing more will come to it."""
+        if block in self.blocks:
+            self._measure_from(self.blocks.index(block))
+            self._grown(0)
 
     def drop(self, count: int) -> None:
         """Take away the last blocks."""
@@ -173,9 +175,9 @@ class Transcript(ScrollView, can_focus=True):
         index = bisect_right(self._tops, y) - 1
         if index < 0 or y >= self._rows:
             return None
-        number = y - self._tops[index] - self.blocks[index].head
-        rows = self.blocks[index].flow.rows
-        return index, rows[number] if 0 <= number < len(rows) else None
+        block = self.blocks[index]
+        number = y - self._tops[index] - block.head
+        return index, block.flow.rows[number] if 0 <= number < block.body else None
 
     # --- scrolling ---
 
