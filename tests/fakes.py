@@ -163,4 +163,6 @@ def fake_step(
         finish_reason=reason,
         position=position,
         row=row,
+        stages=(),
+        u=None,
     )

@@ -13,12 +13,12 @@ from textual.containers import Horizontal
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label, TextArea
 
+from ropechat.text import one_line as clean_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
 from ropechat.tui.errors import exit_code, one_line
 from ropechat.tui.inference import Inference
 from ropechat.tui.render.blocks import AnswerBlock, Block
-from ropechat.tui.render.clean import clean_line
 from ropechat.tui.session import Session
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer

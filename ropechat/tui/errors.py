@@ -1,7 +1,7 @@
 """Errors in words for the screen."""
 
 from ropechat.errors import RopechatError
-from ropechat.tui.render.clean import clean_line
+from ropechat.text import one_line as clean_line
 
 
 def one_line(error: BaseException) -> str:

@@ -6,12 +6,12 @@ import os
 import sys
 import tempfile
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
-from ropechat.tui.render.clean import clean
+from ropechat.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
-class _Extra(str, Enum):
+class _Extra(StrEnum):
     """Keys that Textual has no name for."""
 
     ALT_ENTER = "alt+enter"
@@ -33,7 +33,7 @@ def teach_keys() -> None:
 
 @contextmanager
 def owned_screen() -> Iterator[None]:
-    """Keep the terminal for Textual, which draws through `sys.__stderr__`; file descriptor 2 is a scratch file.
+    """Keep the terminal for Textual, which draws through `sys.__stderr__`; fd 2 is a scratch file.
 
     Whatever a library wrote there meanwhile comes out, cleaned, once the screen is restored.
     """

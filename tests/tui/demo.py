@@ -11,9 +11,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from fakes import STORY, FakeEngine  # noqa: E402
 
-from ropechat.errors import ModelNotFoundError
-from ropechat.sampling import Sampling
-from ropechat.tui import run_chat
+from ropechat.errors import ModelNotFoundError  # noqa: E402
+from ropechat.sampling import Sampling  # noqa: E402
+from ropechat.tui import run_chat  # noqa: E402
 
 WIDE = (
     "Wide text: 你好，世界。 これは試験です。 👩‍👩‍👧 family, flags 🇩🇪🇫🇷, e\u0301 accents, ☺️ and "

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.clean import clean
+from ropechat.text import clean
 from ropechat.tui.render.flow import TAB, Flow, Row, graphemes
 from ropechat.tui.session import bits
 from ropechat.tui.theme import level

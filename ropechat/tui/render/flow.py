@@ -39,7 +39,7 @@ def graphemes(text: str) -> list[tuple[int, int, int]]:
 
 
 def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
-    """(start, end) of the rows of one line from `start` on, at most `width` cells, blanks at the end aside."""
+    """(start, end) of the rows of one line from `start` on, at most `width` cells; blanks may hang over."""
     rows: list[tuple[int, int]] = []
     row_start, column, has_word = start, 0, False
     for match in _WORD.finditer(text, start):

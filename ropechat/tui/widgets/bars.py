@@ -6,7 +6,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widget import Widget
 
-from ropechat.tui.render.clean import clean_line
+from ropechat.text import one_line as clean_line
 
 Part = tuple[str, str]  # text, style
 

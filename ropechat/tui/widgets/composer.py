@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.widgets import TextArea
 
-from ropechat.tui.render.clean import clean
+from ropechat.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
