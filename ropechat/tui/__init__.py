@@ -24,7 +24,7 @@ def run_chat(
     A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
     """
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.errors import one_line
+    from ropechat.tui.errors import explain
     from ropechat.tui.terminal import owned_screen, teach_keys
 
     teach_keys()
@@ -34,7 +34,7 @@ def run_chat(
         stopped = app.inference.shutdown()
     code = app.outcome
     if app.session.load_error is not None:
-        print(f"error: {one_line(app.session.load_error)}", file=sys.stderr)
+        print(f"error: {explain(app.session.load_error)}", file=sys.stderr)
     if not stopped:  # native code still runs: unwinding the interpreter under it could hang or crash
         sys.stdout.flush()
         sys.stderr.flush()

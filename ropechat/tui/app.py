@@ -13,10 +13,10 @@ from textual.containers import Horizontal
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label, TextArea
 
-from ropechat.text import one_line as clean_line
+from ropechat.text import one_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
-from ropechat.tui.errors import exit_code, one_line
+from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
@@ -57,7 +57,7 @@ class ChatApp(App[None]):
     ) -> None:
         self.set_reactive(App.theme, theme.choose(os.environ))
         super().__init__()
-        self.session = Session(clean_line(model), sampling, system)
+        self.session = Session(one_line(model), sampling, system)
         self.inference = Inference()
         self.outcome = 70  # until the app ends as it should
         self._load = load
@@ -160,7 +160,7 @@ class ChatApp(App[None]):
         info = self.session.info
         if info is None:
             return self.session.model
-        return clean_line(info.name) + ("" if info.has_chat_template else " continues")
+        return one_line(info.name) + ("" if info.has_chat_template else " continues")
 
     def action_stop(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
@@ -275,7 +275,7 @@ class ChatApp(App[None]):
             case ev.Loaded():
                 self._loaded()
             case ev.LoadFailed(error):
-                self._notice("error", f"The model cannot be loaded. {one_line(error)}")
+                self._notice("error", f"The model cannot be loaded. {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
             case ev.TooLong(_, tokens, context):
                 self._refuse(tokens, context)
@@ -321,7 +321,7 @@ class ChatApp(App[None]):
         block.note = panel.summary(answer)
         self.transcript.touch(block)
         if answer.error is not None:
-            self._notice("error", f"The answer broke off. {one_line(answer.error)}")
+            self._notice("error", f"The answer broke off. {explain(answer.error)}")
         elif answer.reason == "context":
             self._notice(
                 "notice",

@@ -1,16 +1,16 @@
 """Errors in words for the screen."""
 
 from ropechat.errors import RopechatError
-from ropechat.text import one_line as clean_line
+from ropechat.text import one_line
 
 
-def one_line(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """An error as one clean line; anything that was not raised on purpose is called a bug."""
     if isinstance(error, RopechatError):
-        return clean_line(str(error) or type(error).__name__)
+        return one_line(str(error) or type(error).__name__)
     if isinstance(error, OSError | MemoryError):
-        return clean_line(str(error) or "out of memory")
-    return clean_line(f"a bug in ropechat: {type(error).__name__}: {error}")
+        return one_line(str(error) or "out of memory")
+    return one_line(f"a bug in ropechat: {type(error).__name__}: {error}")
 
 
 def exit_code(error: BaseException) -> int:

@@ -6,7 +6,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widget import Widget
 
-from ropechat.text import one_line as clean_line
+from ropechat.text import one_line
 
 Part = tuple[str, str]  # text, style
 
@@ -36,10 +36,10 @@ class Bar(Widget):
     def render(self) -> Content:
         """Left, blanks, right: exactly as wide as the widget."""
         width = self.size.width
-        right = [(clean_line(text), style) for text, style in self._right]
+        right = [(one_line(text), style) for text, style in self._right]
         while right and _cells(right) > width:
             right.pop(0)
-        left = fit([(clean_line(text), style) for text, style in self._left], width - _cells(right))
+        left = fit([(one_line(text), style) for text, style in self._left], width - _cells(right))
         gap = width - _cells(left) - _cells(right)
         return Content.assemble(*left, " " * max(0, gap), *right)
 

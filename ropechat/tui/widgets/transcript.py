@@ -31,7 +31,7 @@ CARET = "▍"
 
 
 class Transcript(ScrollView, can_focus=True):
-    """Blocks of wrapped rows. Follows the newest row, unless the reader scrolled up, until back at the end."""
+    """Blocks of wrapped rows. Follows the newest row; not while the reader has scrolled up."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "transcript--bar",
