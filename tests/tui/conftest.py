@@ -90,7 +90,9 @@ def chat() -> Callable[..., Any]:
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:
-                await running.until(lambda: app.session.info is not None or app.session.load_error is not None)
+                await running.until(
+                    lambda: app.session.info is not None or app.session.load_error is not None
+                )
                 await running.idle()
             yield running
         if hasattr(engine, "gate"):

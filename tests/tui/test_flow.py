@@ -8,7 +8,23 @@ from rich.cells import cell_len
 from ropechat.tui.render.flow import Flow, graphemes, wrap
 
 FAMILY = "👩\u200d👩\u200d👧"
-ALPHABET = ["a", "bc", "word ", " ", "  ", "\n", "你", "好。", FAMILY, "e\u0301", "☺️", "👍🏽", "🇩🇪", "supercalifragil", "क्षि"]
+ALPHABET = [
+    "a",
+    "bc",
+    "word ",
+    " ",
+    "  ",
+    "\n",
+    "你",
+    "好。",
+    FAMILY,
+    "e\u0301",
+    "☺️",
+    "👍🏽",
+    "🇩🇪",
+    "supercalifragil",
+    "क्षि",
+]
 
 
 def rows(flow: Flow) -> list[str]:

@@ -41,8 +41,8 @@ class Composer(TextArea):
         self._draft = ""
 
     def set_text(self, text: str) -> None:
-        """Show a text with the cursor at its end."""
-        self.load_text(text)
+        """Show a text, cleaned, with the cursor at its end."""
+        self.load_text(clean(text))
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:

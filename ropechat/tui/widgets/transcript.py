@@ -186,10 +186,10 @@ class Transcript(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         if self._steering or round(old_value) == round(new_value):
             return
-        if new_value < old_value:
+        if round(new_value) >= self.max_scroll_y:
+            self.follow = self.follow or new_value > old_value
+        elif new_value < old_value:
             self.follow = False
-        elif round(new_value) >= self.max_scroll_y:
-            self.follow = True
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         if self.max_scroll_y > 0:
