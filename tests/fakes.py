@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the big, green park. "
     "One day, she saw a shiny red ball under a tree.\n\nThe ball was stuck between two roots, and Lily "
-    'pulled with all her might. A small mouse looked up and said, "Please be gentle, that is my roof!" Lily was '
-    'surprised. She had never met a mouse that could talk.\n\n"I am sorry," said Lily. "May I build you a '
-    'better roof?" The mouse smiled and showed her a heap of acorn caps.\n'
+    'pulled with all her might. A small mouse looked up and said, "Please be gentle, that is my roof!" '
+    "Lily was surprised. She had never met a mouse that could talk.\n\n"
+    '"I am sorry," said Lily. "May I build you a better roof?" '
+    "The mouse smiled and showed her a heap of acorn caps.\n"
 )
 
 

@@ -344,7 +344,10 @@ class ChatApp(App[None]):
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
         width = self.size.width
         self.query_one("#title", Bar).show(*panel.title(self.session, width))
-        self.query_one("#gauge", Bar).show(*panel.gauge(self.session, width))
+        left, right = panel.gauge(self.session, width)
+        if width >= 120 and self.transcript.tinted:
+            right = panel.legend(theme.tints(self.current_theme.dark, self.native_ansi_color)) + right
+        self.query_one("#gauge", Bar).show(left, right)
         left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
         self.query_one("#footer", Bar).show(left)
 

@@ -53,7 +53,7 @@ COMMANDS = (
         "focus.transcript", "escape", "esc", "transcript", "While idle: to the transcript (j k g G), and back"
     ),
     Command("app.palette", "ctrl+p", "^p", "commands", "All commands"),
-    Command("app.help", "f1", "F1", "help", "This list", "help"),
+    Command("app.help", "f1", "F1", "help", "List the keys", "help"),
     Command(
         "app.quit", "ctrl+q", "^q", "quit", "Quit at once; ctrl+d on an empty line also does", "quit", True
     ),

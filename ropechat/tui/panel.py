@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.tui.session import Session, State
+from ropechat.tui.theme import LEVELS
 from ropechat.tui.widgets.bars import Part, meter
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     name = session.info.name if session.info else session.model
     left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
     left.append((session.title, "$foreground"))
-    dtype = f"·{session.info.dtype}" if session.info and session.info.dtype else ""
+    dtype = f"·{session.info.dtype}" if session.info and session.info.dtype and width >= 70 else ""
     mark, colour, words = activity(session)
     right: list[Part] = [
         ("  " + name, "$foreground"),
@@ -62,17 +63,17 @@ def gauge(session: Session, width: int) -> tuple[list[Part], list[Part]]:
         return [("  context", "$quiet")], []
     cells = 10 if width < 70 else 20 if width < 120 else 32
     known = used if used is not None else 0
-    over = known >= context
-    colour = "$error" if over else "$warning" if known > 0.9 * context else "$primary"
-    full, rest = meter(known / context, cells)
-    left: list[Part] = [("  ctx ", "$quiet"), (full, colour), (rest, "$rule")]
-    if over and not session.generating:
+    full = known >= context
+    colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
+    filled, rest = meter(known / context, cells)
+    left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]
+    if known > context and not session.generating:
         left.append((f" {known:,} tokens do not fit in {context:,}", colour))
         return left, []
     count = f" {known:,}/{context:,}" if used is not None else f" {context:,} tokens"
     left.append((count, "$foreground"))
     if used is not None and width >= 70:
-        left.append((f"  {known / context:.0%}", "$quiet"))
+        left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
     return left, _figures(session, width)
 
 
@@ -86,6 +87,12 @@ def _figures(session: Session, width: int) -> list[Part]:
     if answer.bits_per_token is not None and width >= 56:
         figures.append(f"{answer.bits_per_token:.2f} b/tok")
     return [("  ".join(figures) + "  ", "$quiet")] if figures else []
+
+
+def legend(tints: tuple[str, ...]) -> list[Part]:
+    """What the tints mean: from how many bits each begins."""
+    samples = [(f" {limit:g} ", tint) for limit, tint in zip(LEVELS, tints[1:], strict=True)]
+    return [("surprisal ", "$quiet"), *samples, (" bits   ", "$quiet")]
 
 
 def seconds(value: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
 if TYPE_CHECKING:
@@ -76,10 +75,9 @@ def level(bits: float) -> int:
     return sum(bits >= limit for limit in LEVELS)
 
 
-def tints(dark: bool, ansi: bool) -> tuple[Style, ...]:
-    """The style of each tint level; without colours they are underline and reverse."""
-    names = _TINT_ANSI if ansi else _TINT_DARK if dark else _TINT_LIGHT
-    return tuple(Style.parse(name) if name else Style.null() for name in names)
+def tints(dark: bool, ansi: bool) -> tuple[str, ...]:
+    """The style of each tint level in words; without colours they are underline and reverse."""
+    return _TINT_ANSI if ansi else _TINT_DARK if dark else _TINT_LIGHT
 
 
 def choose(environ: Mapping[str, str]) -> str:

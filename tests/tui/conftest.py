@@ -71,7 +71,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def chat() -> Callable[..., Any]:
-    """`async with chat(engine, size=(80, 24)) as c:` runs a chat; `engine` may be an error to raise at load."""
+    """`async with chat(engine, size=(80, 24)) as c:` runs a chat; an error is raised at load."""
 
     @asynccontextmanager
     async def open_chat(

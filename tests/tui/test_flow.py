@@ -1,6 +1,7 @@
 """Wrapping: rows are right for any text, and growing gives the same rows as wrapping at once."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from rich.cells import cell_len
@@ -84,7 +85,7 @@ def test_rows_tile_the_text_and_fit(seed: int) -> None:
     spans = wrap(line, 0, width)
     assert spans[0][0] == 0
     assert spans[-1][1] == len(line)
-    assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in pairwise(spans))
     starts = {start for start, _, _ in graphemes(line)} | {len(line)}
     for start, end in spans:
         assert start in starts

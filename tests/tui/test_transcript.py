@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The transcript: follows without fighting the reader, keeps the place on resize, draws any text safely."""
 
 from __future__ import annotations
@@ -218,3 +219,23 @@ async def test_long_chats_cost_no_more(chat: Any) -> None:
         for number in range(200):
             c.app.transcript.feed(block, [fake_step(number, b" more", " more")] * 7)
         assert time.process_time() - begun < 1.0
+
+
+async def test_selected_text_is_joined_again(chat: Any) -> None:
+    text = "A sentence that is long enough to be wrapped on a narrow screen, for sure.\nNext 你好 line."
+    async with chat(FakeEngine(text), size=(40, 24)) as c:
+        await c.ask("Hi")
+        await c.idle()
+        rows = c.screen().split("\n")
+        first = next(number for number, row in enumerate(rows) if "A sentence" in row)
+        last = next(number for number, row in enumerate(rows) if "Next" in row)
+        await c.pilot.mouse_down(offset=(4, first))
+        await c.pilot.hover(offset=(10, last))
+        await c.pilot.mouse_up(offset=(10, last))
+        assert c.app.composer.has_focus
+        selected = c.app.screen.get_selected_text()
+        assert selected is not None
+        assert text.startswith("A " + selected)
+        assert widths(c) == {40}
+        await c.pilot.press("ctrl+c")
+        assert c.app.clipboard == selected

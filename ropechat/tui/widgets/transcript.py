@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -17,8 +18,8 @@ from ropechat.tui.theme import tints
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rich.style import Style
     from textual import events
+    from textual.selection import Selection
 
     from ropechat.trace import Step
     from ropechat.tui.render.blocks import AnswerBlock, Block
@@ -33,6 +34,7 @@ CARET = "▍"
 class Transcript(ScrollView, can_focus=True):
     """Blocks of wrapped rows. Follows the newest row; not while the reader has scrolled up."""
 
+    FOCUS_ON_CLICK = False  # a click selects; the keyboard stays with the composer
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "transcript--bar",
         "transcript--asked",
@@ -214,21 +216,41 @@ class Transcript(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One row of the screen."""
-        width = self.size.width
-        base = self._style("")
-        found = self._row_at(round(self.scroll_y) + y)
+        y += round(self.scroll_y)
+        segments = self._segments(y)
+        if (selection := self.text_selection) is not None and (span := selection.get_span(y)) is not None:
+            style = self.screen.get_component_rich_style("screen--selection")
+            segments = _stylize(segments, max(GUTTER, span[0]), span[1], style)
+        return Strip(segments).adjust_cell_length(self.size.width, self._style("")).apply_offsets(0, y)
+
+    def _segments(self, y: int) -> list[Segment]:
+        found = self._row_at(y)
         if found is None:
-            return Strip.blank(width, base)
+            return []
         index, row = found
         block = self.blocks[index]
-        inner = round(self.scroll_y) + y - self._tops[index]
         if row is not None:
-            segments = self._text_row(block, row)
-        elif block.head and inner == 0:
-            segments = self._heading(block)
-        else:
-            return Strip.blank(width, base)
-        return Strip(segments).adjust_cell_length(width, base)
+            return self._text_row(block, row)
+        return self._heading(block) if block.head and y == self._tops[index] else []
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text: wrapped rows joined again, without gutter."""
+        first, last = selection.start, selection.end
+        top, bottom = first.y if first else 0, last.y if last else self._rows - 1
+        parts: list[str] = []
+        for y in range(top, min(bottom, self._rows - 1) + 1):
+            found = self._row_at(y)
+            if found is None or found[1] is None:
+                parts.append("\n")
+                continue
+            block, row = self.blocks[found[0]], found[1]
+            text = block.flow.row_text(row)
+            end = max(0, last.x - GUTTER) if last and y == bottom else len(text)
+            begin = max(0, first.x - GUTTER) if first and y == top else 0
+            following = self._row_at(y + 1)
+            wrapped = following is not None and following[1] is not None and following[1].line == row.line
+            parts.append(text[begin:end] + ("" if wrapped or y == bottom else "\n"))
+        return "".join(parts), "\n"
 
     def _text_row(self, block: Block, row: Row) -> list[Segment]:
         body = self._style({"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, ""))
@@ -262,5 +284,19 @@ class Transcript(ScrollView, can_focus=True):
             self._styles = {"": self.rich_style}
             for name in self.COMPONENT_CLASSES:
                 self._styles[name.removeprefix("transcript--")] = self.get_component_rich_style(name)
-            self._tints = tints(self.app.current_theme.dark, self.app.native_ansi_color)
+            names = tints(self.app.current_theme.dark, self.app.native_ansi_color)
+            self._tints = tuple(Style.parse(name) if name else Style.null() for name in names)
         return self._styles[part]
+
+
+def _stylize(segments: list[Segment], start: int, end: int, style: Style) -> list[Segment]:
+    """The segments with a style laid over characters `start` to `end`; an end of -1 is the end of the row."""
+    marked: list[Segment] = []
+    place = 0
+    for text, own, _ in segments:
+        stop = len(text) if end < 0 else min(max(0, end - place), len(text))
+        begin = min(max(0, start - place), stop)
+        pieces = ((text[:begin], own), (text[begin:stop], (own or style) + style), (text[stop:], own))
+        marked += [Segment(piece, look) for piece, look in pieces if piece]
+        place += len(text)
+    return marked
