@@ -49,7 +49,7 @@ class ChatApp(App[None]):
     TITLE = "ropechat"
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy"), (30, "-large")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
 
     def __init__(
