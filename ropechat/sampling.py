@@ -22,9 +22,8 @@ def _number(name: str, value: object, low: float, high: float, *, above: bool = 
         and value <= high
     )
     if not fits:
-        raise ValueError(
-            f"{name}: {value!r} is not allowed; a number {'above' if above else 'from'} {low:g} to {high:g} is"
-        )
+        allowed = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
+        raise ValueError(f"{name}: {value!r} is not allowed; {allowed} is")
 
 
 @dataclass(frozen=True)

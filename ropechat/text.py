@@ -17,10 +17,10 @@ def _mark(match: re.Match[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that cannot act on a terminal: control, bidi, line-separator and tag characters become visible marks.
+    """Text that cannot act on a terminal: control, bidi, line-separator and tag characters become marks.
 
-    Newline and tab stay. Works character by character, so that a sequence split over pieces cannot pass; at most
-    7 characters for one.
+    Newline and tab stay. Works character by character, so that a sequence split over pieces cannot pass; at
+    most 7 characters for one.
     """
     return _UNSAFE.sub(_mark, text)
 

@@ -1,7 +1,7 @@
 """What the model says about each token of a text. A leaf: imports nothing of ours.
 
-Every number is of the stage `raw` (temperature 1, no filter) and over the full vocabulary unless another stage
-is named; logprobs and entropies are in nats.
+Every number is of the stage `raw` (temperature 1, no filter) and over the full vocabulary unless another
+stage is named; logprobs and entropies are in nats.
 """
 
 import math
@@ -67,8 +67,8 @@ class Stage:
 class Step:
     """One generated token.
 
-    `text` is what became displayable with this token. It is empty while half a character or the beginning of a
-    stop string is pending, and it may then hold the text of several tokens: records are per token, text is not.
+    `text` is what became displayable with this token. It is empty while half a character or the beginning of
+    a stop string is pending, and may then hold the text of several tokens: records are per token, texts not.
     """
 
     id: int

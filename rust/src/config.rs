@@ -46,6 +46,14 @@ pub struct Config {
 }
 
 impl Config {
+    /// Tokens that a sequence can have: the trained length, or what dynamic NTK stretches it to.
+    pub fn usable_length(&self) -> usize {
+        match self.rope.scaling {
+            RopeScaling::Dynamic { factor, .. } => (self.max_position_embeddings as f64 * factor) as usize,
+            _ => self.max_position_embeddings,
+        }
+    }
+
     /// Query heads that share one key/value head.
     pub fn group_size(&self) -> usize {
         self.num_attention_heads / self.num_key_value_heads

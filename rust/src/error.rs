@@ -9,6 +9,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// There is no such model.
+    #[error("{path}: {what}", path = path.display())]
+    NotFound {
+        /// What was named.
+        path: PathBuf,
+        /// What was looked for.
+        what: String,
+    },
     /// The operating system refused: not found, no permission, a directory where a file was expected.
     #[error("{path}: {what}", path = path.display())]
     Io {

@@ -29,3 +29,14 @@ impl DType {
         }
     }
 }
+
+impl DType {
+    /// The values of `bytes` (little endian, any alignment) as f32.
+    pub fn values(self, bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+        bytes.chunks_exact(self.size()).map(move |b| match self {
+            DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            DType::F16 => half::f16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32(),
+            DType::BF16 => half::bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32(),
+        })
+    }
+}

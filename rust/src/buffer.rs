@@ -1,0 +1,91 @@
+//! Zeroed memory that starts at a cache line and, when it is large, may use huge pages.
+
+use crate::error::{Error, Result};
+use memmap2::MmapMut;
+
+/// From this size on memory comes from the system in pages of its own (and goes back to it at once).
+const OWN_PAGES: usize = 2 << 20;
+
+/// 64 bytes, so that every step of a panel starts at a cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A block of zeroed memory of fixed size.
+pub struct Buffer(Memory);
+
+enum Memory {
+    Lines(Vec<Line>),
+    Pages(MmapMut),
+}
+
+impl Buffer {
+    /// `bytes` zero bytes (rounded up to a cache line), for `what`.
+    ///
+    /// # Errors
+    /// Memory: the system has no room.
+    pub fn zeroed(bytes: usize, what: &str) -> Result<Self> {
+        let refused = || Error::Memory {
+            what: format!(
+                "{bytes} bytes for {what} are not to be had; a smaller model, --dtype or --context needs less"
+            ),
+        };
+        let lines = bytes.div_ceil(64);
+        if bytes >= OWN_PAGES {
+            let pages = MmapMut::map_anon(lines * 64).map_err(|_| refused())?;
+            #[cfg(target_os = "linux")]
+            let _ = pages.advise(memmap2::Advice::HugePage); // a wish; without it the memory is only slower
+            return Ok(Self(Memory::Pages(pages)));
+        }
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(lines).map_err(|_| refused())?;
+        memory.resize(lines, Line([0; 64]));
+        Ok(Self(Memory::Lines(memory)))
+    }
+
+    /// The memory.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            // SAFETY: a Line is 64 plain bytes without padding.
+            Memory::Lines(lines) => unsafe {
+                std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 64)
+            },
+            Memory::Pages(pages) => pages,
+        }
+    }
+
+    /// The memory, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            // SAFETY: a Line is 64 plain bytes without padding, any value valid.
+            Memory::Lines(lines) => unsafe {
+                std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 64)
+            },
+            Memory::Pages(pages) => pages,
+        }
+    }
+
+    /// The memory as numbers.
+    pub fn values_mut<T: Plain>(&mut self) -> &mut [T] {
+        let bytes = self.bytes_mut();
+        // SAFETY: the memory starts at a cache line, a `Plain` type is at most 4 bytes with any bits valid.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
+    }
+}
+
+/// Number types of at most 4 bytes, without padding, any bits valid.
+pub trait Plain: private::Sealed {}
+impl Plain for f32 {}
+impl Plain for u16 {}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for u16 {}
+}
+
+/// The bytes of a slice of numbers.
+pub fn plain_bytes<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: `Plain` types have no padding.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}

@@ -1,0 +1,97 @@
+//! `model.safetensors.index.json`: which shard holds which tensor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::folder::{Folder, plain_name};
+use super::json::{self, describe};
+use super::shown::shown;
+use crate::error::{Error, Result};
+
+/// Name of the index file.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// Longest index read. The largest published ones have about 10 MB.
+const LONGEST: u64 = 32 << 20;
+
+/// The index, with every shard name checked.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// Tensor name to shard.
+    pub weight_map: BTreeMap<String, String>,
+    /// `metadata.total_size`: bytes of all tensors, when it is stated.
+    pub total_size: Option<u64>,
+}
+
+impl Index {
+    /// Errors: `Format` when it is not an index; `UnsafePath` when a shard is no plain `.safetensors` name.
+    pub fn read(folder: &Folder) -> Result<Index> {
+        let text = folder.read_text(INDEX, LONGEST)?;
+        let format = |field: &str, what: String| Error::Format {
+            path: folder.join(INDEX),
+            field: field.to_owned(),
+            what,
+        };
+        let root = json::parse(&text).map_err(|bad| format(&bad.field, bad.what))?;
+        let Some(weight_map) = root.get("weight_map") else {
+            return Err(format(
+                "weight_map",
+                "it is missing; an object of tensor names and shard names is expected; \
+                download the file again"
+                    .to_owned(),
+            ));
+        };
+        let Value::Object(entries) = weight_map else {
+            return Err(format(
+                "weight_map",
+                format!(
+                    "{}; an object of tensor names and shard names is expected; \
+                download the file again",
+                    describe(weight_map)
+                ),
+            ));
+        };
+        let mut map = BTreeMap::new();
+        for (tensor, shard) in entries {
+            let Value::String(shard) = shard else {
+                return Err(format(
+                    &format!("weight_map.{}", shown(tensor)),
+                    format!(
+                        "{}; the name of a shard is expected; \
+                    download the file again",
+                        describe(shard)
+                    ),
+                ));
+            };
+            check_shard_name(folder, tensor, shard)?;
+            map.insert(tensor.clone(), shard.clone());
+        }
+        let total_size =
+            root.get("metadata").and_then(|metadata| metadata.get("total_size")).and_then(Value::as_u64);
+        Ok(Index { weight_map: map, total_size })
+    }
+
+    /// Every shard once, in order.
+    pub fn shards(&self) -> BTreeSet<&str> {
+        self.weight_map.values().map(String::as_str).collect()
+    }
+}
+
+fn check_shard_name(folder: &Folder, tensor: &str, shard: &str) -> Result<()> {
+    let fault = match plain_name(shard) {
+        Err(fault) => fault,
+        Ok(()) if !shard.ends_with(".safetensors") => {
+            "not a .safetensors file (a .bin is a pickle, which can run code)"
+        }
+        Ok(()) => return Ok(()),
+    };
+    Err(Error::UnsafePath {
+        path: folder.join(INDEX),
+        what: format!(
+            "weight_map.{}: \"{}\" is {fault}; the plain name of a .safetensors file in the same folder is \
+            allowed; do not use this model, or get it from its maker",
+            shown(tensor),
+            shown(shard)
+        ),
+    })
+}

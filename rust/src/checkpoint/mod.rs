@@ -1,0 +1,286 @@
+//! Tensors by Hugging Face name out of a model folder: one `model.safetensors`, or an index and its shards.
+//!
+//! [`Checkpoint::open`] reads and checks every header and maps the files; no weight is touched. A tensor's bytes are
+//! then a slice of the map. The files are untrusted: see `folder.rs` for what may be opened, `safetensors.rs` for what
+//! a header may say.
+
+mod folder;
+mod header;
+mod index;
+pub(crate) mod json;
+pub mod safetensors;
+mod shown;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use memmap2::{Mmap, MmapOptions};
+
+pub(crate) use folder::Folder;
+use index::{INDEX, Index};
+use safetensors::{Entry, PICKLE};
+pub(crate) use shown::shown;
+
+use crate::error::{Error, Result};
+use crate::quant::DType;
+
+/// Name of an unsharded model's weights.
+const SINGLE: &str = "model.safetensors";
+
+/// A model's weight files, mapped and checked.
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: Folder,
+    shards: Vec<Shard>,
+    /// Tensor name to its shard and entry.
+    tensors: BTreeMap<String, (usize, Entry)>,
+    /// The file that says which tensors there are: for messages about a missing one.
+    listing: PathBuf,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    map: Mmap,
+}
+
+/// One tensor in a mapped file.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    /// Hugging Face name.
+    pub name: &'a str,
+    /// How the values are stored.
+    pub dtype: DType,
+    /// Dimensions, outermost first.
+    pub shape: &'a [usize],
+    /// Values in row-major order, little endian; no alignment is promised.
+    pub bytes: &'a [u8],
+    /// The file, for messages.
+    pub path: &'a Path,
+}
+
+impl Checkpoint {
+    /// Opens a model folder: `model.safetensors`, or `model.safetensors.index.json` and the shards that it names.
+    ///
+    /// Errors: `NotFound`, `Io` (not readable), `UnsafePath` (a link out of the folder, a pipe, a device), `Format` (a
+    /// malformed or truncated file), `Tensor` (the index and the shards disagree), `Unsupported` (only pickles there).
+    pub fn open(dir: &Path) -> Result<Checkpoint> {
+        let folder = Folder::open(dir)?;
+        if folder.has(SINGLE) {
+            let mut checkpoint = Checkpoint::empty(&folder, SINGLE);
+            checkpoint.add_shard(&folder, SINGLE)?;
+            return Ok(checkpoint);
+        }
+        if !folder.has(INDEX) {
+            return Err(no_weights(&folder));
+        }
+        let index = Index::read(&folder)?;
+        let mut checkpoint = Checkpoint::empty(&folder, INDEX);
+        for shard in index.shards() {
+            checkpoint.add_shard(&folder, shard)?;
+        }
+        checkpoint.compare(&folder, &index)?;
+        Ok(checkpoint)
+    }
+
+    /// A tensor by name; None when it is not there or has a type that the engine does not compute with.
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        let (name, (shard, entry)) = self.tensors.get_key_value(name)?;
+        let dtype = entry.usable_dtype()?;
+        let Shard { path, map } = &self.shards[*shard];
+        Some(TensorView { name, dtype, shape: &entry.shape, bytes: &map[entry.begin..entry.end], path })
+    }
+
+    /// A tensor that the model cannot do without.
+    ///
+    /// Errors: `Tensor` (missing, another shape, integers), `Unsupported` (a float type other than F32, F16, BF16).
+    pub fn require(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>> {
+        self.require_any(&[name], shape)
+    }
+
+    /// The first of several names that is there: tied embeddings may be stored under either of their two.
+    ///
+    /// Errors: as [`Checkpoint::require`]; a missing tensor is reported with all the names.
+    pub fn require_any(&self, names: &[&str], shape: &[usize]) -> Result<TensorView<'_>> {
+        let Some(&name) = names.iter().find(|name| self.contains(name)) else {
+            let (first, others) = names.split_first().unwrap_or((&"", &[]));
+            let others: String = others.iter().map(|other| format!(" (nor is {other})")).collect();
+            return Err(self.tensor_error(
+                first,
+                format!(
+                    "the tensor is not in the file{others}; \
+                {shape:?} is expected; download the model again, or correct config.json"
+                ),
+            ));
+        };
+        let (shard, entry) = &self.tensors[name];
+        let path = &self.shards[*shard].path;
+        if *entry.shape != *shape {
+            return Err(Error::Tensor {
+                path: path.clone(),
+                name: name.to_owned(),
+                what: format!(
+                    "its shape is {:?}; {shape:?} is expected (from config.json); check that the two belong together",
+                    entry.shape
+                ),
+            });
+        }
+        self.tensor(name).ok_or_else(|| unusable(path, name, entry.dtype))
+    }
+
+    /// Is there a tensor of that name, of whatever type?
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Every tensor's name, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The file that lists the tensors: `model.safetensors`, or the index.
+    pub fn path(&self) -> &Path {
+        &self.listing
+    }
+
+    /// The model folder, for the metadata in it.
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Numbers in all tensors together, as model cards count them.
+    pub fn num_parameters(&self) -> usize {
+        self.tensors.values().map(|(_, entry)| entry.shape.iter().product::<usize>()).sum()
+    }
+
+    /// What is odd but harmless, one line each, in the form of the errors.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    fn empty(folder: &Folder, listing: &str) -> Checkpoint {
+        Checkpoint {
+            folder: folder.clone(),
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            listing: folder.join(listing),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn add_shard(&mut self, folder: &Folder, name: &str) -> Result<()> {
+        let shard = Shard::open(folder, name)?;
+        let entries = safetensors::parse(&shard.map).map_err(|bad| Error::Format {
+            path: shard.path.clone(),
+            field: bad.field,
+            what: bad.what,
+        })?;
+        let place = self.shards.len();
+        for (name, entry) in entries {
+            if let Some((other, _)) = self.tensors.get(&name) {
+                let other = self.shards[*other].path.display();
+                return Err(Error::Tensor {
+                    path: shard.path,
+                    name: shown(&name),
+                    what: format!(
+                        "it is in {other} too; a tensor must be in one shard; download the model again"
+                    ),
+                });
+            }
+            self.tensors.insert(name, (place, entry));
+        }
+        self.shards.push(shard);
+        Ok(())
+    }
+
+    /// Does the index say what the shards hold?
+    fn compare(&mut self, folder: &Folder, index: &Index) -> Result<()> {
+        for (name, shard) in &index.weight_map {
+            let found = self.tensors.get(name).map(|(place, _)| &self.shards[*place].path);
+            if found != Some(&folder.join(shard)) {
+                let found = found.map_or_else(|| "no shard".to_owned(), |path| path.display().to_string());
+                return Err(self.tensor_error(
+                    &shown(name),
+                    format!(
+                        "weight_map says {shard}, and it is in {found}; \
+                    index and shards must agree; download the model again"
+                    ),
+                ));
+            }
+        }
+        let unlisted = self.names().find(|name| !index.weight_map.contains_key(*name)).map(shown);
+        let listing = self.listing.display();
+        if let Some(name) = unlisted {
+            self.warnings
+                .push(format!("{listing}: {name}: a shard holds it and weight_map does not list it"));
+        }
+        let bytes: u64 = self.tensors.values().map(|(_, entry)| (entry.end - entry.begin) as u64).sum();
+        if let Some(total_size) = index.total_size.filter(|&total_size| total_size != bytes) {
+            let what = format!("it is {total_size}, and the tensors take {bytes} bytes");
+            self.warnings.push(format!("{listing}: metadata.total_size: {what}"));
+        }
+        Ok(())
+    }
+
+    fn tensor_error(&self, name: &str, what: String) -> Error {
+        Error::Tensor { path: self.listing.clone(), name: name.to_owned(), what }
+    }
+}
+
+impl Shard {
+    fn open(folder: &Folder, name: &str) -> Result<Shard> {
+        let opened = folder.open_file(name)?;
+        let len = usize::try_from(opened.len).map_err(|_| Error::Memory {
+            what: format!(
+                "{}: {} bytes do not fit this machine's addresses",
+                opened.path.display(),
+                opened.len
+            ),
+        })?;
+        // SAFETY: the map is read-only and lives as long as the slices taken from it (both are inside Checkpoint).
+        // That no other process cuts the file meanwhile cannot be proven here: a cut file raises SIGBUS, which the
+        // program turns into an exit, and changed bytes are only ever read as numbers.
+        let map = unsafe { MmapOptions::new().len(len).map(&opened.file) }
+            .map_err(|error| folder::io_error(&opened.path, &error))?;
+        Ok(Shard { path: opened.path, map })
+    }
+}
+
+/// A float type is something to add one day; an integer type means that the file is broken.
+fn unusable(path: &Path, name: &str, dtype: &str) -> Error {
+    let (path, name) = (path.to_owned(), name.to_owned());
+    if dtype.starts_with('F') || dtype.starts_with('C') {
+        let what =
+            format!("it is stored as {dtype}; F32, F16 and BF16 are supported; use a copy in one of these");
+        return Error::Unsupported { path, key: name, what };
+    }
+    Error::Tensor {
+        path,
+        name,
+        what: format!(
+            "it is stored as {dtype}; F32, F16 or BF16 is expected; \
+        download the model again"
+        ),
+    }
+}
+
+/// No weights that can be read: a pickle gets the recipe, everything else the list of what is expected.
+fn no_weights(folder: &Folder) -> Error {
+    let is_pickle =
+        |name: &str| [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|end| name.ends_with(end));
+    if let Some(name) = folder.names_like(is_pickle).first() {
+        let what = format!("{PICKLE}; look for a safetensors version of the model first");
+        return Error::Unsupported { path: folder.path().to_owned(), key: shown(name), what };
+    }
+    let others: Vec<String> =
+        folder.names_like(|name| name.ends_with(".safetensors") || name.ends_with(".gguf"));
+    let found = if others.is_empty() { "no weights".to_owned() } else { shown(&others.join(", ")) };
+    Error::NotFound {
+        path: folder.path().to_owned(),
+        what: format!(
+            "the folder holds {found}; {SINGLE}, or {INDEX} with its shards, is expected; \
+            download the model again"
+        ),
+    }
+}

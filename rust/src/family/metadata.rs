@@ -1,0 +1,199 @@
+//! Typed reading of a model's metadata: every number has a range, every fault names its key.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::checkpoint::json::describe;
+use crate::checkpoint::shown;
+use crate::error::{Error, Result};
+
+/// What to do about a bad value: the last part of its message.
+const ADVICE: &str = "correct the file, or download it again";
+
+/// One JSON object of metadata under Hugging Face's key names, with a memory of the keys that were read.
+///
+/// `null` reads as absent: transformers writes it for "not set".
+pub struct Metadata<'a> {
+    path: &'a Path,
+    /// Key of the object in the file, with a dot: empty at the top.
+    prefix: String,
+    values: &'a Map<String, Value>,
+    read: RefCell<BTreeSet<&'a str>>,
+    warnings: &'a RefCell<Vec<String>>,
+}
+
+impl<'a> Metadata<'a> {
+    /// Wraps the top-level object of the file at `path`; oddities that do no harm are added to `warnings`.
+    pub fn new(
+        path: &'a Path,
+        values: &'a Map<String, Value>,
+        warnings: &'a RefCell<Vec<String>>,
+    ) -> Metadata<'a> {
+        Metadata { path, prefix: String::new(), values, read: RefCell::default(), warnings }
+    }
+
+    /// The value of a key, if it is there and not null. Marks the key as understood.
+    pub fn get(&self, key: &str) -> Option<&'a Value> {
+        let (key, value) = self.values.get_key_value(key)?;
+        self.read.borrow_mut().insert(key);
+        (!value.is_null()).then_some(value)
+    }
+
+    /// Is the key there, whatever its value?
+    pub fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    /// A whole number in a range, or None when absent.
+    pub fn integer_if_any(&self, key: &str, range: RangeInclusive<u64>) -> Result<Option<usize>> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let number =
+            value.as_u64().filter(|number| range.contains(number)).and_then(|n| usize::try_from(n).ok());
+        number.map(Some).ok_or_else(|| {
+            self.bad(
+                key,
+                &format!(
+                    "{}; a whole number from {} to {} is allowed",
+                    describe(value),
+                    range.start(),
+                    range.end()
+                ),
+            )
+        })
+    }
+
+    /// A whole number in a range that the file must state.
+    pub fn integer(&self, key: &str, range: RangeInclusive<u64>) -> Result<usize> {
+        let allowed = format!("a whole number from {} to {} is needed", range.start(), range.end());
+        self.integer_if_any(key, range)?.ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
+    }
+
+    /// A finite number in a range, or None when absent.
+    pub fn number_if_any(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        // A range check refuses NaN as well; JSON has neither NaN nor infinity.
+        value.as_f64().filter(|number| range.contains(number)).map(Some).ok_or_else(|| {
+            self.bad(
+                key,
+                &format!(
+                    "{}; a number from {:e} to {:e} is allowed",
+                    describe(value),
+                    range.start(),
+                    range.end()
+                ),
+            )
+        })
+    }
+
+    /// A finite number in a range that the file must state.
+    pub fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
+        let allowed = format!("a number from {:e} to {:e} is needed", range.start(), range.end());
+        self.number_if_any(key, range)?.ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
+    }
+
+    /// A finite number in a range; when absent, the family's documented default (a `null` is noted).
+    pub fn number_or(&self, key: &str, range: RangeInclusive<f64>, default: f64) -> Result<f64> {
+        let number = self.number_if_any(key, range)?;
+        if number.is_none() && self.has(key) {
+            self.warn(key, &format!("it is null; {default} is used, the family's default"));
+        }
+        Ok(number.unwrap_or(default))
+    }
+
+    /// true or false; when absent, the family's documented default.
+    pub fn flag_or(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(self.bad(key, &format!("{}; true or false is allowed", describe(other)))),
+        }
+    }
+
+    /// A text, or None when absent.
+    pub fn text_if_any(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.bad(key, &format!("{}; a text is allowed", describe(other)))),
+        }
+    }
+
+    /// An inner object, or None when absent.
+    pub fn object_if_any(&self, key: &str) -> Result<Option<Metadata<'a>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(values)) => Ok(Some(Metadata {
+                prefix: format!("{}{key}.", self.prefix),
+                values,
+                read: RefCell::default(),
+                ..*self
+            })),
+            Some(other) => Err(self.bad(key, &format!("{}; an object is allowed", describe(other)))),
+        }
+    }
+
+    /// Token ids below `vocab_size`: one number or a list, as both are written.
+    pub fn token_ids(&self, key: &str, vocab_size: usize) -> Result<Vec<u32>> {
+        let Some(value) = self.get(key) else {
+            return Ok(Vec::new());
+        };
+        let list = match value {
+            Value::Array(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if list.is_empty() {
+            self.warn(key, "it is an empty list; generation ends only at its limit");
+        }
+        let id = |value: &Value| {
+            let id =
+                value.as_u64().filter(|&id| id < vocab_size as u64).and_then(|id| u32::try_from(id).ok());
+            id.ok_or_else(|| {
+                self.bad(
+                    key,
+                    &format!(
+                        "{}; token ids from 0 to {} (the rows of embed_tokens) are allowed",
+                        describe(value),
+                        vocab_size - 1
+                    ),
+                )
+            })
+        };
+        list.iter().map(id).collect()
+    }
+
+    /// Notes something odd that does no harm.
+    pub fn warn(&self, key: &str, what: &str) {
+        self.warnings.borrow_mut().push(format!("{}: {}{key}: {what}", self.path.display(), self.prefix));
+    }
+
+    /// A value that no model can have. `what` is `<what it is>; <what is allowed>`.
+    pub fn bad(&self, key: &str, what: &str) -> Error {
+        Error::Config { path: self.path.to_owned(), key: self.full(key), what: format!("{what}; {ADVICE}") }
+    }
+
+    /// A sound value that the engine does not compute. `what` is `<what it is>; <what is supported>`.
+    pub fn unsupported(&self, key: &str, what: &str) -> Error {
+        Error::Unsupported { path: self.path.to_owned(), key: self.full(key), what: what.to_owned() }
+    }
+
+    /// Keys of the file that no one has read and that are not null.
+    pub fn unread(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        let read = self.read.borrow().clone();
+        self.values
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
+            .filter(move |(key, value)| !read.contains(key) && !value.is_null())
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}{}", self.prefix, shown(key))
+    }
+}

@@ -1,0 +1,125 @@
+//! AVX2 + FMA + F16C: two ymm per sixteen lanes.
+
+use super::generic;
+use super::lanes::Lanes;
+use super::{Isa, Table};
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(super) struct Pair(__m256, __m256);
+
+// SAFETY: every method needs avx2, fma and f16c only, which the trait makes the caller's duty; all memory access is
+// unaligned and within the 16 values that the trait demands.
+unsafe impl Lanes for Pair {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: see the impl.
+        let v = unsafe { _mm256_set1_ps(value) };
+        Pair(v, v)
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm_loadu_si128(from.cast());
+            let high = _mm_loadu_si128(from.add(8).cast());
+            Pair(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm256_storeu_ps(to, self.0);
+            _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+            _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn scale_by_power(self, n: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let power = |n: __m256| {
+                let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+                let clamped = _mm256_min_epi32(
+                    _mm256_max_epi32(biased, _mm256_setzero_si256()),
+                    _mm256_set1_epi32(254),
+                );
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(clamped))
+            };
+            Pair(_mm256_mul_ps(self.0, power(n.0)), _mm256_mul_ps(self.1, power(n.1)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let high_half = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let x = _mm256_set1_epi32(pair as i32);
+            let x_low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x));
+            let x_high = _mm256_castsi256_ps(_mm256_and_si256(x, high_half));
+            let half = |acc: __m256, at: *const u32| {
+                let w = _mm256_loadu_si256(at.cast());
+                let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
+                let high = _mm256_castsi256_ps(_mm256_and_si256(w, high_half));
+                _mm256_fmadd_ps(high, x_high, _mm256_fmadd_ps(low, x_low, acc))
+            };
+            Pair(half(acc.0, weights), half(acc.1, weights.add(8)))
+        }
+    }
+}
+
+super::kernel_table!(Pair, Isa::Avx2, tile_rows = 3, "avx2,fma,f16c");

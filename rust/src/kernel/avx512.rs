@@ -1,0 +1,157 @@
+//! AVX-512 F/BW/DQ/VL, and BF16 dot products where the CPU has them: one zmm per sixteen lanes.
+
+use super::generic;
+use super::lanes::Lanes;
+use super::{Isa, Table};
+use std::arch::x86_64::*;
+
+macro_rules! zmm_lanes {
+    ($name:ident, $dot_bf16:path) => {
+        #[derive(Clone, Copy)]
+        pub(super) struct $name(__m512);
+
+        // SAFETY: every method needs avx512f/bw/dq/vl (and avx512bf16 where `dot_bf16` uses it) only, which the trait
+        // makes the caller's duty; all memory access is unaligned and within the 16 values that the trait demands.
+        unsafe impl Lanes for $name {
+            #[inline(always)]
+            unsafe fn splat(value: f32) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_set1_ps(value) })
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_loadu_ps(from) })
+            }
+            #[inline(always)]
+            unsafe fn load_f16(from: *const u16) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut f32) {
+                // SAFETY: see the impl.
+                unsafe { _mm512_storeu_ps(to, self.0) }
+            }
+            #[inline(always)]
+            unsafe fn store_f16(self, to: *mut u16) {
+                const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+                // SAFETY: see the impl.
+                unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<NEAREST>(self.0)) }
+            }
+            #[inline(always)]
+            unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+            }
+            #[inline(always)]
+            unsafe fn add(self, b: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_add_ps(self.0, b.0) })
+            }
+            #[inline(always)]
+            unsafe fn sub(self, b: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_sub_ps(self.0, b.0) })
+            }
+            #[inline(always)]
+            unsafe fn mul(self, b: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_mul_ps(self.0, b.0) })
+            }
+            #[inline(always)]
+            unsafe fn div(self, b: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_div_ps(self.0, b.0) })
+            }
+            #[inline(always)]
+            unsafe fn max(self, b: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_max_ps(self.0, b.0) })
+            }
+            #[inline(always)]
+            unsafe fn min(self, b: Self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_min_ps(self.0, b.0) })
+            }
+            #[inline(always)]
+            unsafe fn round(self) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_roundscale_ps::<0>(self.0) })
+            }
+            #[inline(always)]
+            unsafe fn scale_by_power(self, n: Self) -> Self {
+                // SAFETY: see the impl.
+                unsafe {
+                    let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.0), _mm512_set1_epi32(127));
+                    let clamped = _mm512_min_epi32(
+                        _mm512_max_epi32(biased, _mm512_setzero_si512()),
+                        _mm512_set1_epi32(254),
+                    );
+                    let power = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(clamped));
+                    $name(_mm512_mul_ps(self.0, power))
+                }
+            }
+            #[inline(always)]
+            unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { $dot_bf16(acc.0, weights, pair) })
+            }
+        }
+    };
+}
+
+/// Pairs of bf16 by two f32 multiply-adds: for CPUs without AVX512-BF16.
+///
+/// # Safety
+/// Needs avx512f; `weights` is valid for 16 pairs.
+#[inline(always)]
+unsafe fn dot_bf16_widened(acc: __m512, weights: *const u32, pair: u32) -> __m512 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let high_half = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        let x = _mm512_set1_epi32(pair as i32);
+        let w = _mm512_loadu_si512(weights.cast());
+        let low = |v| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v));
+        let high = |v| _mm512_castsi512_ps(_mm512_and_si512(v, high_half));
+        _mm512_fmadd_ps(high(w), high(x), _mm512_fmadd_ps(low(w), low(x), acc))
+    }
+}
+
+/// Pairs of bf16 by `vdpbf16ps`.
+///
+/// # Safety
+/// Needs avx512f and avx512bf16; `weights` is valid for 16 pairs.
+#[inline(always)]
+unsafe fn dot_bf16_native(acc: __m512, weights: *const u32, pair: u32) -> __m512 {
+    // SAFETY: the caller's duty; __m512bh and __m512i are both 64 plain bytes.
+    unsafe {
+        let w: __m512bh = std::mem::transmute(_mm512_loadu_si512(weights.cast()));
+        let x: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair as i32));
+        _mm512_dpbf16_ps(acc, w, x)
+    }
+}
+
+pub(super) mod base {
+    //! Without AVX512-BF16.
+    use super::*;
+    zmm_lanes!(Zmm, dot_bf16_widened);
+    crate::kernel::kernel_table!(
+        Zmm,
+        Isa::Avx512,
+        tile_rows = 12,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
+    );
+}
+
+pub(super) mod bf16 {
+    //! With AVX512-BF16.
+    use super::*;
+    zmm_lanes!(Zmm, dot_bf16_native);
+    crate::kernel::kernel_table!(
+        Zmm,
+        Isa::Avx512Bf16,
+        tile_rows = 12,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c"
+    );
+}

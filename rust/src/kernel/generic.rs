@@ -1,0 +1,344 @@
+//! Every algorithm, stated once over [`Lanes`]. The ISA files compile these for their registers.
+//!
+//! The law that shapes this file: the order of additions behind one output value never depends on how many rows or
+//! panels are computed together. A product adds its steps in order into one accumulator per output; more speed comes
+//! from more outputs at a time (a tile of rows x panels), never from splitting a sum.
+//!
+//! # Safety
+//! All functions are `unsafe` because [`Lanes`] is: the CPU must have the ISA. Slices carry the lengths that their
+//! docs state; `kernel/mod.rs` checks them once per call.
+
+use super::lanes::{LANES, Lanes};
+
+/// One block of a matrix product: `out[r][16 p + lane] = sum over steps of x[r] * weights[p][lane]`.
+///
+/// A panel holds 16 output rows, interleaved step by step, so that one load feeds 16 outputs. A step is one k (f32,
+/// f16) or a pair of k (bf16).
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    /// First panel.
+    pub weights: *const u8,
+    /// Distance of two panels in bytes.
+    pub panel_bytes: usize,
+    /// Number of panels.
+    pub panels: usize,
+    /// First activation row, in the format's activation type.
+    pub x: *const u8,
+    /// Distance of two activation rows in bytes.
+    pub x_bytes: usize,
+    /// Number of activation rows.
+    pub rows: usize,
+    /// Steps of the reduction.
+    pub steps: usize,
+    /// First output row.
+    pub out: *mut f32,
+    /// Distance of two output rows in values.
+    pub out_stride: usize,
+}
+
+/// How one step of a panel multiplies one step of an activation row.
+pub(super) trait Format {
+    /// Bytes of one step of a panel (16 output rows).
+    const WEIGHT_BYTES: usize;
+    /// Bytes of one step of an activation row.
+    const X_BYTES: usize;
+    /// acc + weights * x, for 16 output rows.
+    ///
+    /// # Safety
+    /// The ISA of `V`; `weights` and `x` valid for one step.
+    unsafe fn step<V: Lanes>(acc: V, weights: *const u8, x: *const u8) -> V;
+}
+
+/// f32 weights and activations.
+pub(super) struct F32;
+/// f16 weights, widened; f32 activations.
+pub(super) struct F16;
+/// bf16 weights and activations in pairs of k, f32 sums.
+pub(super) struct Bf16;
+
+impl Format for F32 {
+    const WEIGHT_BYTES: usize = 4 * LANES;
+    const X_BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn step<V: Lanes>(acc: V, weights: *const u8, x: *const u8) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load(weights.cast()).mul_add(V::splat(x.cast::<f32>().read_unaligned()), acc) }
+    }
+}
+
+impl Format for F16 {
+    const WEIGHT_BYTES: usize = 2 * LANES;
+    const X_BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn step<V: Lanes>(acc: V, weights: *const u8, x: *const u8) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(weights.cast()).mul_add(V::splat(x.cast::<f32>().read_unaligned()), acc) }
+    }
+}
+
+impl Format for Bf16 {
+    const WEIGHT_BYTES: usize = 4 * LANES;
+    const X_BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn step<V: Lanes>(acc: V, weights: *const u8, x: *const u8) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::dot_bf16(acc, weights.cast(), x.cast::<u32>().read_unaligned()) }
+    }
+}
+
+/// A whole [`Product`] in tiles of at most `T` rows by two panels.
+#[inline(always)]
+pub(super) unsafe fn product<V: Lanes, F: Format, const T: usize>(job: &Product) {
+    // SAFETY (whole function): the caller's duty; tiles stay inside `rows` and `panels`.
+    let mut panel = 0;
+    while panel < job.panels {
+        let pair = job.panels - panel >= 2;
+        let mut row = 0;
+        while row < job.rows {
+            let rows = (job.rows - row).min(T);
+            if pair {
+                // SAFETY: see above.
+                unsafe { tile_of::<V, F, T, 2>(job, panel, row, rows) }
+            } else {
+                // SAFETY: see above.
+                unsafe { tile_of::<V, F, T, 1>(job, panel, row, rows) }
+            }
+            row += rows;
+        }
+        panel += if pair { 2 } else { 1 };
+    }
+}
+
+/// Picks the tile compiled for `rows` rows.
+#[inline(always)]
+unsafe fn tile_of<V: Lanes, F: Format, const T: usize, const P: usize>(
+    job: &Product,
+    panel: usize,
+    row: usize,
+    rows: usize,
+) {
+    macro_rules! pick {
+        ($($m:literal)*) => {
+            match rows {
+                // SAFETY: the caller's duty.
+                $($m if $m <= T => unsafe { tile::<V, F, $m, P>(job, panel, row) },)*
+                _ => unreachable!("a tile has at most {T} rows"),
+            }
+        };
+    }
+    pick!(1 2 3 4 5 6 7 8 9 10 11 12)
+}
+
+/// M rows by P panels, all sums in registers.
+#[inline(always)]
+unsafe fn tile<V: Lanes, F: Format, const M: usize, const P: usize>(job: &Product, panel: usize, row: usize) {
+    // SAFETY: panel + P <= panels and row + M <= rows, so every address lies in the job's buffers.
+    unsafe {
+        let weights: [*const u8; P] = std::array::from_fn(|p| job.weights.add((panel + p) * job.panel_bytes));
+        let x: [*const u8; M] = std::array::from_fn(|m| job.x.add((row + m) * job.x_bytes));
+        let mut sums = [[V::splat(0.0); P]; M];
+        for step in 0..job.steps {
+            for m in 0..M {
+                for p in 0..P {
+                    sums[m][p] = F::step(
+                        sums[m][p],
+                        weights[p].add(step * F::WEIGHT_BYTES),
+                        x[m].add(step * F::X_BYTES),
+                    );
+                }
+            }
+        }
+        for (m, sums) in sums.iter().enumerate() {
+            for (p, sum) in sums.iter().enumerate() {
+                sum.store(job.out.add((row + m) * job.out_stride + (panel + p) * LANES));
+            }
+        }
+    }
+}
+
+/// out = f(inputs), 16 values at a time, the tail through a zero-padded copy. `out` may be one of the inputs.
+///
+/// # Safety
+/// The ISA of `V`; all pointers valid for `len` values.
+#[inline(always)]
+unsafe fn map<V: Lanes, const N: usize>(
+    inputs: [*const f32; N],
+    out: *mut f32,
+    len: usize,
+    f: impl Fn([V; N]) -> V,
+) {
+    let whole = len - len % LANES;
+    // SAFETY: `start + 16 <= len` in the loop; the tail goes through arrays of 16.
+    unsafe {
+        for start in (0..whole).step_by(LANES) {
+            f(inputs.map(|input| V::load(input.add(start)))).store(out.add(start));
+        }
+        if whole < len {
+            let tail = inputs.map(|input| {
+                let mut padded = [0.0; LANES];
+                input.add(whole).copy_to_nonoverlapping(padded.as_mut_ptr(), len - whole);
+                V::load(padded.as_ptr())
+            });
+            let mut padded = [0.0; LANES];
+            f(tail).store(padded.as_mut_ptr());
+            out.add(whole).copy_from_nonoverlapping(padded.as_ptr(), len - whole);
+        }
+    }
+}
+
+/// x += y.  // both [n]
+#[inline(always)]
+pub(super) unsafe fn add<V: Lanes>(x: &mut [f32], y: &[f32]) {
+    let at = x.as_mut_ptr();
+    // SAFETY: both hold x.len() values.
+    unsafe { map::<V, 2>([at, y.as_ptr()], at, x.len(), |[a, b]| a.add(b)) }
+}
+
+/// x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).  // all [n]
+#[inline(always)]
+pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    // SAFETY: loads stay inside x, the tail goes through an array of 16.
+    unsafe {
+        let mut squares = V::splat(0.0);
+        let mut chunks = x.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            let v = V::load(chunk.as_ptr());
+            squares = v.mul_add(v, squares);
+        }
+        let tail = chunks.remainder();
+        let mut padded = [0.0; LANES];
+        padded[..tail.len()].copy_from_slice(tail);
+        let v = V::load(padded.as_ptr());
+        let mean = horizontal(v.mul_add(v, squares), |a, b| a + b) / x.len() as f32;
+        let scale = V::splat(1.0 / (mean + eps).sqrt());
+        map::<V, 2>([x.as_ptr(), weight.as_ptr()], out.as_mut_ptr(), x.len(), |[x, w]| x.mul(scale).mul(w));
+    }
+}
+
+/// silu(gate) * up, silu(x) = x / (1 + e^-x).  // all [n]
+#[inline(always)]
+pub(super) unsafe fn silu_mul<V: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let one = V::splat(1.0);
+        map::<V, 2>([gate.as_ptr(), up.as_ptr()], out.as_mut_ptr(), out.len(), |[g, u]| {
+            g.div(one.add(exp(V::splat(0.0).sub(g)))).mul(u)
+        });
+    }
+}
+
+/// Rotates the pairs (i, i + n) of one head by the angles whose cos and sin are given.  // head [2n], cos and sin [n]
+#[inline(always)]
+pub(super) unsafe fn rotate_half<V: Lanes>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (a, b) = head.split_at_mut(cos.len());
+    // SAFETY: the in-place inputs are read before the same places are written.
+    unsafe {
+        let (mut start, n) = (0, cos.len());
+        while start + LANES <= n {
+            let (x, y) = (V::load(a.as_ptr().add(start)), V::load(b.as_ptr().add(start)));
+            let (c, s) = (V::load(cos.as_ptr().add(start)), V::load(sin.as_ptr().add(start)));
+            x.mul(c).sub(y.mul(s)).store(a.as_mut_ptr().add(start));
+            y.mul(c).add(x.mul(s)).store(b.as_mut_ptr().add(start));
+            start += LANES;
+        }
+        for i in start..n {
+            let (x, y) = (a[i], b[i]);
+            a[i] = x * cos[i] - y * sin[i];
+            b[i] = y * cos[i] + x * sin[i];
+        }
+    }
+}
+
+/// Softmax numerators of one tile of attention scores: scores become e^(score - max) for the first `valid` positions
+/// and 0 for the others. Returns (max, sum).  // scores [32], scaled by `scale` first
+#[inline(always)]
+pub(super) unsafe fn softmax_tile<V: Lanes>(
+    scores: &mut [f32; 2 * LANES],
+    valid: usize,
+    scale: f32,
+) -> (f32, f32) {
+    scores[valid..].fill(f32::NEG_INFINITY);
+    let at = scores.as_mut_ptr();
+    // SAFETY: `scores` holds two vectors.
+    unsafe {
+        let scale = V::splat(scale);
+        let (a, b) = (V::load(at).mul(scale), V::load(at.add(LANES)).mul(scale));
+        let max = horizontal(a.max(b), |a, b| if a > b { a } else { b });
+        let (a, b) = (exp(a.sub(V::splat(max))), exp(b.sub(V::splat(max))));
+        a.store(at);
+        b.store(at.add(LANES));
+        (max, horizontal(a.add(b), |a, b| a + b))
+    }
+}
+
+/// acc = acc * a + partial * b: joins two partial softmax sums.  // acc and partial [n]
+#[inline(always)]
+pub(super) unsafe fn merge<V: Lanes>(acc: &mut [f32], partial: &[f32], a: f32, b: f32) {
+    let at = acc.as_mut_ptr();
+    // SAFETY: both hold acc.len() values.
+    unsafe {
+        let (a, b) = (V::splat(a), V::splat(b));
+        map::<V, 2>([at, partial.as_ptr()], at, acc.len(), |[x, y]| x.mul(a).add(y.mul(b)));
+    }
+}
+
+/// Round to binary16, nearest even.  // both [n]
+#[inline(always)]
+pub(super) unsafe fn to_f16<V: Lanes>(x: &[f32], out: &mut [u16]) {
+    // SAFETY: `start + 16 <= len` of both slices in the loop; the tail goes through arrays of 16.
+    unsafe {
+        let whole = x.len() - x.len() % LANES;
+        for start in (0..whole).step_by(LANES) {
+            V::load(x.as_ptr().add(start)).store_f16(out.as_mut_ptr().add(start));
+        }
+        let (mut tail, mut rounded) = ([0.0; LANES], [0; LANES]);
+        tail[..x.len() - whole].copy_from_slice(&x[whole..]);
+        V::load(tail.as_ptr()).store_f16(rounded.as_mut_ptr());
+        out[whole..].copy_from_slice(&rounded[..x.len() - whole]);
+    }
+}
+
+/// Round to bf16, nearest even; NaN stays NaN.  // x [n], out [>= n]
+#[inline(always)]
+pub(super) fn to_bf16(x: &[f32], out: &mut [u16]) {
+    for (x, out) in x.iter().zip(out) {
+        let bits = x.to_bits();
+        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+        *out = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
+    }
+}
+
+/// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
+/// Below -87.3 the result is 0.
+#[inline(always)]
+unsafe fn exp<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let x = x.max(V::splat(-104.0)).min(V::splat(88.0));
+        let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
+        let r = n.mul_add(V::splat(-0.693_359_4), x);
+        let r = n.mul_add(V::splat(2.121_944_4e-4), r);
+        let mut p = V::splat(1.987_569_1e-4);
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+            p = p.mul_add(r, V::splat(c));
+        }
+        let p = p.mul_add(r.mul(r), r.add(V::splat(1.0)));
+        p.scale_by_power(n)
+    }
+}
+
+/// One value out of 16 lanes, always by the same tree: 8, 4, 2, 1.
+#[inline(always)]
+unsafe fn horizontal<V: Lanes>(v: V, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    // SAFETY: an array of 16.
+    unsafe { v.store(lanes.as_mut_ptr()) }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = f(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

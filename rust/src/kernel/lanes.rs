@@ -1,0 +1,57 @@
+//! Sixteen f32 lanes: the one vocabulary in which `generic.rs` states every algorithm.
+//!
+//! An ISA file implements [`Lanes`] with the widest registers it has (one zmm, two ymm, or an array) and nothing else.
+//! The methods are `#[inline(always)]` and end up inside a `#[target_feature]` function of the same ISA file, where the
+//! intrinsics are legal; that is why they are `unsafe`.
+
+/// Lanes of a vector, and rows of a weight panel.
+pub const LANES: usize = 16;
+
+/// Sixteen f32 values.
+///
+/// # Safety
+/// Every method requires the CPU features of the implementing ISA; pointers must be valid for 16 values (no alignment).
+pub unsafe trait Lanes: Copy {
+    /// All lanes `value`.
+    unsafe fn splat(value: f32) -> Self;
+    /// 16 consecutive f32.
+    unsafe fn load(from: *const f32) -> Self;
+    /// 16 consecutive IEEE binary16 values, widened exactly.
+    unsafe fn load_f16(from: *const u16) -> Self;
+    /// Write 16 consecutive f32.
+    unsafe fn store(self, to: *mut f32);
+    /// Round to nearest even and write 16 consecutive binary16 values.
+    unsafe fn store_f16(self, to: *mut u16);
+    /// self * b + c, fused where the ISA has it (each ISA always does the same).
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+    /// self + b.
+    unsafe fn add(self, b: Self) -> Self;
+    /// self - b.
+    unsafe fn sub(self, b: Self) -> Self;
+    /// self * b.
+    unsafe fn mul(self, b: Self) -> Self;
+    /// self / b.
+    unsafe fn div(self, b: Self) -> Self;
+    /// The larger of each lane.
+    unsafe fn max(self, b: Self) -> Self;
+    /// The smaller of each lane.
+    unsafe fn min(self, b: Self) -> Self;
+    /// Round to the nearest integer, ties to even.
+    unsafe fn round(self) -> Self;
+    /// self * 2^n for integral n >= -150; 0 where n <= -127.
+    unsafe fn scale_by_power(self, n: Self) -> Self;
+    /// acc + even product + odd product of 16 pairs of bf16: `weights` is 16 pairs, `pair` one pair for all lanes.
+    unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self;
+}
+
+/// The f32 whose upper half is the low 16 bits of `pair`.
+#[inline(always)]
+pub fn bf16_low(pair: u32) -> f32 {
+    f32::from_bits(pair << 16)
+}
+
+/// The f32 whose upper half is the high 16 bits of `pair`.
+#[inline(always)]
+pub fn bf16_high(pair: u32) -> f32 {
+    f32::from_bits(pair & 0xffff_0000)
+}

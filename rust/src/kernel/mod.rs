@@ -1,0 +1,248 @@
+//! Arithmetic on slices, compiled once per instruction set and chosen at run time.
+//!
+//! [`generic`] states every algorithm once over sixteen f32 [`lanes`]; `scalar`, `avx2` and `avx512` say what sixteen
+//! lanes are there and compile a table of function pointers. [`Kernels::detect`] hands out the best table of this CPU:
+//! holding a [`Kernels`] is the proof that the CPU has its instructions, which is the one safety argument of every call.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod generic;
+mod lanes;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use crate::error::{Error, Result};
+use crate::quant::DType;
+pub(crate) use generic::Product;
+pub use lanes::LANES;
+
+/// An instruction set that has a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isa {
+    /// Plain Rust for the target's baseline.
+    Scalar,
+    /// AVX2, FMA, F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// The same with BF16 dot products.
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// The name that `ROPECHAT_ISA` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512-bf16",
+        }
+    }
+
+    /// From the narrowest to the widest.
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+
+    /// The table, when this CPU has the instructions.
+    fn table(self) -> Option<&'static Table> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            match self {
+                Isa::Scalar => Some(&scalar::TABLE),
+                Isa::Avx2 => avx2.then_some(&avx2::TABLE),
+                Isa::Avx512 => avx512.then_some(&avx512::base::TABLE),
+                Isa::Avx512Bf16 => {
+                    (avx512 && is_x86_feature_detected!("avx512bf16")).then_some(&avx512::bf16::TABLE)
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        (self == Isa::Scalar).then_some(&scalar::TABLE)
+    }
+}
+
+/// The functions of one ISA. Each is `unsafe` because the CPU must have that ISA.
+struct Table {
+    isa: Isa,
+    product_f32: unsafe fn(&Product),
+    product_f16: unsafe fn(&Product),
+    product_bf16: unsafe fn(&Product),
+    add: unsafe fn(&mut [f32], &[f32]),
+    rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
+    rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
+    softmax_tile: unsafe fn(&mut [f32; 2 * LANES], usize, f32) -> (f32, f32),
+    merge: unsafe fn(&mut [f32], &[f32], f32, f32),
+    to_f16: unsafe fn(&[f32], &mut [u16]),
+    to_bf16: unsafe fn(&[f32], &mut [u16]),
+}
+
+/// Compiles the algorithms of `generic.rs` for one [`lanes::Lanes`] type and ISA into `TABLE`.
+macro_rules! kernel_table {
+    ($lanes:ty, $isa:expr, tile_rows = $rows:literal $(, $features:literal)?) => {
+        /// This ISA's functions.
+        pub(in crate::kernel) static TABLE: Table = {
+            type V = $lanes;
+            $crate::kernel::kernel_table!(@wrap $($features)? =>
+                fn product_f32(job: &generic::Product) = generic::product::<V, generic::F32, $rows>;
+                fn product_f16(job: &generic::Product) = generic::product::<V, generic::F16, $rows>;
+                fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
+                fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
+                fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
+                fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) = generic::silu_mul::<V>;
+                fn rotate_half(head: &mut [f32], cos: &[f32], sin: &[f32]) = generic::rotate_half::<V>;
+                fn softmax_tile(scores: &mut [f32; 32], valid: usize, scale: f32) -> (f32, f32) = generic::softmax_tile::<V>;
+                fn merge(acc: &mut [f32], partial: &[f32], a: f32, b: f32) = generic::merge::<V>;
+                fn to_f16(x: &[f32], out: &mut [u16]) = generic::to_f16::<V>;
+                fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
+            );
+            Table {
+                isa: $isa, product_f32, product_f16, product_bf16, add, rms_norm, silu_mul, rotate_half,
+                softmax_tile, merge, to_f16, to_bf16,
+            }
+        };
+    };
+    (@wrap $($features:literal)? => $($rest:tt)*) => { $crate::kernel::kernel_table!(@each [$($features)?] $($rest)*); };
+    (@each $features:tt) => {};
+    (@each [$($features:literal)?] fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr; $($rest:tt)*) => {
+        $(#[target_feature(enable = $features)])?
+        #[allow(unused_unsafe)]
+        unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: this function's features are the ISA's, and the caller vouches for the CPU.
+            unsafe { $f($($arg),*) }
+        }
+        $crate::kernel::kernel_table!(@each [$($features)?] $($rest)*);
+    };
+}
+pub(crate) use kernel_table;
+
+/// The kernels of an instruction set that this CPU has.
+#[derive(Clone, Copy)]
+pub struct Kernels(&'static Table);
+
+impl Kernels {
+    /// The widest ISA of this CPU, or the one that the environment variable `ROPECHAT_ISA` names.
+    ///
+    /// # Errors
+    /// `ROPECHAT_ISA` names no ISA, or one that this CPU lacks.
+    pub fn detect() -> Result<Self> {
+        match std::env::var("ROPECHAT_ISA") {
+            Ok(name) if !name.is_empty() => Isa::ALL
+                .into_iter()
+                .find(|isa| isa.name() == name)
+                .ok_or_else(|| {
+                    let known = Isa::ALL.map(Isa::name).join(", ");
+                    Error::Request(format!("ROPECHAT_ISA: {name:?} is no instruction set; known are {known}"))
+                })
+                .and_then(Self::of),
+            _ => Isa::ALL
+                .into_iter()
+                .rev()
+                .find_map(|isa| Self::of(isa).ok())
+                .map_or_else(|| Self::of(Isa::Scalar), Ok),
+        }
+    }
+
+    /// The kernels of one ISA.
+    ///
+    /// # Errors
+    /// This CPU lacks it.
+    pub fn of(isa: Isa) -> Result<Self> {
+        isa.table().map(Self).ok_or_else(|| {
+            Error::Request(format!("ROPECHAT_ISA: this CPU has no {}; leave the variable unset", isa.name()))
+        })
+    }
+
+    /// Which ISA these kernels use.
+    pub fn isa(self) -> Isa {
+        self.0.isa
+    }
+
+    /// Runs a [`Product`] on panels of `format`.
+    ///
+    /// # Safety
+    /// Every address that the job describes is valid: `panels` panels of `steps` steps, `rows` activation rows in the
+    /// format's activation type, and `rows` output rows of `16 * panels` values that nothing else touches meanwhile.
+    pub(crate) unsafe fn product(self, format: DType, job: &Product) {
+        let product = match format {
+            DType::F32 => self.0.product_f32,
+            DType::F16 => self.0.product_f16,
+            DType::BF16 => self.0.product_bf16,
+        };
+        // SAFETY: holding `Kernels` proves the ISA; the addresses are the caller's duty.
+        unsafe { product(job) }
+    }
+
+    /// x += y.  // both [n]
+    pub fn add(self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.add)(x, y) }
+    }
+
+    /// out = x / sqrt(mean(x^2) + eps) * weight.  // all [n]
+    pub fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(x.len() == weight.len() && x.len() == out.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.rms_norm)(x, weight, eps, out) }
+    }
+
+    /// out = silu(gate) * up.  // all [n]
+    pub fn silu_mul(self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        assert!(gate.len() == up.len() && gate.len() == out.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.silu_mul)(gate, up, out) }
+    }
+
+    /// Rotates the pairs (i, i + n) of `head`.  // head [2n], cos and sin [n]
+    pub fn rotate_half(self, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+        assert!(cos.len() == sin.len() && head.len() == 2 * cos.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths agree.
+        unsafe { (self.0.rotate_half)(head, cos, sin) }
+    }
+
+    /// Scores of one tile become e^(scale * score - max), 0 from `valid` on; returns (max, sum).
+    pub fn softmax_tile(self, scores: &mut [f32; 2 * LANES], valid: usize, scale: f32) -> (f32, f32) {
+        assert!(0 < valid && valid <= scores.len());
+        // SAFETY: holding `Kernels` proves the ISA.
+        unsafe { (self.0.softmax_tile)(scores, valid, scale) }
+    }
+
+    /// acc = acc * a + partial * b.  // acc and partial [n]
+    pub fn merge(self, acc: &mut [f32], partial: &[f32], a: f32, b: f32) {
+        assert_eq!(acc.len(), partial.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.merge)(acc, partial, a, b) }
+    }
+
+    /// Round to binary16, nearest even.  // both [n]
+    pub fn to_f16(self, x: &[f32], out: &mut [u16]) {
+        assert_eq!(x.len(), out.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.to_f16)(x, out) }
+    }
+
+    /// Round to bf16, nearest even.  // both [n]
+    pub fn to_bf16(self, x: &[f32], out: &mut [u16]) {
+        assert_eq!(x.len(), out.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.to_bf16)(x, out) }
+    }
+}
+
+impl std::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kernels({})", self.0.isa.name())
+    }
+}

@@ -1,0 +1,93 @@
+//! The portable path: plain Rust arrays that any compiler vectorizes as far as the target allows.
+
+use super::generic;
+use super::lanes::{LANES, Lanes, bf16_high, bf16_low};
+use super::{Isa, Table};
+use half::f16;
+
+#[derive(Clone, Copy)]
+pub(super) struct Array([f32; LANES]);
+
+#[inline(always)]
+fn zip(a: Array, b: Array, f: impl Fn(f32, f32) -> f32) -> Array {
+    Array(std::array::from_fn(|i| f(a.0[i], b.0[i])))
+}
+
+// SAFETY: plain Rust: no CPU feature is needed; the pointer rules are those of the trait.
+unsafe impl Lanes for Array {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Array([value; LANES])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller passes a pointer valid for 16 values.
+        Array(unsafe { from.cast::<[f32; LANES]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: the caller passes a pointer valid for 16 values.
+        let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
+        Array(bits.map(|b| f16::from_bits(b).to_f32_const()))
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller passes a pointer valid for 16 values.
+        unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16) {
+        let bits = self.0.map(|x| f16::from_f32_const(x).to_bits());
+        // SAFETY: the caller passes a pointer valid for 16 values.
+        unsafe { to.cast::<[u16; LANES]>().write_unaligned(bits) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // Not fused: without an FMA unit `f32::mul_add` is a library call.
+        Array(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        zip(self, b, |x, y| x + y)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        zip(self, b, |x, y| x - y)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        zip(self, b, |x, y| x * y)
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        zip(self, b, |x, y| x / y)
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        zip(self, b, |x, y| if x > y { x } else { y })
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        zip(self, b, |x, y| if x < y { x } else { y })
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        // Adding 1.5 * 2^23 pushes the fraction out of the mantissa; exact for |x| < 2^22, all that exp needs.
+        const MAGIC: f32 = 12_582_912.0;
+        Array(self.0.map(|x| (x + MAGIC) - MAGIC))
+    }
+    #[inline(always)]
+    unsafe fn scale_by_power(self, n: Self) -> Self {
+        zip(self, n, |x, n| x * f32::from_bits(((n as i32 + 127).clamp(0, 254) as u32) << 23))
+    }
+    #[inline(always)]
+    unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
+        // SAFETY: the caller passes a pointer valid for 16 pairs.
+        let w = unsafe { weights.cast::<[u32; LANES]>().read_unaligned() };
+        Array(std::array::from_fn(|i| {
+            acc.0[i] + bf16_low(w[i]) * bf16_low(pair) + bf16_high(w[i]) * bf16_high(pair)
+        }))
+    }
+}
+
+super::kernel_table!(Array, Isa::Scalar, tile_rows = 2);

@@ -1,0 +1,252 @@
+//! Every ISA of this CPU against naive sums, on odd sizes and tails, and against itself in bits.
+
+use super::*;
+use half::{bf16, f16};
+
+/// Numbers in [-1, 1) that every run repeats (an LCG: Knuth's MMIX constants).
+pub(crate) struct Noise(pub u64);
+
+impl Noise {
+    pub(crate) fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 40) as f32) / (1 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn take(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+}
+
+fn kernels() -> impl Iterator<Item = Kernels> {
+    Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok())
+}
+
+fn bytes<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: used with f32 and u16 only: plain bytes.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// Operands of a product in one format, and the numbers that they stand for.
+struct Operands {
+    format: DType,
+    steps: usize,
+    weights: Vec<u8>,
+    panel_bytes: usize,
+    x: Vec<u8>,
+    x_bytes: usize,
+    exact_weights: Vec<f32>, // [panels * 16, k]
+    exact_x: Vec<f32>,       // [rows, k]
+}
+
+fn operands(format: DType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
+    let round = |x: f32| match format {
+        DType::F32 => x,
+        DType::F16 => f16::from_f32(x).to_f32(),
+        DType::BF16 => bf16::from_f32(x).to_f32(),
+    };
+    let exact_weights: Vec<f32> = noise.take(panels * LANES * k).into_iter().map(round).collect();
+    let exact_x: Vec<f32> =
+        noise.take(rows * k).into_iter().map(|x| if format == DType::BF16 { round(x) } else { x }).collect();
+    let group = if format == DType::BF16 { 2 } else { 1 };
+    let steps = k.div_ceil(group);
+    let mut weights = Vec::new();
+    for panel in 0..panels {
+        for step in 0..steps {
+            for lane in 0..LANES {
+                for part in 0..group {
+                    let at = step * group + part;
+                    let value = if at < k { exact_weights[(panel * LANES + lane) * k + at] } else { 0.0 };
+                    match format {
+                        DType::F32 => weights.extend(value.to_le_bytes()),
+                        DType::F16 => weights.extend(f16::from_f32(value).to_le_bytes()),
+                        DType::BF16 => weights.extend(bf16::from_f32(value).to_le_bytes()),
+                    }
+                }
+            }
+        }
+    }
+    let mut x = Vec::new();
+    for row in exact_x.chunks_exact(k) {
+        if format == DType::BF16 {
+            let mut padded: Vec<u16> = row.iter().map(|&v| bf16::from_f32(v).to_bits()).collect();
+            padded.resize(steps * 2, 0);
+            x.extend_from_slice(bytes(&padded));
+        } else {
+            x.extend_from_slice(bytes(row));
+        }
+    }
+    Operands {
+        format,
+        steps,
+        panel_bytes: weights.len() / panels,
+        weights,
+        x_bytes: x.len() / rows,
+        x,
+        exact_weights,
+        exact_x,
+    }
+}
+
+impl Operands {
+    fn product(&self, kernels: Kernels, rows: std::ops::Range<usize>) -> Vec<f32> {
+        let panels = self.weights.len() / self.panel_bytes;
+        let mut out = vec![f32::NAN; rows.len() * panels * LANES];
+        let job = Product {
+            weights: self.weights.as_ptr(),
+            panel_bytes: self.panel_bytes,
+            panels,
+            x: self.x[rows.start * self.x_bytes..].as_ptr(),
+            x_bytes: self.x_bytes,
+            rows: rows.len(),
+            steps: self.steps,
+            out: out.as_mut_ptr(),
+            out_stride: panels * LANES,
+        };
+        // SAFETY: `operands` made buffers of exactly these sizes.
+        unsafe { kernels.product(self.format, &job) }
+        out
+    }
+}
+
+#[test]
+fn products_equal_naive_sums_for_odd_sizes() {
+    let mut noise = Noise(1);
+    for format in [DType::F32, DType::F16, DType::BF16] {
+        for (panels, rows, k) in
+            [(1, 1, 1), (1, 2, 8), (2, 3, 7), (3, 12, 12), (2, 13, 33), (3, 25, 172), (1, 7, 105)]
+        {
+            let operands = operands(format, panels, rows, k, &mut noise);
+            for kernels in kernels() {
+                let out = operands.product(kernels, 0..rows);
+                for (row, out) in out.chunks_exact(panels * LANES).enumerate() {
+                    for (column, &value) in out.iter().enumerate() {
+                        let pairs = operands.exact_x[row * k..][..k]
+                            .iter()
+                            .zip(&operands.exact_weights[column * k..]);
+                        let exact: f64 = pairs.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+                        assert!(
+                            (f64::from(value) - exact).abs() < 2e-6 * (k as f64).sqrt().max(1.0),
+                            "{kernels:?} {format:?} [{panels}x16, {k}] row {row} column {column}: {value} for {exact}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_and_in_company() {
+    let mut noise = Noise(2);
+    for format in [DType::F32, DType::F16, DType::BF16] {
+        let operands = operands(format, 3, 29, 173, &mut noise);
+        for kernels in kernels() {
+            let all = operands.product(kernels, 0..29);
+            for row in 0..29 {
+                for company in [1, 2, 5, 12, 13] {
+                    let rows = row..(row + company).min(29);
+                    let alone = operands.product(kernels, rows);
+                    assert_eq!(
+                        bytes(&alone[..48]),
+                        bytes(&all[row * 48..][..48]),
+                        "{kernels:?} {format:?} row {row}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn elementwise_functions_equal_their_definition_on_every_length() {
+    let mut noise = Noise(3);
+    for kernels in kernels() {
+        for n in [1, 2, 15, 16, 17, 31, 32, 33, 63, 576] {
+            let (x, y) = (noise.take(n), noise.take(n));
+            let mut sum = x.clone();
+            kernels.add(&mut sum, &y);
+            assert!((0..n).all(|i| sum[i] == x[i] + y[i]), "{kernels:?} add {n}");
+
+            let mut normed = vec![0.0; n];
+            kernels.rms_norm(&x, &y, 1e-5, &mut normed);
+            let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / n as f64;
+            for i in 0..n {
+                let exact = f64::from(x[i]) / (mean + 1e-5).sqrt() * f64::from(y[i]);
+                assert!((f64::from(normed[i]) - exact).abs() < 1e-6, "{kernels:?} rms_norm {n}");
+            }
+
+            let gate: Vec<f32> = x.iter().map(|x| x * 30.0).collect();
+            let mut gated = vec![0.0; n];
+            kernels.silu_mul(&gate, &y, &mut gated);
+            for i in 0..n {
+                let g = f64::from(gate[i]);
+                let exact = g / (1.0 + (-g).exp()) * f64::from(y[i]);
+                assert!(
+                    (f64::from(gated[i]) - exact).abs() < 2e-6 * exact.abs().max(1e-3),
+                    "{kernels:?} silu {n}"
+                );
+            }
+
+            let mut merged = x.clone();
+            kernels.merge(&mut merged, &y, 0.5, 0.25);
+            assert!(
+                (0..n).all(|i| (merged[i] - (x[i] * 0.5 + y[i] * 0.25)).abs() < 1e-7),
+                "{kernels:?} merge {n}"
+            );
+
+            let mut halves = vec![0; n];
+            kernels.to_f16(&x, &mut halves);
+            assert!((0..n).all(|i| halves[i] == f16::from_f32(x[i]).to_bits()), "{kernels:?} to_f16 {n}");
+            kernels.to_bf16(&x, &mut halves);
+            assert!((0..n).all(|i| halves[i] == bf16::from_f32(x[i]).to_bits()), "{kernels:?} to_bf16 {n}");
+        }
+    }
+}
+
+#[test]
+fn rotation_turns_pairs_by_their_angle() {
+    let mut noise = Noise(4);
+    for kernels in kernels() {
+        for half in [1, 4, 6, 10, 16, 17, 32, 64] {
+            let (head, angles) = (noise.take(2 * half), noise.take(half));
+            let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
+            let mut turned = head.clone();
+            kernels.rotate_half(&mut turned, &cos, &sin);
+            for i in 0..half {
+                let x = head[i] * cos[i] - head[i + half] * sin[i];
+                let y = head[i + half] * cos[i] + head[i] * sin[i];
+                assert!(
+                    (turned[i] - x).abs() < 2e-7 && (turned[i + half] - y).abs() < 2e-7,
+                    "{kernels:?} {half}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn softmax_tile_counts_only_what_is_visible() {
+    let mut noise = Noise(5);
+    for kernels in kernels() {
+        for valid in 1..=2 * LANES {
+            let mut scores = [f32::NAN; 2 * LANES];
+            let input: Vec<f32> = noise.take(valid).iter().map(|x| x * 60.0).collect();
+            scores[..valid].copy_from_slice(&input);
+            let (max, sum) = kernels.softmax_tile(&mut scores, valid, 0.5);
+            let exact_max = input.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b)) * 0.5;
+            assert_eq!(max, exact_max, "{kernels:?} {valid}");
+            let exact: Vec<f64> = input.iter().map(|&x| f64::from(x * 0.5 - max).exp()).collect();
+            assert!((f64::from(sum) - exact.iter().sum::<f64>()).abs() < 1e-5, "{kernels:?} {valid}");
+            for (i, &score) in scores.iter().enumerate() {
+                let exact = exact.get(i).copied().unwrap_or(0.0);
+                assert!((f64::from(score) - exact).abs() <= 3e-7 * exact + 1e-37, "{kernels:?} {valid} {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unknown_isa_is_refused_by_name() {
+    assert!(Isa::ALL.iter().any(|&isa| Kernels::of(isa).is_ok()));
+    assert_eq!(Kernels::of(Isa::Scalar).unwrap().isa(), Isa::Scalar);
+}

@@ -1,0 +1,127 @@
+//! What a step reports, as Python sees it: frozen values.
+
+use crate::engine::{Event, FinishReason};
+use crate::readout::Readout;
+use crate::sampler::Stage;
+use pyo3::prelude::*;
+
+/// What one logit row says.
+#[pyclass(frozen, name = "Row", module = "ropechat._core")]
+pub struct PyRow(Readout);
+
+#[pymethods]
+impl PyRow {
+    #[getter]
+    fn logsumexp(&self) -> f64 {
+        self.0.logsumexp
+    }
+    #[getter]
+    fn entropy(&self) -> f64 {
+        self.0.entropy
+    }
+    #[getter]
+    fn top_ids(&self) -> Vec<u32> {
+        self.0.top.iter().map(|&(id, _)| id).collect()
+    }
+    #[getter]
+    fn top_logprobs(&self) -> Vec<f64> {
+        self.0.top.iter().map(|&(_, logprob)| logprob).collect()
+    }
+    #[getter]
+    fn top_mass(&self) -> f64 {
+        self.0.top_mass
+    }
+}
+
+/// The candidates that survive one stage of the sampler.
+#[pyclass(frozen, name = "Stage", module = "ropechat._core")]
+#[derive(Clone)]
+pub struct PyStage(Stage);
+
+#[pymethods]
+impl PyStage {
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+    #[getter]
+    fn kept(&self) -> usize {
+        self.0.kept
+    }
+    #[getter]
+    fn mass(&self) -> f64 {
+        self.0.mass
+    }
+    #[getter]
+    fn entropy(&self) -> f64 {
+        self.0.entropy
+    }
+}
+
+/// What happened to one sequence in a step.
+#[pyclass(frozen, get_all, name = "Event", module = "ropechat._core")]
+pub struct PyEvent {
+    sequence: u64,
+    kind: &'static str,
+    position: usize,
+    id: Option<u32>,
+    logprob: Option<f64>,
+    rank: Option<usize>,
+    row: Option<Py<PyRow>>,
+    stages: Vec<PyStage>,
+    u: Option<f64>,
+    finish_reason: Option<&'static str>,
+    done: usize,
+    total: usize,
+}
+
+impl PyEvent {
+    /// The Python side of an event.
+    ///
+    /// # Errors
+    /// Python's memory.
+    pub fn new(py: Python<'_>, sequence: u64, event: Event) -> PyResult<Self> {
+        let blank = Self {
+            sequence,
+            kind: "prefill",
+            position: 0,
+            id: None,
+            logprob: None,
+            rank: None,
+            row: None,
+            stages: Vec::new(),
+            u: None,
+            finish_reason: None,
+            done: 0,
+            total: 0,
+        };
+        let row = |readout: Option<Readout>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
+        let (kind, scored, rest) = match event {
+            Event::Prefill { done, total } => return Ok(Self { done, total, ..blank }),
+            Event::Next(readout) => return Ok(Self { kind: "next", row: row(Some(readout))?, ..blank }),
+            Event::Score(scored) => ("score", scored, blank),
+            Event::Token { scored, draw, finish_reason } => {
+                let stages = draw.stages.into_iter().map(PyStage).collect();
+                let finish_reason = finish_reason.map(finish_name);
+                ("token", scored, Self { stages, u: draw.u, finish_reason, ..blank })
+            }
+        };
+        Ok(Self {
+            kind,
+            position: scored.position,
+            id: Some(scored.id),
+            logprob: scored.logprob_and_rank.map(|(logprob, _)| logprob),
+            rank: scored.logprob_and_rank.map(|(_, rank)| rank),
+            row: row(scored.row)?,
+            ..rest
+        })
+    }
+}
+
+fn finish_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Context => "context",
+    }
+}

@@ -1,0 +1,273 @@
+//! The module `ropechat._core`: bindings only. Every call into the engine goes through [`door`], which releases the
+//! GIL, turns panics into `InternalError` and maps each [`Error`] to its class in `ropechat.errors`.
+
+mod events;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::engine::{Context, Engine, Generation, Goal};
+use crate::error::Error;
+use crate::family;
+use crate::kernel::Kernels;
+use crate::model::Model;
+use crate::parallel::{CancelToken, Pool};
+use crate::quant::DType;
+use crate::sampler::Sampling;
+use events::{PyEvent, PyRow, PyStage};
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most tokens of a sequence unless the caller says otherwise: the KV cache grows to it, no more.
+const DEFAULT_CONTEXT: usize = 8192;
+
+/// Runs `work` without the GIL; errors and panics become Python exceptions.
+fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send) -> PyResult<T> {
+    let result = py.detach(|| {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
+            Err(Error::Internal(text.to_owned()))
+        })
+    });
+    result.map_err(|error| exception(py, &error))
+}
+
+/// The exception of `ropechat.errors` for an error.
+fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error {
+        Error::NotFound { .. } => "ModelNotFoundError",
+        Error::Io { .. } => "FileAccessError",
+        Error::Format { .. } => "ModelFileError",
+        Error::Tensor { .. } => "TensorError",
+        Error::Config { .. } => "ConfigError",
+        Error::Unsupported { .. } => "UnsupportedModelError",
+        Error::UnsafePath { .. } => "UnsafePathError",
+        Error::Memory { .. } => "MemoryLimitError",
+        Error::NonFinite { .. } => "NonFiniteError",
+        Error::Request(_) => "RequestError",
+        Error::ContextFull { .. } => "ContextFullError",
+        Error::Cancelled => "CancelledError",
+        Error::Internal(_) => "InternalError",
+    };
+    let made = py
+        .import("ropechat.errors")
+        .and_then(|module| module.getattr(class))
+        .and_then(|class| class.call1((error.to_string(),)));
+    made.map_or_else(|failure| failure, PyErr::from_value)
+}
+
+/// A flag shared between threads.
+#[pyclass(frozen, name = "CancelToken", module = "ropechat._core")]
+struct PyCancelToken(Arc<CancelToken>);
+
+#[pymethods]
+impl PyCancelToken {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::new(CancelToken::default()))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+/// A loaded model with its thread pool and KV cache.
+#[pyclass(frozen, name = "Engine", module = "ropechat._core")]
+struct PyEngine {
+    engine: Mutex<Engine>,
+    model: Arc<Model>,
+    threads: usize,
+    isa: &'static str,
+    context: Context,
+    num_parameters: usize,
+}
+
+impl PyEngine {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Engine) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        door(py, || work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+#[pymethods]
+impl PyEngine {
+    #[staticmethod]
+    #[pyo3(signature = (directory, *, dtype = "auto", threads = None, context = None))]
+    fn load(
+        py: Python<'_>,
+        directory: &str,
+        dtype: &str,
+        threads: Option<usize>,
+        context: Option<usize>,
+    ) -> PyResult<Self> {
+        door(py, || {
+            let dtype = parse_dtype(dtype)?;
+            let kernels = Kernels::detect()?;
+            let checkpoint = Checkpoint::open(Path::new(directory))?;
+            let config = family::config(&checkpoint)?;
+            let pool = Pool::new(thread_count(threads)?);
+            let context = context_size(context, &config)?;
+            let num_parameters = checkpoint.num_parameters();
+            let model = Arc::new(Model::load(&checkpoint, config, dtype, &pool)?);
+            let threads = pool.threads();
+            let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
+            Ok(Self { engine, model, threads, isa: kernels.isa().name(), context, num_parameters })
+        })
+    }
+
+    #[getter]
+    fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let facts = config_facts(py, &self.model.config)?;
+        facts.set_item("dtype", self.model.dtype().name())?;
+        facts.set_item("threads", self.threads)?;
+        facts.set_item("isa", self.isa)?;
+        facts.set_item("context", self.context.tokens())?;
+        facts.set_item("num_parameters", self.num_parameters)?;
+        facts.set_item("weight_bytes", self.model.weight_bytes())?;
+        Ok(facts)
+    }
+
+    #[getter]
+    fn kv_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |engine| Ok(engine.kv_bytes()))
+    }
+
+    #[pyo3(signature = (ids, *, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream = 0,
+        stop_ids = vec![], readout_top_k = 0))]
+    #[allow(clippy::too_many_arguments)] // the sampler's settings by name; Python passes keywords
+    fn generate(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        max_tokens: usize,
+        temperature: f32,
+        top_k: usize,
+        top_p: f32,
+        min_p: f32,
+        repetition_penalty: f32,
+        seed: u64,
+        stream: u64,
+        stop_ids: Vec<u32>,
+        readout_top_k: usize,
+    ) -> PyResult<u64> {
+        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
+        let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
+        self.with(py, |engine| engine.add(&ids, goal))
+    }
+
+    #[pyo3(signature = (ids, *, readout_top_k))]
+    fn score(&self, py: Python<'_>, ids: Vec<u32>, readout_top_k: usize) -> PyResult<u64> {
+        self.with(py, |engine| engine.add(&ids, Goal::Score { readout_top_k }))
+    }
+
+    fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {
+        let cancel = Arc::clone(&cancel.0);
+        let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
+        events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
+    }
+
+    fn reused(&self, py: Python<'_>, sequence: u64) -> PyResult<usize> {
+        self.with(py, |engine| engine.reused(sequence))
+    }
+
+    fn free(&self, py: Python<'_>, sequence: u64) -> PyResult<()> {
+        self.with(py, |engine| {
+            engine.free(sequence);
+            Ok(())
+        })
+    }
+
+    fn logits<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u32>,
+        cancel: &PyCancelToken,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let cancel = Arc::clone(&cancel.0);
+        let all = self.with(py, |engine| engine.logits(&ids, &cancel))?;
+        PyArray1::from_vec(py, all).reshape([ids.len(), self.model.config.vocab_size])
+    }
+}
+
+/// Validates config.json and every tensor's name, shape, type and extent.
+#[pyfunction]
+fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
+    let (config, num_parameters) = door(py, || {
+        let checkpoint = Checkpoint::open(Path::new(directory))?;
+        let config = family::config(&checkpoint)?;
+        family::check_tensors(&checkpoint, &config)?;
+        Ok((config, checkpoint.num_parameters()))
+    })?;
+    let facts = config_facts(py, &config)?;
+    facts.set_item("num_parameters", num_parameters)?;
+    Ok(facts)
+}
+
+fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyDict>> {
+    let facts = PyDict::new(py);
+    facts.set_item("model_type", &config.model_type)?;
+    facts.set_item("vocab_size", config.vocab_size)?;
+    facts.set_item("hidden_size", config.hidden_size)?;
+    facts.set_item("intermediate_size", config.intermediate_size)?;
+    facts.set_item("num_hidden_layers", config.layers.len())?;
+    facts.set_item("num_attention_heads", config.num_attention_heads)?;
+    facts.set_item("num_key_value_heads", config.num_key_value_heads)?;
+    facts.set_item("head_dim", config.head_dim)?;
+    facts.set_item("max_position_embeddings", config.max_position_embeddings)?;
+    facts.set_item("bos_token_id", config.bos_token_id)?;
+    facts.set_item("eos_token_id", &config.eos_token_id)?;
+    Ok(facts)
+}
+
+fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
+    match name {
+        "auto" => Ok(None),
+        "f32" => Ok(Some(DType::F32)),
+        "f16" => Ok(Some(DType::F16)),
+        "bf16" => Ok(Some(DType::BF16)),
+        _ => Err(Error::Request(format!("dtype: {name:?}; allowed are auto, f32, bf16 and f16"))),
+    }
+}
+
+fn thread_count(threads: Option<usize>) -> Result<usize, Error> {
+    match threads {
+        Some(n @ 1..=1024) => Ok(n),
+        Some(n) => Err(Error::Request(format!("threads: {n}; allowed are 1 to 1024"))),
+        None => Ok(std::thread::available_parallelism().map_or(1, |n| n.get())),
+    }
+}
+
+fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Error> {
+    match context {
+        Some(n) if (2..=1 << 24).contains(&n) => Ok(Context::Stated(n)),
+        Some(n) => Err(Error::Request(format!("context: {n}; allowed are 2 to {} tokens", 1 << 24))),
+        None => Ok(Context::Trained(config.usable_length().min(DEFAULT_CONTEXT))),
+    }
+}
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check};
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // Panics are raised as InternalError; the default hook would write into the user's screen (law 4).
+        std::panic::set_hook(Box::new(|_| ()));
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

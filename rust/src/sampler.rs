@@ -1,0 +1,197 @@
+//! Which token comes next: a chain of stages over the candidates, then one draw that can be explained.
+
+mod candidates;
+
+use candidates::Candidates;
+
+use crate::philox;
+use crate::readout::Readout;
+use crate::{Error, Result};
+
+/// What to do between the raw logits and the draw. A field at its "off" value leaves no stage behind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; finite, >= 0. 1 is off; 0 is greedy (the largest logit, ties to the lowest id).
+    pub temperature: f32,
+    /// Keep the k most probable candidates. 0 is off.
+    pub top_k: usize,
+    /// Keep the smallest set with at least this probability; [0, 1]. 1 is off.
+    pub top_p: f32,
+    /// Keep candidates at least this many times as probable as the best; [0, 1]. 0 is off.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of ids in the history; finite, > 0. 1 is off.
+    pub repetition_penalty: f32,
+    /// Key of the random numbers.
+    pub seed: u64,
+    /// Separates sequences that share a seed (the row number of a batch).
+    pub stream: u64,
+}
+
+impl Sampling {
+    /// Refuse what has no meaning. Errors: [`Error::Request`] with the field, its value and what is allowed.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |field: &str, value: f32, allowed: &str| {
+            Err(Error::Request(format!("{field}: {value}; {allowed} is allowed; change {field}")))
+        };
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return refuse("temperature", self.temperature, "a finite number >= 0 (0 is greedy, 1 is off)");
+        }
+        if !(0.0..=1.0).contains(&self.top_p) {
+            return refuse("top_p", self.top_p, "a number from 0 to 1 (1 is off)");
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return refuse("min_p", self.min_p, "a number from 0 to 1 (0 is off)");
+        }
+        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+            return refuse("repetition_penalty", self.repetition_penalty, "a finite number > 0 (1 is off)");
+        }
+        Ok(())
+    }
+}
+
+/// A link of the chain; each works on the renormalized survivors of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// Keskar et al. 2019 (CTRL), section 4.1, with transformers' rule for negative logits: x < 0 ? x * p : x / p, once
+    /// per id of the history (prompt and answer).
+    RepetitionPenalty,
+    /// x / T.
+    Temperature,
+    /// The k best, exactly k: ties by lower id (transformers keeps every tie of the k-th).
+    TopK,
+    /// Nucleus, Holtzman et al. 2020: the smallest set with mass >= top_p, at least one.
+    TopP,
+    /// Nguyen et al. 2024: p >= min_p * p_max.
+    MinP,
+}
+
+/// Hugging Face's order: logits processors, then warpers (transformers, generation/utils.py, `_get_logits_processor`).
+/// The penalty comes first in any order: the other links never change which candidate is more probable.
+pub const CHAIN: [Link; 5] = [Link::RepetitionPenalty, Link::Temperature, Link::TopK, Link::TopP, Link::MinP];
+
+impl Link {
+    /// The name of its field in [`Sampling`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Link::RepetitionPenalty => "repetition_penalty",
+            Link::Temperature => "temperature",
+            Link::TopK => "top_k",
+            Link::TopP => "top_p",
+            Link::MinP => "min_p",
+        }
+    }
+
+    fn is_on(self, sampling: &Sampling) -> bool {
+        match self {
+            Link::RepetitionPenalty => sampling.repetition_penalty != 1.0,
+            Link::Temperature => sampling.temperature != 1.0,
+            Link::TopK => sampling.top_k != 0,
+            Link::TopP => sampling.top_p != 1.0,
+            Link::MinP => sampling.min_p != 0.0,
+        }
+    }
+}
+
+/// The candidates that survive one stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stage {
+    /// The field of [`Sampling`].
+    pub name: &'static str,
+    /// How many survive; masked ids (-inf) never count.
+    pub kept: usize,
+    /// Their raw probability.
+    pub mass: f64,
+    /// Entropy of the renormalized survivors at this stage, in nats.
+    pub entropy: f64,
+}
+
+/// A sampled token and how it came about.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draw {
+    /// The token.
+    pub id: u32,
+    /// One per stage that is switched on, in order; empty for greedy and when no trace was asked for.
+    pub stages: Vec<Stage>,
+    /// The uniform draw in [0, 1); `None` for greedy.
+    pub u: Option<f64>,
+}
+
+/// Draws tokens; holds the scratch memory of one draw and nothing that outlives it.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// Penalized logits.  // [vocab_size]
+    row: Vec<f32>,
+    candidates: Candidates,
+}
+
+impl Sampler {
+    /// A sampler; memory grows with the first draw.
+    pub fn new() -> Sampler {
+        Sampler::default()
+    }
+
+    /// Draw the token that stands at `position`.  // logits: [vocab_size], history: [tokens before position]
+    ///
+    /// The draw is a function of the arguments alone: u of (seed, stream, position), then the first candidate, in order
+    /// of probability with ties by lower id, whose cumulative probability exceeds u. `trace` is the read-out of these
+    /// `logits`; with it the stages are recorded (up to one pass over the row each), the token is the same.
+    ///
+    /// Errors: [`Error::NonFinite`] for NaN, +inf or nothing but -inf; [`Error::Request`] for a field out of its range, an
+    /// empty row, or, with a repetition penalty, an id of the history outside the vocabulary.
+    pub fn sample(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        position: u64,
+        sampling: &Sampling,
+        trace: Option<&Readout>,
+    ) -> Result<Draw> {
+        sampling.validate()?;
+        let row = if Link::RepetitionPenalty.is_on(sampling) {
+            penalize(&mut self.row, logits, history, sampling.repetition_penalty)?;
+            &self.row
+        } else {
+            logits
+        };
+        let candidates = &mut self.candidates;
+        let max = candidates.start(row, usize::try_from(position).unwrap_or(usize::MAX))?;
+        if sampling.temperature == 0.0 {
+            let id = row.iter().position(|&x| x == max).unwrap_or(0) as u32;
+            return Ok(Draw { id, stages: Vec::new(), u: None });
+        }
+        let mut stages = Vec::new();
+        for link in CHAIN.into_iter().filter(|link| link.is_on(sampling)) {
+            match link {
+                Link::RepetitionPenalty => {} // Already in `row`: it is what the candidates are ranked by.
+                Link::Temperature => candidates.set_temperature(sampling.temperature),
+                Link::TopK => candidates.keep_top(row, sampling.top_k),
+                Link::TopP => candidates.keep_mass(row, f64::from(sampling.top_p)),
+                Link::MinP => candidates.keep_ratio(row, f64::from(sampling.min_p)),
+            }
+            if let Some(raw) = trace {
+                stages.push(candidates.stage(link.name(), row, logits, raw));
+            }
+        }
+        let u = philox::uniform(sampling.seed, sampling.stream, position);
+        Ok(Draw { id: candidates.draw(row, u)?, stages, u: Some(u) })
+    }
+}
+
+/// Copy the logits and penalize each id of the history once; finite logits stay finite.
+fn penalize(row: &mut Vec<f32>, logits: &[f32], history: &[u32], penalty: f32) -> Result<()> {
+    row.clear();
+    row.extend_from_slice(logits);
+    for &id in history {
+        let Some(&logit) = logits.get(id as usize) else {
+            return Err(Error::Request(format!("history: id {id}; ids below {} are allowed", logits.len())));
+        };
+        if logit.is_finite() {
+            let penalized = if logit < 0.0 { logit * penalty } else { logit / penalty };
+            row[id as usize] = penalized.clamp(f32::MIN, f32::MAX);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Laws 1 and 3 of CONTRIBUTING.md, in bits: on every ISA that this CPU has, every weight type, awkward shapes.
+
+mod common;
+
+use common::{Folder, Noise, SHAPES, engine, write_model};
+use ropechat_core::Error;
+use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
+use ropechat_core::kernel::Isa;
+use ropechat_core::parallel::CancelToken;
+use ropechat_core::quant::DType;
+use ropechat_core::sampler::Sampling;
+use std::sync::OnceLock;
+
+const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+const LENGTH: usize = 70; // more than two blocks of the cache
+
+fn models() -> &'static [Folder; 3] {
+    static MODELS: OnceLock<[Folder; 3]> = OnceLock::new();
+    MODELS.get_or_init(|| SHAPES.map(write_model))
+}
+
+/// Every model, type and ISA, with a fresh prompt.
+fn for_all(mut test: impl FnMut(&dyn Fn(usize) -> Engine, Vec<u32>, String)) {
+    for (shape, folder) in SHAPES.iter().zip(models()) {
+        for dtype in DTYPES {
+            for isa in Isa::ALL {
+                if engine(folder.path(), dtype, isa, 1).is_none() {
+                    continue;
+                }
+                let make = |threads| engine(folder.path(), dtype, isa, threads).unwrap();
+                let name = format!("head_dim {} {dtype:?} {isa:?}", shape.head_dim);
+                test(&make, Noise(9).ids(LENGTH, shape.vocab), name);
+            }
+        }
+    }
+}
+
+fn logits(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
+    let all = engine.logits(ids, &CancelToken::default()).unwrap();
+    assert!(all.iter().all(|x| x.is_finite()));
+    all.iter().map(|x| x.to_bits()).collect()
+}
+
+fn greedy(max_tokens: usize) -> Goal {
+    let sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+        stream: 0,
+    };
+    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
+}
+
+/// What identifies a scored or generated token in bits: position, id, logprob, log-sum-exp, entropy.
+type Bits = (usize, u32, u64, u64, u64);
+
+fn bits(event: &Event) -> Option<Bits> {
+    let (Event::Score(scored) | Event::Token { scored, .. }) = event else { return None };
+    let (row, (logprob, _)) = (scored.row.as_ref()?, scored.logprob_and_rank?);
+    Some((scored.position, scored.id, logprob.to_bits(), row.logsumexp.to_bits(), row.entropy.to_bits()))
+}
+
+/// Runs sequences to their end; the token records of each.
+fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<Bits>> {
+    let mut records = vec![Vec::new(); numbers.len()];
+    loop {
+        let events = engine.step(numbers, &CancelToken::default()).unwrap();
+        if events.is_empty() {
+            return records;
+        }
+        for (number, event) in &events {
+            let index = numbers.iter().position(|n| n == number).unwrap();
+            records[index].extend(bits(event));
+        }
+    }
+}
+
+#[test]
+fn chunks_and_threads_do_not_change_a_bit() {
+    for_all(|make, ids, name| {
+        let expected = logits(&mut make(1), &ids);
+        for threads in [2, 3] {
+            assert!(logits(&mut make(threads), &ids) == expected, "{name}: {threads} threads");
+        }
+        for chunk in [1, 2, 31, 32, 64] {
+            let mut engine = make(2);
+            engine.set_rows_per_step(chunk);
+            assert!(logits(&mut engine, &ids) == expected, "{name}: chunks of {chunk}");
+        }
+    });
+}
+
+#[test]
+fn company_does_not_change_a_bit() {
+    for_all(|make, ids, name| {
+        let mut engine = make(2);
+        let alone = engine.add(&ids, Goal::Score { readout_top_k: 3 }).unwrap();
+        let expected = run(&mut engine, &[alone]).remove(0);
+        for company in [2, 7, 33] {
+            let mut engine = make(2);
+            let numbers: Vec<u64> = (0..company)
+                .map(|i| {
+                    // The sequence under test stands in the middle of others of other lengths.
+                    let prompt: Vec<u32> =
+                        if i == company / 2 { ids.clone() } else { ids[i % 20..30 + i].to_vec() };
+                    engine.add(&prompt, Goal::Score { readout_top_k: 3 }).unwrap()
+                })
+                .collect();
+            let records = run(&mut engine, &numbers);
+            assert!(records[company / 2] == expected, "{name}: batch of {company}");
+        }
+    });
+}
+
+#[test]
+fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
+    for_all(|make, ids, name| {
+        let mut engine = make(2);
+        let first = engine.add(&ids[..20], greedy(40)).unwrap();
+        let generated = run(&mut engine, &[first]).remove(0);
+        assert_eq!(generated.len(), 40, "{name}");
+        let whole: Vec<u32> = ids[..20].iter().copied().chain(generated.iter().map(|r| r.1)).collect();
+
+        let scored = engine.add(&whole, Goal::Score { readout_top_k: 3 }).unwrap();
+        let scored = run(&mut engine, &[scored]).remove(0);
+        assert!(scored[19..] == generated[..], "{name}: scored against generated");
+
+        let again = engine.add(&whole[..45], greedy(15)).unwrap();
+        assert_eq!(engine.reused(again).unwrap(), 44, "{name}: the prefix is in the cache");
+        assert!(run(&mut engine, &[again])[0] == generated[25..], "{name}: from a cached prefix");
+
+        engine.free(first);
+        let ended = engine.add(&whole[..33], greedy(5)).unwrap();
+        assert_eq!(engine.reused(ended).unwrap(), 32, "{name}: the cache of ended sequences serves too");
+        assert!(run(&mut engine, &[ended])[0] == generated[13..18], "{name}: from an ended sequence");
+    });
+}
+
+#[test]
+fn a_cancel_at_any_layer_leaves_no_trace() {
+    let layers = SHAPES[0].layers;
+    let ids = Noise(11).ids(LENGTH, SHAPES[0].vocab);
+    let make = || engine(models()[0].path(), DType::F32, Isa::Scalar, 2).unwrap();
+    let expected = {
+        let mut engine = make();
+        let number = engine.add(&ids, greedy(6)).unwrap();
+        run(&mut engine, &[number])
+    };
+    for check in 1..=layers + 1 {
+        for steps_before in [0, 1, 3] {
+            let mut engine = make();
+            engine.set_rows_per_step(40);
+            let number = engine.add(&ids, greedy(6)).unwrap();
+            let mut records = Vec::new();
+            for _ in 0..steps_before {
+                let events = engine.step(&[number], &CancelToken::default()).unwrap();
+                records.extend(events.iter().filter_map(|(_, event)| bits(event)));
+            }
+            let kv_bytes = engine.kv_bytes();
+            let result = engine.step(&[number], &CancelToken::at_check(check));
+            let reaches_readout = steps_before > 0;
+            if check <= layers || reaches_readout {
+                assert!(matches!(result, Err(Error::Cancelled)), "check {check} after {steps_before} steps");
+                assert!(engine.kv_bytes() >= kv_bytes);
+            }
+            if let Ok(events) = result {
+                records.extend(events.iter().filter_map(|(_, event)| bits(event)));
+            }
+            records.extend(run(&mut engine, &[number]).remove(0));
+            assert_eq!(vec![records], expected, "check {check} after {steps_before} steps");
+        }
+    }
+}
+
+#[test]
+fn a_draw_depends_on_seed_stream_and_position_only() {
+    let ids = Noise(12).ids(30, SHAPES[1].vocab);
+    let sampling = |seed, stream| Sampling {
+        temperature: 0.9,
+        top_k: 50,
+        top_p: 0.95,
+        min_p: 0.01,
+        repetition_penalty: 1.1,
+        seed,
+        stream,
+    };
+    let mut engine = engine(models()[1].path(), DType::F32, Isa::Scalar, 2).unwrap();
+    let mut generate = |prompt: &[u32], seed, stream, max_tokens| {
+        let goal =
+            Generation { sampling: sampling(seed, stream), max_tokens, stop_ids: vec![], readout_top_k: 0 };
+        let number = engine.add(prompt, Goal::Generate(goal)).unwrap();
+        run(&mut engine, &[number]).remove(0).iter().map(|r| r.1).collect::<Vec<u32>>()
+    };
+    let whole = generate(&ids, 5, 0, 20);
+    assert_eq!(generate(&ids, 5, 0, 20), whole);
+    assert_ne!(generate(&ids, 6, 0, 20), whole);
+    assert_ne!(generate(&ids, 5, 1, 20), whole);
+    // A fork in the middle reproduces the old tail.
+    let middle: Vec<u32> = ids.iter().chain(&whole[..8]).copied().collect();
+    assert_eq!(generate(&middle, 5, 0, 12), whole[8..]);
+}
+
+#[test]
+fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
+    let ids = Noise(13).ids(10, SHAPES[0].vocab);
+    let mut engine = engine(models()[0].path(), DType::F32, Isa::Scalar, 1).unwrap();
+    let mut last = |goal: Goal, prompt: &[u32]| {
+        let number = engine.add(prompt, goal).unwrap();
+        let mut ids = Vec::new();
+        loop {
+            for (_, event) in engine.step(&[number], &CancelToken::default()).unwrap() {
+                if let Event::Token { scored, finish_reason, .. } = event {
+                    ids.push(scored.id);
+                    if let Some(reason) = finish_reason {
+                        return (ids, reason);
+                    }
+                }
+            }
+        }
+    };
+    let (all, reason) = last(greedy(5), &ids);
+    assert_eq!((all.len(), reason), (5, FinishReason::Length));
+    let Goal::Generate(mut stopping) = greedy(50) else { unreachable!() };
+    stopping.stop_ids = vec![all[2]];
+    let (stopped, reason) = last(Goal::Generate(stopping), &ids);
+    assert_eq!(reason, FinishReason::Stop);
+    assert_eq!(stopped.last(), Some(&all[2]));
+    let long: Vec<u32> = ids.iter().cycle().take(395).copied().collect();
+    let (full, reason) = last(greedy(50), &long);
+    assert_eq!((full.len(), reason), (5, FinishReason::Context));
+    assert!(matches!(
+        engine.add(&ids.repeat(50), greedy(1)),
+        Err(Error::ContextFull { tokens: 501, context: 400 })
+    ));
+    assert!(matches!(engine.add(&[105], greedy(1)), Err(Error::Request(_))));
+    assert!(matches!(engine.add(&[], greedy(1)), Err(Error::Request(_))));
+    assert!(matches!(engine.step(&[999], &CancelToken::default()), Err(Error::Request(_))));
+}
