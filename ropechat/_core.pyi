@@ -97,7 +97,7 @@ class Event:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None:
-        """Kind "token": why this is the last. "stop": an id of stop_ids; "length": max_tokens; "context": full."""
+        """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
     def done(self) -> int: ...
     @property
