@@ -314,8 +314,8 @@ class Engine:
         """Continue many prompts (text, ids or messages), up to `window` in each forward pass.
 
         Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
-        A prompt that fails has its error in its Result, the others go on; an error given as a prompt is passed
-        through. The draws of prompt i depend on (seed, i) only, not on its neighbours.
+        A prompt that fails has its error in its Result, the others go on; an error given as a prompt is
+        passed through. The draws of prompt i depend on (seed, i) only, not on its neighbours.
         on_tokens(n): called with the number of tokens that each forward pass made.
         On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
         """
