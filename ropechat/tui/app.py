@@ -146,21 +146,28 @@ class ChatApp(App[None]):
 
     def _ask(self, question: str) -> None:
         turn = self.session.ask(question)
-        asked = Block("user", "you")
-        asked.flow.resize(self.transcript.measure)
-        asked.say(question)
         answer = AnswerBlock("answer", self._answer_title(), live=True)
+        answer.flow.resize(self.transcript.measure)
         self._blocks[turn.request.serial] = answer
         self.transcript.follow = True
-        self.transcript.add(asked)
+        if self._completes:
+            answer.begin(question)
+        else:
+            asked = Block("user", "you")
+            asked.flow.resize(self.transcript.measure)
+            asked.say(question)
+            self.transcript.add(asked)
         self.transcript.add(answer)
         self._submit(turn.request)
 
+    @property
+    def _completes(self) -> bool:
+        """Does the model continue text instead of answering?"""
+        return self.session.info is not None and not self.session.info.has_chat_template
+
     def _answer_title(self) -> str:
         info = self.session.info
-        if info is None:
-            return self.session.model
-        return one_line(info.name) + ("" if info.has_chat_template else " continues")
+        return one_line(info.name) if info else self.session.model
 
     def action_stop(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
@@ -277,15 +284,13 @@ class ChatApp(App[None]):
             case ev.LoadFailed(error):
                 self._notice("error", f"The model cannot be loaded. {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
-            case ev.TooLong(_, tokens, context):
-                self._refuse(tokens, context)
+            case ev.TooLong(serial, tokens, context):
+                self._refuse(serial, tokens, context)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
 
     def _loaded(self) -> None:
-        info = self.session.info
-        assert info is not None
-        if not info.has_chat_template:
+        if self._completes:
             self.composer.placeholder = "Text to continue"
         for block in self._blocks.values():
             block.title = self._answer_title()
@@ -295,16 +300,16 @@ class ChatApp(App[None]):
 
     def _welcome(self) -> None:
         info = self.session.info
-        if info is not None and not info.has_chat_template:
+        if info is not None and self._completes:
             self._notice(
                 "notice",
                 f"{info.name} has no chat template: it continues your text.",
                 at=0,
             )
 
-    def _refuse(self, tokens: int, context: int) -> None:
+    def _refuse(self, serial: int, tokens: int, context: int) -> None:
         question = self.session.withdraw().question
-        self.transcript.drop(2)
+        self.transcript.drop_from(self._blocks.pop(serial))
         if not self.composer.text:
             self.composer.set_text(question)
         self._notice(

@@ -279,7 +279,10 @@ async def test_completion_mode_says_so_once(chat: Any) -> None:
         assert "Text to continue" in c.screen()
         await c.ask("Once")
         await c.idle()
-        assert "fake-1m continues" in c.screen()
+        assert "▌ Once there was a king." in c.screen()  # one text, the user's part marked
+        block = c.app.transcript.blocks[-1]
+        assert block.spans(block.flow.rows[0])[0] == ("Once", -1)
+        assert [block.token_at(offset) for offset in (0, 3, 4)] == [None, None, 0]
         assert c.screen().count("has no chat template") == 1
 
 
