@@ -60,6 +60,9 @@ class ChatApp(App[None]):
         self.session = Session(one_line(model), sampling, system)
         self.inference = Inference()
         self.outcome = 70  # until the app ends as it should
+        self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        self.transcript = Transcript(id="transcript")
+        self.composer = Composer(self._send, id="composer")
         self._load = load
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
@@ -70,13 +73,13 @@ class ChatApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Title, transcript, composer, gauge, footer."""
-        yield Bar(id="title")
-        yield Transcript(id="transcript")
+        yield self.title_bar
+        yield self.transcript
         with Horizontal(id="compose"):
             yield Label("› ", id="prompt", markup=False)
-            yield Composer(self._send, id="composer")
-        yield Bar(id="gauge")
-        yield Bar(id="footer")
+            yield self.composer
+        yield self.gauge
+        yield self.footer
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own colour names, for themes that lack them."""
@@ -98,9 +101,6 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         """Show the first frame, then start loading."""
-        self.transcript = self.query_one(Transcript)
-        self.composer = self.query_one(Composer)
-        self.composer.placeholder = "Message"
         self.composer.focus()
         rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
         self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
@@ -348,13 +348,13 @@ class ChatApp(App[None]):
     def _redraw(self) -> None:
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
         width = self.size.width
-        self.query_one("#title", Bar).show(*panel.title(self.session, width))
+        self.title_bar.show(*panel.title(self.session, width))
         left, right = panel.gauge(self.session, width)
         if width >= 120 and self.transcript.tinted:
             right = panel.legend(theme.tints(self.current_theme.dark, self.native_ansi_color)) + right
-        self.query_one("#gauge", Bar).show(left, right)
+        self.gauge.show(left, right)
         left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
-        self.query_one("#footer", Bar).show(left)
+        self.footer.show(left)
 
     def _keys(self) -> list[tuple[str, str]]:
         if self.transcript.has_focus and not self.session.generating:
@@ -363,13 +363,11 @@ class ChatApp(App[None]):
 
     def on_resize(self) -> None:
         """Fit the lines to the new width."""
-        if hasattr(self, "transcript"):
-            self.call_after_refresh(self._redraw)
+        self.call_after_refresh(self._redraw)
 
     def on_descendant_focus(self) -> None:
         """The footer tells the keys of what has the focus."""
-        if hasattr(self, "transcript"):
-            self._redraw()
+        self._redraw()
 
     def _say_hint(self, text: str) -> None:
         self._hint = text

@@ -333,6 +333,19 @@ async def test_help_lists_every_command(chat: Any) -> None:
         assert c.app.composer.has_focus
 
 
+async def test_the_answer_goes_on_under_help_and_palette(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=300)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.pilot.press("f1")
+        await c.pilot.resize_terminal(100, 30)
+        await c.pilot.press("escape", "ctrl+p")
+        await c.idle()
+        await c.pilot.press("escape")
+        assert answer(c).text == STORY
+        assert "acorn caps" in c.screen()
+
+
 async def test_palette_runs_commands(chat: Any) -> None:
     async with chat(FakeEngine()) as c:
         await c.pilot.press("ctrl+p")
