@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
@@ -20,6 +17,7 @@ from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
+from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.transcript import Transcript
@@ -104,21 +102,14 @@ class ChatApp(App[None]):
         self.composer.focus()
         rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
         self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
-        self._catch_signals()
+        if not self.is_headless:
+            leave_on_signals(self._leave)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self._redraw()
         self.inference.start()
         self._submit(ev.Load(self._load))
-
-    def _catch_signals(self) -> None:
-        if self.is_headless:
-            return
-        loop = asyncio.get_running_loop()
-        for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)):
-            with suppress(NotImplementedError, ValueError):
-                loop.add_signal_handler(number, self._leave, code)
 
     async def action_quit(self) -> None:
         """Quit at once; whatever runs is cancelled."""
@@ -130,6 +121,13 @@ class ChatApp(App[None]):
             self.inference.cancel(self.session.last.request)
         self.outcome = code
         self.exit(return_code=code)
+
+    def _fatal_error(self) -> None:
+        """Textual would print a traceback with all local values, the chat among them; only when asked for."""
+        if os.environ.get("ROPECHAT_DEBUG"):
+            super()._fatal_error()
+        else:
+            self._close_messages_no_wait()
 
     # --- asking and stopping ---
 
