@@ -1,8 +1,8 @@
 """Chat templates: the messages of a conversation as one text, as the model was trained on it.
 
-The template is the model's (chat_template.jinja, or chat_template of tokenizer_config.json) and is
-run in jinja2's sandbox with what templates rely on: trim_blocks, lstrip_blocks, loop controls, the generation
-tag, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. jinja2 is imported when one renders.
+The template is the model's (chat_template.jinja, or chat_template of tokenizer_config.json). It runs in the
+sandbox of jinja2, with what templates rely on: trim_blocks, lstrip_blocks, loop controls, the generation tag,
+`tojson` without HTML escapes, `raise_exception`, `strftime_now`. jinja2 is imported when one is rendered.
 """
 
 import datetime

@@ -1,6 +1,7 @@
 """Text to token ids and back, by the `tokenizers` library, with the bytes of each token at hand."""
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import parse_json, read_bytes, read_json
-from ropechat.tokenizer_file import FileCheck, blame, components, may_panic
+from ropechat.tokenizer_file import FileCheck, blame, components, fill_holes, may_panic
 
 if TYPE_CHECKING:
     import tokenizers
@@ -76,10 +77,12 @@ class Tokenizer:
         inner: "tokenizers.Tokenizer | None",
         data: dict[str, Any],
         config: dict[str, Any],
+        holes: frozenset[int] = frozenset(),
     ) -> None:
         self._where = where
         self._inner = inner
         self._config = config
+        self._holes = holes
         self.present = inner is not None
         decoders = [part.get("type") for part in components(data.get("decoder"))]
         self._byte_level = bool(decoders) and set(decoders) <= {"ByteLevel", "Fuse", "Sequence"}
@@ -109,19 +112,13 @@ class Tokenizer:
             return cls(where, None, {}, {})
         data = parse_json(content, where, TokenizerError)
         FileCheck(str(where), data, vocab_size).run()
-        import tokenizers
-
-        try:
-            with _quiet(may_panic(data)):
-                inner = tokenizers.Tokenizer.from_buffer(content)
-                inner.no_padding()
-                inner.no_truncation()
-        except BaseException as error:
-            if not _is_library_failure(error):
-                raise
-            message = f"{where}: {blame(data)}: {_first_line(error)}; the tokenizers library refuses it"
-            raise TokenizerError(message) from None
-        return cls(where, inner, data, config)
+        inner, holes = _from_file(where, content, data), frozenset[int]()
+        if _misnumbered(inner, data):
+            holes = fill_holes(data)
+            inner = _from_file(where, json.dumps(data).encode(), data)
+            if _misnumbered(inner, data):
+                raise TokenizerError(f"{where}: added_tokens: ids that the tokenizers library does not keep")
+        return cls(where, inner, data, config, holes)
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
         value = self._config.get(name)
@@ -154,9 +151,7 @@ class Tokenizer:
         vocab = self._inner.get_vocab(with_added_tokens=True)
         tokens: list[str | None] = [None] * (max(vocab.values(), default=-1) + 1)
         for token, id in vocab.items():
-            tokens[id] = token
-        for id, token in self._added.items():
-            tokens[id] = token
+            tokens[id] = None if id in self._holes else token
         return tokens
 
     @cached_property
@@ -278,7 +273,8 @@ class Tokenizer:
         """
         inner = self._library()
         # The library's own skipping misses special tokens that its normalizer rewrites.
-        kept = [id for id in ids if id not in self.special_ids] if skip_special_tokens else list(ids)
+        silent = self._holes | self.special_ids if skip_special_tokens else self._holes
+        kept = [id for id in ids if id not in silent]
         try:
             return inner.decode(kept, skip_special_tokens=False)
         except (OverflowError, TypeError):
@@ -351,6 +347,29 @@ class Tokenizer:
 
     def _decode_all(self, ids: Sequence[int]) -> str:
         return self._library().decode(list(ids), skip_special_tokens=False)
+
+
+def _from_file(where: Path, content: bytes, data: dict[str, Any]) -> "tokenizers.Tokenizer":
+    """Hand a checked file to the library. Raises TokenizerError."""
+    import tokenizers
+
+    try:
+        with _quiet(may_panic(data)):
+            inner = tokenizers.Tokenizer.from_buffer(content)
+            inner.no_padding()
+            inner.no_truncation()
+    except BaseException as error:
+        if not _is_library_failure(error):
+            raise
+        message = f"{where}: {blame(data)}: {_first_line(error)}; the tokenizers library refuses it"
+        raise TokenizerError(message) from None
+    return inner
+
+
+def _misnumbered(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
+    """The library numbers added tokens by the size of the vocabulary: wrong where that has holes."""
+    added = data.get("added_tokens") or []
+    return any(inner.token_to_id(token["content"]) != token["id"] for token in added)
 
 
 def _spans_of_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -199,6 +199,17 @@ class FileCheck:
             self.refuse("padding.strategy", f"{fixed!r}; at most {_MAX_PADDING} is allowed")
 
 
+def fill_holes(data: dict[str, Any]) -> frozenset[int]:
+    """Give each unused id below the largest an unreachable token; returns those ids."""
+    vocab = data["model"]["vocab"]
+    if not isinstance(vocab, dict):
+        return frozenset()
+    used = {*vocab.values(), *(token["id"] for token in data.get("added_tokens") or [])}
+    holes = frozenset(range(max(vocab.values()))) - used
+    vocab.update({f"\0hole {id}": id for id in holes})
+    return holes
+
+
 def may_panic(data: dict[str, Any]) -> bool:
     """Whether the file holds what the library is known to panic on: a charsmap, or a regex of its own."""
     for name in ("normalizer", "pre_tokenizer"):

@@ -197,6 +197,10 @@ def check(directory: str) -> dict[str, Any]:
         "threads": 1,
         "isa": "scalar",
         "context": 64,
-        "num_parameters": 0,
+        **dict.fromkeys(
+            ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1
+        ),
+        "max_position_embeddings": 64,
+        "num_parameters": 67_600,
         "weight_bytes": 0,
     }

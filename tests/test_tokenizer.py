@@ -191,6 +191,17 @@ def test_ids_outside_the_models_vocabulary(tmp_path: Path) -> None:
         Tokenizer.load(folder, 259)
 
 
+def test_a_hole_in_the_vocabulary_moves_no_id(tmp_path: Path) -> None:
+    """The library alone would number <s> 255 here."""
+    data = _model()
+    del data["model"]["vocab"]["A"]
+    tokenizer = Tokenizer.load(byte_folder(tmp_path, tokenizer=data), 260)
+    assert tokenizer.encode("B<s>") == [66, 256]
+    assert (tokenizer.token_bytes(65), tokenizer.token(65), tokenizer.bos_id) == (b"", None, 256)
+    assert "".join(streamed(tokenizer, [66, 65, 67])) == "BC"
+    assert tokenizer.decode([66, 65, 67]) == "BC"
+
+
 def test_padding_and_truncation_are_dropped(tmp_path: Path) -> None:
     padding = {
         "strategy": {"Fixed": 9},

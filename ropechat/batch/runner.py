@@ -97,10 +97,12 @@ def run_batch(
     total: int,
     window: int = 16,
     on_progress: Callable[[BatchReport], None] | None = None,
+    on_failure: Callable[[str], None] | None = None,
 ) -> BatchReport:
     """Answer every row of `reader` and write a record each to `output`, in input order.
 
     window: most sequences per forward pass. on_progress: called after each pass and each record.
+    on_failure: called with the message of each row that fails.
     The result of row i depends on the model, the row, the settings, the seed and i; not on other rows.
     """
     report, waiting, begun = BatchReport(total), deque[BatchRow](), time.monotonic()
@@ -131,7 +133,10 @@ def run_batch(
             continue
         if result.error is not None:
             report.failed += 1
-            output.write(error_record(row, result.error))
+            failed = error_record(row, result.error)
+            output.write(failed)
+            if on_failure is not None:
+                on_failure(failed["error"]["message"])
         else:
             report.ok += 1
             report.prompt_tokens += result.prompt_tokens

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _BAR = 24
 _TERMINAL_SECONDS = 0.1
 _PLAIN_SECONDS = 5.0
+_FAILURES_SHOWN = 5
 
 
 def clock(seconds: float) -> str:
@@ -56,6 +57,7 @@ class Progress:
         self._pause = _TERMINAL_SECONDS if self.is_terminal else _PLAIN_SECONDS
         self._shown = time.monotonic() - (self._pause if self.is_terminal else 0)
         self._drawn = False
+        self._failures = 0
 
     def __call__(self, report: "BatchReport") -> None:
         now = time.monotonic()
@@ -69,6 +71,13 @@ class Progress:
             self._drawn = True
         else:
             say(progress_line(report))
+
+    def failure(self, text: str) -> None:
+        """Say what is wrong with a row; the first few only."""
+        self._failures += 1
+        if self._failures <= _FAILURES_SHOWN + 1:
+            self.clear()
+            say(f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output")
 
     def clear(self) -> None:
         """Wipe the bar, so that what is said next has the line to itself."""
@@ -134,6 +143,7 @@ def batch(
                 total=total,
                 window=window,
                 on_progress=progress,
+                on_failure=progress.failure,
             )
         except BaseException:
             progress.clear()

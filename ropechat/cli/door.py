@@ -101,8 +101,7 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
         raise
     except OSError as error:
         _traceback_if_wanted()
-        where = f"{error.filename}: " if error.filename else ""
-        return fail(f"{where}{error.strerror or error}", IO_FAILED)
+        return fail(f"{error.filename or 'stdout'}: {error.strerror or error}", IO_FAILED)
     except MemoryError:
         return fail("memory: not enough; use a smaller model or --context", REFUSED)
     except BaseException as error:

@@ -69,9 +69,10 @@ def statistics(timing: Timing) -> str:
 
     ttft = seconds["ttft_s"]
     first = "–" if ttft is None else f"{ttft * 1000:.0f} ms"
+    reply = f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')}"
     return (
         f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
-        f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')} · first token {first} · {reason or 'cut'}"
+        f"{reply} · first token {first} · {reason or 'cut'}"
     )
 
 

@@ -33,8 +33,8 @@ def run_chat(
         app.run()
         stopped = app.inference.shutdown()
     code = app.outcome
-    if app.session.load_error is not None:
-        print(f"error: {explain(app.session.load_error)}", file=sys.stderr)
+    if (error := app._exception or app.session.load_error) is not None:
+        print(f"error: {explain(error)}", file=sys.stderr)
     if not stopped:  # native code still runs: unwinding the interpreter under it could hang or crash
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
@@ -20,6 +17,7 @@ from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
+from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.transcript import Transcript
@@ -60,6 +58,9 @@ class ChatApp(App[None]):
         self.session = Session(one_line(model), sampling, system)
         self.inference = Inference()
         self.outcome = 70  # until the app ends as it should
+        self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        self.transcript = Transcript(id="transcript")
+        self.composer = Composer(self._send, id="composer")
         self._load = load
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
@@ -70,13 +71,13 @@ class ChatApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Title, transcript, composer, gauge, footer."""
-        yield Bar(id="title")
-        yield Transcript(id="transcript")
+        yield self.title_bar
+        yield self.transcript
         with Horizontal(id="compose"):
             yield Label("› ", id="prompt", markup=False)
-            yield Composer(self._send, id="composer")
-        yield Bar(id="gauge")
-        yield Bar(id="footer")
+            yield self.composer
+        yield self.gauge
+        yield self.footer
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own colour names, for themes that lack them."""
@@ -98,27 +99,17 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         """Show the first frame, then start loading."""
-        self.transcript = self.query_one(Transcript)
-        self.composer = self.query_one(Composer)
-        self.composer.placeholder = "Message"
         self.composer.focus()
         rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
         self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
-        self._catch_signals()
+        if not self.is_headless:
+            leave_on_signals(self._leave)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self._redraw()
         self.inference.start()
         self._submit(ev.Load(self._load))
-
-    def _catch_signals(self) -> None:
-        if self.is_headless:
-            return
-        loop = asyncio.get_running_loop()
-        for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)):
-            with suppress(NotImplementedError, ValueError):
-                loop.add_signal_handler(number, self._leave, code)
 
     async def action_quit(self) -> None:
         """Quit at once; whatever runs is cancelled."""
@@ -130,6 +121,13 @@ class ChatApp(App[None]):
             self.inference.cancel(self.session.last.request)
         self.outcome = code
         self.exit(return_code=code)
+
+    def _fatal_error(self) -> None:
+        """Textual would print a traceback with all local values, the chat among them; only when asked for."""
+        if os.environ.get("ROPECHAT_DEBUG"):
+            super()._fatal_error()
+        else:
+            self._close_messages_no_wait()
 
     # --- asking and stopping ---
 
@@ -146,21 +144,28 @@ class ChatApp(App[None]):
 
     def _ask(self, question: str) -> None:
         turn = self.session.ask(question)
-        asked = Block("user", "you")
-        asked.flow.resize(self.transcript.measure)
-        asked.say(question)
         answer = AnswerBlock("answer", self._answer_title(), live=True)
+        answer.flow.resize(self.transcript.measure)
         self._blocks[turn.request.serial] = answer
         self.transcript.follow = True
-        self.transcript.add(asked)
+        if self._completes:
+            answer.begin(question)
+        else:
+            asked = Block("user", "you")
+            asked.flow.resize(self.transcript.measure)
+            asked.say(question)
+            self.transcript.add(asked)
         self.transcript.add(answer)
         self._submit(turn.request)
 
+    @property
+    def _completes(self) -> bool:
+        """Does the model continue text instead of answering?"""
+        return self.session.info is not None and not self.session.info.has_chat_template
+
     def _answer_title(self) -> str:
         info = self.session.info
-        if info is None:
-            return self.session.model
-        return one_line(info.name) + ("" if info.has_chat_template else " continues")
+        return one_line(info.name) if info else self.session.model
 
     def action_stop(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
@@ -277,15 +282,13 @@ class ChatApp(App[None]):
             case ev.LoadFailed(error):
                 self._notice("error", f"The model cannot be loaded. {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
-            case ev.TooLong(_, tokens, context):
-                self._refuse(tokens, context)
+            case ev.TooLong(serial, tokens, context):
+                self._refuse(serial, tokens, context)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
 
     def _loaded(self) -> None:
-        info = self.session.info
-        assert info is not None
-        if not info.has_chat_template:
+        if self._completes:
             self.composer.placeholder = "Text to continue"
         for block in self._blocks.values():
             block.title = self._answer_title()
@@ -295,16 +298,16 @@ class ChatApp(App[None]):
 
     def _welcome(self) -> None:
         info = self.session.info
-        if info is not None and not info.has_chat_template:
+        if info is not None and self._completes:
             self._notice(
                 "notice",
                 f"{info.name} has no chat template: it continues your text.",
                 at=0,
             )
 
-    def _refuse(self, tokens: int, context: int) -> None:
+    def _refuse(self, serial: int, tokens: int, context: int) -> None:
         question = self.session.withdraw().question
-        self.transcript.drop(2)
+        self.transcript.drop_from(self._blocks.pop(serial))
         if not self.composer.text:
             self.composer.set_text(question)
         self._notice(
@@ -343,13 +346,13 @@ class ChatApp(App[None]):
     def _redraw(self) -> None:
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
         width = self.size.width
-        self.query_one("#title", Bar).show(*panel.title(self.session, width))
+        self.title_bar.show(*panel.title(self.session, width))
         left, right = panel.gauge(self.session, width)
         if width >= 120 and self.transcript.tinted:
             right = panel.legend(theme.tints(self.current_theme.dark, self.native_ansi_color)) + right
-        self.query_one("#gauge", Bar).show(left, right)
+        self.gauge.show(left, right)
         left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
-        self.query_one("#footer", Bar).show(left)
+        self.footer.show(left)
 
     def _keys(self) -> list[tuple[str, str]]:
         if self.transcript.has_focus and not self.session.generating:
@@ -358,13 +361,11 @@ class ChatApp(App[None]):
 
     def on_resize(self) -> None:
         """Fit the lines to the new width."""
-        if hasattr(self, "transcript"):
-            self.call_after_refresh(self._redraw)
+        self.call_after_refresh(self._redraw)
 
     def on_descendant_focus(self) -> None:
         """The footer tells the keys of what has the focus."""
-        if hasattr(self, "transcript"):
-            self._redraw()
+        self._redraw()
 
     def _say_hint(self, text: str) -> None:
         self._hint = text

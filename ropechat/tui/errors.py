@@ -10,7 +10,7 @@ def explain(error: BaseException) -> str:
         return one_line(str(error) or type(error).__name__)
     if isinstance(error, OSError | MemoryError):
         return one_line(str(error) or "out of memory")
-    return one_line(f"a bug in ropechat: {type(error).__name__}: {error}")
+    return one_line(f"a bug in ropechat: {type(error).__name__}: {error}; ROPECHAT_DEBUG=1 shows where")
 
 
 def exit_code(error: BaseException) -> int:

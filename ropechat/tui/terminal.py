@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -14,7 +16,7 @@ from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from ropechat.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
 
@@ -31,23 +33,35 @@ def teach_keys() -> None:
     table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
 
 
+def leave_on_signals(leave: Callable[[int], None]) -> None:
+    """Make signals that end a program end the app in order: `leave` is called with the exit code."""
+    loop = asyncio.get_running_loop()
+    for name in ("SIGHUP", "SIGINT", "SIGTERM"):
+        number = getattr(signal, name, None)
+        if number is not None:
+            with suppress(NotImplementedError, ValueError):
+                loop.add_signal_handler(number, leave, 128 + number)
+
+
 @contextmanager
 def owned_screen() -> Iterator[None]:
-    """Keep the terminal for Textual, which draws through `sys.__stderr__`; fd 2 is a scratch file.
+    """Give Textual, which draws through `sys.__stderr__`, the terminal, and nothing else the screen.
 
-    Whatever a library wrote there meanwhile comes out, cleaned, once the screen is restored.
+    File descriptor 2 is a scratch file meanwhile; whatever a library wrote there comes out, cleaned, once the
+    screen is restored. If it was no terminal to begin with (`2> log`) it stays, and the UI draws on /dev/tty.
     """
-    original = sys.__stderr__
-    if os.name == "nt" or original is None or sys.platform == "emscripten":
+    terminal = _terminal()
+    if terminal is None:
         yield
         return
+    original, redirected = sys.__stderr__, os.isatty(2)
     sys.stderr.flush()
-    terminal = os.dup(2)
     with (
         tempfile.TemporaryFile() as scratch,
         os.fdopen(terminal, "w", encoding="utf-8", newline="") as screen,
     ):
-        os.dup2(scratch.fileno(), 2)
+        if redirected:
+            os.dup2(scratch.fileno(), 2)
         sys.__stderr__ = screen  # type: ignore[misc]
         try:
             yield
@@ -55,8 +69,19 @@ def owned_screen() -> Iterator[None]:
             sys.stderr.flush()
             screen.flush()
             sys.__stderr__ = original  # type: ignore[misc]
-            os.dup2(terminal, 2)
-            _replay(scratch)
+            if redirected:
+                os.dup2(terminal, 2)
+                _replay(scratch)
+
+
+def _terminal() -> int | None:
+    """A new descriptor of the terminal, or None where there is none."""
+    if os.name == "nt" or sys.__stderr__ is None:
+        return None
+    try:
+        return os.dup(2) if os.isatty(2) else os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return None
 
 
 def _replay(scratch: IO[bytes]) -> None:

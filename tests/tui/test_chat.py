@@ -279,7 +279,10 @@ async def test_completion_mode_says_so_once(chat: Any) -> None:
         assert "Text to continue" in c.screen()
         await c.ask("Once")
         await c.idle()
-        assert "fake-1m continues" in c.screen()
+        assert "▌ Once there was a king." in c.screen()  # one text, the user's part marked
+        block = c.app.transcript.blocks[-1]
+        assert block.spans(block.flow.rows[0])[0] == ("Once", -1)
+        assert [block.token_at(offset) for offset in (0, 3, 4)] == [None, None, 0]
         assert c.screen().count("has no chat template") == 1
 
 
@@ -328,6 +331,19 @@ async def test_help_lists_every_command(chat: Any) -> None:
         await c.pilot.press("escape")
         await c.pilot.pause(0.1)
         assert c.app.composer.has_focus
+
+
+async def test_the_answer_goes_on_under_help_and_palette(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=300)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.pilot.press("f1")
+        await c.pilot.resize_terminal(100, 30)
+        await c.pilot.press("escape", "ctrl+p")
+        await c.idle()
+        await c.pilot.press("escape")
+        assert answer(c).text == STORY
+        assert "acorn caps" in c.screen()
 
 
 async def test_palette_runs_commands(chat: Any) -> None:

@@ -18,7 +18,8 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 HEAD = f"""
-import os, sys, time
+import fcntl, os, sys, termios, time
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
 from fakes import STORY, FakeEngine
 from ropechat.errors import ModelNotFoundError
@@ -33,7 +34,7 @@ RESTORED = (b"\x1b[?1049l", b"\x1b[?25h")
 class Terminal:
     """A program on a pty; stderr is the pty too, unless taken apart."""
 
-    def __init__(self, code: str, **environ: str) -> None:
+    def __init__(self, code: str, log: Path | None = None, **environ: str) -> None:
         self.master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         env = {
@@ -43,14 +44,17 @@ class Terminal:
             "PYTHONUNBUFFERED": "1",
             **environ,
         }
+        stderr = log.open("wb") if log else slave
         self.process = subprocess.Popen(
             [sys.executable, "-c", HEAD + code],
             stdin=slave,
             stdout=slave,
-            stderr=slave,
+            stderr=stderr,
             env=env,
             start_new_session=True,
         )
+        if log:
+            stderr.close()
         os.close(slave)
         self.output = b""
 
@@ -148,7 +152,10 @@ def test_a_crash_in_the_app_restores_the_terminal() -> None:
     terminal.type(b"\x1bOR")  # F3
     assert terminal.leave() == 70
     assert all(mark in terminal.output for mark in RESTORED)
-    assert b"boom on purpose" in terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
+    after = terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
+    assert b"error: a bug in ropechat: RuntimeError: boom on purpose" in after
+    assert b"Traceback" not in after
+    assert b"once upon" not in after.lower()
 
 
 def test_stray_output_stays_off_the_screen() -> None:
@@ -181,3 +188,14 @@ def test_no_color_sends_no_colours() -> None:
     assert b"38;2;" not in terminal.output
     assert b"48;2;" not in terminal.output
     assert b"38;5;" not in terminal.output
+
+
+def test_with_stderr_in_a_file_the_screen_is_still_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "def load():\n    os.write(2, b'stray words\\n'); return FakeEngine()\n"
+    terminal = Terminal(code + RUN, log=log)
+    terminal.wait_for(b"ready")
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    assert all(mark in terminal.output for mark in RESTORED)
+    assert log.read_bytes() == b"stray words\n"

@@ -63,9 +63,11 @@ async def test_a_reader_who_scrolls_up_is_left_alone(chat: Any) -> None:
         await c.ask("Tell")
         view = c.app.transcript
         await c.until(lambda: view.max_scroll_y > 8)
+        engine.gate.clear()  # hold the answer
         await c.pilot.press("pageup")
         assert not view.follow
         place, end = round(view.scroll_y), view.max_scroll_y
+        engine.gate.set()
         await c.until(lambda: view.max_scroll_y > end + 4)
         assert round(view.scroll_y) == place
         await c.idle()
@@ -83,6 +85,7 @@ async def test_the_wheel_leaves_and_takes_up_following(chat: Any) -> None:
         await c.ask("Tell")
         view = c.app.transcript
         await c.until(lambda: view.max_scroll_y > 10)
+        engine.gate.clear()
 
         def wheel(kind: Any) -> None:
             view.post_message(kind(view, 5, 5, 0, 1, 0, False, False, False))
@@ -90,6 +93,7 @@ async def test_the_wheel_leaves_and_takes_up_following(chat: Any) -> None:
         wheel(events.MouseScrollUp)
         wheel(events.MouseScrollUp)
         await c.until(lambda: not view.follow and round(view.scroll_y) < view.max_scroll_y)
+        engine.gate.set()
         await c.idle()
         for _ in range(40):
             wheel(events.MouseScrollDown)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     Kind = Literal["user", "answer", "notice", "error"]
 
 
+ASKED = -1  # in place of a tint level: text of the user
+
+
 def shown(text: str) -> str:
     """Text as it stands on the screen: cleaned, tabs as blanks."""
     return clean(text).replace("\t", TAB)
@@ -65,8 +68,12 @@ class Block:
 
 @dataclass
 class AnswerBlock(Block):
-    """Tokens of the model; each keeps its record and the end of its text."""
+    """Tokens of the model; each keeps its record and the end of its text.
 
+    A model that completes text continues the user's own words: they stand first, as the `lead`.
+    """
+
+    lead: int = 0  # characters of the user
     steps: list[Step] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     levels: bytearray = field(default_factory=bytearray)
@@ -84,22 +91,26 @@ class AnswerBlock(Block):
             self.levels.append(level(bits(step)))
         return self.flow.append("".join(pieces))
 
+    def begin(self, text: str) -> None:
+        """Put in the user's words that the tokens continue."""
+        self.say(text)
+        self.lead = self.flow.length
+
     def token_at(self, offset: int) -> int | None:
         """The token that wrote the character at `offset`."""
         index = bisect_right(self.ends, offset)
-        return index if index < len(self.ends) else None
+        return index if offset >= self.lead and index < len(self.ends) else None
 
     def spans(self, row: Row) -> list[tuple[str, int]]:
         """The row cut where the tint changes; a character made by several tokens takes the strongest tint."""
         text = self.flow.row_text(row).rstrip(" ")
         if not text:
             return [("", 0)]
-        base = self.flow.offset(row)
-        marks = self._marks(base, text)
+        marks = self._marks(self.flow.offset(row), text)
         if not text.isascii():
             for start, end, _ in graphemes(text):
                 if end - start > 1:
-                    marks[start:end] = bytes([max(marks[start:end])]) * (end - start)
+                    marks[start:end] = [max(marks[start:end])] * (end - start)
         pieces: list[tuple[str, int]] = []
         start = 0
         for index in range(1, len(text) + 1):
@@ -108,17 +119,18 @@ class AnswerBlock(Block):
                 start = index
         return pieces
 
-    def _marks(self, base: int, text: str) -> bytearray:
-        """The tint of each character; the blanks that open a word stay plain."""
-        marks = bytearray(len(text))
+    def _marks(self, base: int, text: str) -> list[int]:
+        """The tint of each character; the blanks around a word stay plain."""
         stop = base + len(text)
-        token = bisect_right(self.ends, base)
-        start = base
+        start = min(max(base, self.lead), stop)
+        marks = [ASKED] * (start - base) + [0] * (stop - start)
+        token = bisect_right(self.ends, start)
         while start < stop and token < len(self.ends):
             end = min(self.ends[token], stop)
             if tint := self.levels[token]:
                 piece = text[start - base : end - base]
                 first = start - base + len(piece) - len(piece.lstrip(" "))
-                marks[first : end - base] = bytes([tint]) * (end - base - first)
+                last = start - base + len(piece.rstrip(" "))
+                marks[first:last] = [tint] * (last - first)
             start, token = max(start, end), token + 1
         return marks

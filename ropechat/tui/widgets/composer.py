@@ -34,8 +34,11 @@ class Composer(TextArea):
         direction: int
 
     def __init__(self, send: Callable[[str], bool], *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus")
+        super().__init__(
+            id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus", placeholder="Message"
+        )
         self._send = send  # true if the text was taken; asked at once, for the next key may be on its way
+        self.cursor_blink = False  # no timer while idle
         self.sent: list[str] = []
         self._back = 0  # how far back in the history; 0 is the draft
         self._draft = ""

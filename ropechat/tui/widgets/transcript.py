@@ -13,6 +13,7 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ropechat.tui.render.blocks import ASKED, AnswerBlock
 from ropechat.tui.theme import tints
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from textual.selection import Selection
 
     from ropechat.trace import Step
-    from ropechat.tui.render.blocks import AnswerBlock, Block
+    from ropechat.tui.render.blocks import Block
     from ropechat.tui.render.flow import Row
 
 MEASURE = 100  # cells; longer lines are hard to read
@@ -93,9 +94,12 @@ class Transcript(ScrollView, can_focus=True):
             self._measure_from(self.blocks.index(block))
             self._grown(0)
 
-    def drop(self, count: int) -> None:
-        """Take away the last blocks."""
-        del self.blocks[-count:], self._tops[-count:]
+    def drop_from(self, answer: AnswerBlock) -> None:
+        """Take away an answer at the end, and the question above it."""
+        index = self.blocks.index(answer)
+        if index and self.blocks[index - 1].kind == "user":
+            index -= 1
+        del self.blocks[index:], self._tops[index:]
         self._grown(0)
 
     def clear(self) -> None:
@@ -254,10 +258,11 @@ class Transcript(ScrollView, can_focus=True):
 
     def _text_row(self, block: Block, row: Row) -> list[Segment]:
         body = self._style({"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, ""))
-        segments = [self._gutter(block)]
-        levels = self._tints if self.tinted else ()
-        for text, tint in block.spans(row):
-            segments.append(Segment(text, body + levels[tint] if tint and levels else body))
+        looks = {ASKED: self._style("asked")}
+        if self.tinted:
+            looks |= {level: body + tint for level, tint in enumerate(self._tints) if level}
+        segments = [self._gutter(block, row)]
+        segments += [Segment(text, looks.get(level, body)) for text, level in block.spans(row)]
         if block.live and row is block.flow.rows[-1]:
             segments.append(Segment(CARET, self._style("caret")))
         return segments
@@ -276,8 +281,11 @@ class Transcript(ScrollView, can_focus=True):
             Segment(note, self._style("quiet")),
         ]
 
-    def _gutter(self, block: Block) -> Segment:
-        return Segment("▌ " if block.kind == "user" else "  ", self._style("bar"))
+    def _gutter(self, block: Block, row: Row | None = None) -> Segment:
+        """The bar at the left of what the user wrote."""
+        lead = block.lead if isinstance(block, AnswerBlock) else 0
+        by_user = block.kind == "user" or (row is not None and block.flow.offset(row) < lead)
+        return Segment("▌ " if by_user else "  ", self._style("bar"))
 
     def _style(self, part: str) -> Style:
         if not self._styles:
