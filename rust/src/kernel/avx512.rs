@@ -149,9 +149,11 @@ unsafe fn dot_bf16_widened(acc: __m512, weights: *const u32, pair: u32) -> __m51
         let high_half = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         let x = _mm512_set1_epi32(pair as i32);
         let w = _mm512_loadu_si512(weights.cast());
-        let low = |v| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v));
-        let high = |v| _mm512_castsi512_ps(_mm512_and_si512(v, high_half));
-        _mm512_fmadd_ps(high(w), high(x), _mm512_fmadd_ps(low(w), low(x), acc))
+        let w_low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(w));
+        let x_low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
+        let w_high = _mm512_castsi512_ps(_mm512_and_si512(w, high_half));
+        let x_high = _mm512_castsi512_ps(_mm512_and_si512(x, high_half));
+        _mm512_fmadd_ps(w_high, x_high, _mm512_fmadd_ps(w_low, x_low, acc))
     }
 }
 

@@ -230,10 +230,11 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
             for block in 0..2 {
-                let mut ints: [V::Int; M] = std::array::from_fn(|m| {
+                let mut ints = [V::int_splat(0); M];
+                for m in 0..M {
                     let start = x[m].add(GROUP + 8 + 4 * block).cast::<i32>().read_unaligned();
-                    V::int_splat(start >> F::OFFSET_SHIFT)
-                });
+                    ints[m] = V::int_splat(start >> F::OFFSET_SHIFT);
+                }
                 for t in 0..8 {
                     let quads = F::quads::<V>(step.add(4 * LANES), block, t);
                     for m in 0..M {
@@ -293,34 +294,29 @@ unsafe fn block_to_q8<V: Lanes>(x: *const f32, out: *mut i8) -> f32 {
     }
 }
 
-/// out = f(inputs), 16 values at a time, the tail through a zero-padded copy. `out` may be one of the inputs.
-///
-/// # Safety
-/// The ISA of `V`; all pointers valid for `len` values.
-#[inline(always)]
-unsafe fn map<V: Lanes, const N: usize>(
-    inputs: [*const f32; N],
-    out: *mut f32,
-    len: usize,
-    f: impl Fn([V; N]) -> V,
-) {
-    let whole = len - len % LANES;
-    // SAFETY: `start + 16 <= len` in the loop; the tail goes through arrays of 16.
-    unsafe {
-        for start in (0..whole).step_by(LANES) {
-            f(inputs.map(|input| V::load(input.add(start)))).store(out.add(start));
+/// out = expression of vectors of the inputs, 16 values at a time, the tail through zero-padded copies; `out` may be one
+/// of the inputs. A macro and not a function of a closure: intrinsics inside a closure would become calls.
+macro_rules! map {
+    ($V:ty, [$($name:ident = $input:expr),*] => $out:expr, $len:expr, $result:expr) => {{
+        let (out, len): (*mut f32, usize) = ($out, $len);
+        let whole = len - len % LANES;
+        let mut start = 0;
+        while start < whole {
+            $(let $name = <$V>::load($input.add(start));)*
+            ($result).store(out.add(start));
+            start += LANES;
         }
         if whole < len {
-            let tail = inputs.map(|input| {
+            $(
                 let mut padded = [0.0; LANES];
-                input.add(whole).copy_to_nonoverlapping(padded.as_mut_ptr(), len - whole);
-                V::load(padded.as_ptr())
-            });
+                $input.add(whole).copy_to_nonoverlapping(padded.as_mut_ptr(), len - whole);
+                let $name = <$V>::load(padded.as_ptr());
+            )*
             let mut padded = [0.0; LANES];
-            f(tail).store(padded.as_mut_ptr());
+            ($result).store(padded.as_mut_ptr());
             out.add(whole).copy_from_nonoverlapping(padded.as_ptr(), len - whole);
         }
-    }
+    }};
 }
 
 /// x += y.  // both [n]
@@ -328,7 +324,7 @@ unsafe fn map<V: Lanes, const N: usize>(
 pub(super) unsafe fn add<V: Lanes>(x: &mut [f32], y: &[f32]) {
     let at = x.as_mut_ptr();
     // SAFETY: both hold x.len() values.
-    unsafe { map::<V, 2>([at, y.as_ptr()], at, x.len(), |[a, b]| a.add(b)) }
+    unsafe { map!(V, [a = at, b = y.as_ptr()] => at, x.len(), a.add(b)) }
 }
 
 /// x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).  // all [n]
@@ -348,7 +344,7 @@ pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out
         let v = V::load(padded.as_ptr());
         let mean = horizontal(v.mul_add(v, squares), |a, b| a + b) / x.len() as f32;
         let scale = V::splat(1.0 / (mean + eps).sqrt());
-        map::<V, 2>([x.as_ptr(), weight.as_ptr()], out.as_mut_ptr(), x.len(), |[x, w]| x.mul(scale).mul(w));
+        map!(V, [x = x.as_ptr(), w = weight.as_ptr()] => out.as_mut_ptr(), out.len(), x.mul(scale).mul(w));
     }
 }
 
@@ -358,7 +354,7 @@ pub(super) unsafe fn silu_mul<V: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32
     // SAFETY: the ISA is the caller's duty.
     unsafe {
         let one = V::splat(1.0);
-        map::<V, 2>([gate.as_ptr(), up.as_ptr()], out.as_mut_ptr(), out.len(), |[g, u]| {
+        map!(V, [g = gate.as_ptr(), u = up.as_ptr()] => out.as_mut_ptr(), out.len(), {
             g.div(one.add(exp(V::splat(0.0).sub(g)))).mul(u)
         });
     }
@@ -415,7 +411,7 @@ pub(super) unsafe fn merge<V: Lanes>(acc: &mut [f32], partial: &[f32], a: f32, b
     // SAFETY: both hold acc.len() values.
     unsafe {
         let (a, b) = (V::splat(a), V::splat(b));
-        map::<V, 2>([at, partial.as_ptr()], at, acc.len(), |[x, y]| x.mul(a).add(y.mul(b)));
+        map!(V, [x = at, y = partial.as_ptr()] => at, acc.len(), x.mul(a).add(y.mul(b)));
     }
 }
 

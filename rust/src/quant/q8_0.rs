@@ -30,7 +30,8 @@ pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         put_scale(step, block, lane, f16::from_f32(scale));
         for (i, x) in values.into_iter().enumerate() {
-            let q = (x * inverse).round() as i32;
+            let x = x * inverse;
+            let q = (x + 0.5_f32.copysign(x)) as i32; // to nearest, halves away from zero, as ggml
             step[place(block * BLOCK + i, lane)] = (q + OFFSET) as u8;
         }
     }
