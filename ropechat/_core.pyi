@@ -9,6 +9,8 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "check"]
+
 __version__: str
 
 def check(directory: str) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class Event:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None:
-        """Kind "token": why this is the last one. "stop": an id of stop_ids; "length": max_tokens; "context": full."""
+        """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
     def done(self) -> int: ...
     @property
@@ -130,7 +132,7 @@ class Engine:
         repetition_penalty: float,
         seed: int,
         stream: int = 0,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. The command line turns any of these into one line on stderr and `exit_code`.
+"""What can go wrong, as one tree. The command line turns each into one line on stderr and `exit_code`.
 
 RopechatError
 ├── ModelNotFoundError        4   no such model here

@@ -5,8 +5,9 @@
 //! Gimelshein 2018; FlashAttention, Dao et al. 2022). Tiles are the cache's blocks, so their edges are fixed positions:
 //! prefill and decode do the same additions in the same order (law 1).
 
+use crate::buffer::plain_bytes;
 use crate::forward::Compute;
-use crate::kernel::{Kernels, Product};
+use crate::kernel::{Kernels, LANES, Panels};
 use crate::kv_cache::{BLOCK, KvSequence};
 use crate::model::Model;
 use std::cell::RefCell;
@@ -141,21 +142,21 @@ impl Scratch {
     /// scores = queries times the keys of one tile.  // [M, 32]
     fn scores(&mut self, keys: &[u8], model: &Model, kernels: Kernels) {
         let dim = model.config.head_dim;
-        let panel_bytes = keys.len() / 2;
-        let job = Product {
-            weights: keys.as_ptr(),
-            panel_bytes,
-            panels: 2,
-            x: self.queries.as_ptr().cast(),
-            x_bytes: dim * 4,
-            rows: self.softmax.len(),
+        let keys = Panels {
+            format: model.kv_layout.dtype,
+            bytes: keys,
+            panel_bytes: keys.len() / 2,
+            count: 2,
             steps: dim,
-            out: self.scores.as_mut_ptr(),
-            out_stride: BLOCK,
         };
-        assert!(keys.len() == BLOCK * dim * model.kv_layout.dtype.size());
-        // SAFETY: two panels of `dim` steps (asserted), M queries of `dim` values, M x 32 scores: sized in `reset`.
-        unsafe { kernels.product(model.kv_layout.dtype, &job) }
+        kernels.product(
+            keys,
+            plain_bytes(&self.queries),
+            dim * 4,
+            self.softmax.len(),
+            &mut self.scores,
+            BLOCK,
+        );
     }
 
     /// Joins the partial result of one tile, of which `valid` positions count, into some queries.
@@ -177,21 +178,17 @@ impl Scratch {
                 Softmax { max, sum }
             })
             .collect();
-        let panels = padded / crate::kernel::LANES;
-        let job = Product {
-            weights: values.as_ptr(),
-            panel_bytes: values.len() / panels,
-            panels,
-            x: self.scores[queries.start * BLOCK..].as_ptr().cast(),
-            x_bytes: BLOCK * 4,
-            rows: queries.len(),
+        let count = padded / LANES;
+        let values = Panels {
+            format: model.kv_layout.dtype,
+            bytes: values,
+            panel_bytes: values.len() / count,
+            count,
             steps: valid,
-            out: self.partial[queries.start * padded..].as_mut_ptr(),
-            out_stride: padded,
         };
-        assert!(valid <= BLOCK && values.len() == BLOCK * padded * model.kv_layout.dtype.size());
-        // SAFETY: `panels` panels of 32 steps (asserted), queries within the M rows of scores and partial.
-        unsafe { kernels.product(model.kv_layout.dtype, &job) }
+        let scores = plain_bytes(&self.scores[queries.start * BLOCK..queries.end * BLOCK]);
+        let partial = &mut self.partial[queries.start * padded..];
+        kernels.product(values, scores, BLOCK * 4, queries.len(), partial, padded);
         for (m, tile) in queries.zip(tile) {
             let so_far = &mut self.softmax[m];
             let max = so_far.max.max(tile.max);

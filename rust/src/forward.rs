@@ -8,6 +8,7 @@
 //! Shapes: `rows` = tokens of all runs; x `[rows, hidden_size]`; q `[rows, num_heads, head_dim]`; k and v
 //! `[rows, num_kv_heads, head_dim]`.
 
+use crate::activations::{Activations, by_rows};
 use crate::attention::attend;
 use crate::config::{Activation, Norm};
 use crate::error::Result;
@@ -15,8 +16,9 @@ use crate::kernel::Kernels;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Layer, Model};
 use crate::parallel::{CancelToken, Pool};
+use crate::quant::DType;
 use crate::rope::Frequencies;
-use crate::weight::{Activations, Epilogue, by_rows};
+use crate::weight::Epilogue;
 
 /// Consecutive tokens of one sequence.
 pub struct Run<'a> {
@@ -168,13 +170,7 @@ fn mlp(model: &Model, layer: &Layer, work: &mut Workspace, compute: Compute<'_>)
 }
 
 /// The normed residual stream as the next matmul's input.
-fn normed_input(
-    model: &Model,
-    weight: &[f32],
-    dtype: crate::quant::DType,
-    work: &mut Workspace,
-    compute: Compute<'_>,
-) {
+fn normed_input(model: &Model, weight: &[f32], dtype: DType, work: &mut Workspace, compute: Compute<'_>) {
     let Workspace { x, input, .. } = work;
     let hidden_size = model.config.hidden_size;
     let rows = x.len() / hidden_size;

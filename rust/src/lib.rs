@@ -6,7 +6,8 @@
 //! - L0 [`error`], [`quant`], [`buffer`], [`exp64`], [`philox`]: what can go wrong; how numbers are stored; memory; an
 //!   exponential and a random number generator.
 //! - L1 [`kernel`], [`parallel`]: arithmetic on slices, one table per instruction set; the thread pool.
-//! - L2 [`weight`]: matrices packed for the kernels; the one door to a matmul.
+//! - L2 [`activations`], [`weight`]: a matmul's input in the type that kernels multiply; matrices packed for the kernels
+//!   and the one door to a matmul.
 //! - L3 [`checkpoint`]: tensors by Hugging Face name out of files that strangers wrote.
 //! - L4 [`config`], [`family`]: what the model is, in the field's words.
 //! - L5 [`rope`], [`kv_cache`], [`model`]: rotation angles; keys and values by position; config + weights.
@@ -15,6 +16,7 @@
 //! - L7 [`engine`]: sequences, steps, prefix reuse, cancel.
 //! - L8 `python`: the bindings, nothing else.
 
+pub mod activations;
 pub mod attention;
 pub mod buffer;
 pub mod checkpoint;

@@ -52,7 +52,7 @@ impl Model {
             LmHead::Tied => {
                 let tensor =
                     checkpoint.require_any(&["model.embed_tokens.weight", "lm_head.weight"], &table)?;
-                (loader.pack(&[tensor], Arrangement::Stacked)?, None)
+                (loader.pack(&[tensor], Arrangement::Stacked, loader.table_dtype())?, None)
             }
             LmHead::Own => (
                 loader.matrix("model.embed_tokens.weight", &table)?,
@@ -147,7 +147,7 @@ impl Loader<'_> {
             .iter()
             .map(|&(part, out)| self.checkpoint.require(&name(part, "weight"), &[out, in_features]))
             .collect::<Result<Vec<_>>>()?;
-        let weight = self.pack(&tensors, arrangement)?;
+        let weight = self.pack(&tensors, arrangement, self.dtype)?;
         match bias {
             Bias::None => Ok(weight),
             Bias::Added => {
@@ -157,16 +157,26 @@ impl Loader<'_> {
         }
     }
 
-    fn matrix(&self, name: &str, shape: &[usize]) -> Result<Weight> {
-        self.pack(&[self.checkpoint.require(name, shape)?], Arrangement::Stacked)
+    /// Embedding and unembedding in q4_0 cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
+    fn table_dtype(&self) -> Option<DType> {
+        self.dtype.map(|dtype| if dtype == DType::Q4_0 { DType::Q8_0 } else { dtype })
     }
 
-    fn pack(&self, tensors: &[TensorView<'_>], arrangement: Arrangement) -> Result<Weight> {
+    fn matrix(&self, name: &str, shape: &[usize]) -> Result<Weight> {
+        self.pack(&[self.checkpoint.require(name, shape)?], Arrangement::Stacked, self.table_dtype())
+    }
+
+    fn pack(
+        &self,
+        tensors: &[TensorView<'_>],
+        arrangement: Arrangement,
+        dtype: Option<DType>,
+    ) -> Result<Weight> {
         let sources: Vec<Source<'_>> = tensors
             .iter()
             .map(|t| Source { dtype: t.dtype, out_features: t.shape[0], bytes: t.bytes })
             .collect();
-        let dtype = self.dtype.unwrap_or(sources[0].dtype);
+        let dtype = dtype.unwrap_or(sources[0].dtype);
         Weight::pack(&sources, arrangement, tensors[0].shape[1], dtype, self.pool)
     }
 

@@ -4,12 +4,12 @@
 //! (see `kernel/README.md` for the drawing), the same layout for one row and for many. A matmul
 //! splits the panels over the threads; what happens to a finished tile is its [`Epilogue`].
 
-use crate::buffer::{Buffer, plain_bytes};
+use crate::activations::Activations;
+use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::kernel::{Kernels, LANES, Product};
+use crate::kernel::{Kernels, LANES, Panels};
 use crate::parallel::Pool;
 use crate::quant::DType;
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
@@ -24,6 +24,14 @@ pub struct Source<'a> {
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
     pub bytes: &'a [u8],
+}
+
+impl Source<'_> {
+    /// The values of one row.
+    fn row(&self, row: usize, in_features: usize) -> impl Iterator<Item = f32> {
+        let bytes = self.dtype.row_bytes(in_features);
+        self.dtype.values(&self.bytes[row * bytes..][..bytes])
+    }
 }
 
 /// How the output rows of several sources become one weight.
@@ -66,15 +74,18 @@ impl Weight {
         pool: &Pool,
     ) -> Result<Self> {
         let map = PanelMap::new(sources, arrangement);
-        let panel_bytes = steps(dtype, in_features) * step_bytes(dtype);
+        let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
         let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
         {
             let mut panels: Vec<(usize, &mut [u8])> =
                 data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
             pool.for_each(&mut panels, |(index, panel)| {
+                let mut values = Vec::with_capacity(in_features);
                 for (lane, row) in map.rows(*index).enumerate() {
                     if let Some((source, row)) = row {
-                        pack_row(&sources[source], row, in_features, dtype, lane, panel);
+                        values.clear();
+                        values.extend(sources[source].row(row, in_features));
+                        dtype.pack_row(&values, lane, panel);
                     }
                 }
             });
@@ -115,36 +126,26 @@ impl Weight {
     }
 
     fn panel_bytes(&self) -> usize {
-        steps(self.dtype, self.in_features) * step_bytes(self.dtype)
+        self.dtype.steps(self.in_features) * self.dtype.step_bytes()
     }
 
     /// Unpacks one output row (a stacked weight's): the embedding of a token.  // out [in_features]
     pub fn row(&self, row: usize, out: &mut [f32]) {
         let (panel, lane) = (row / LANES, row % LANES);
         let panel = &self.data.bytes()[panel * self.panel_bytes()..][..self.panel_bytes()];
-        let half = |at: usize| u16::from_le_bytes([panel[at], panel[at + 1]]);
-        for (k, out) in out.iter_mut().enumerate() {
-            *out = match self.dtype {
-                DType::F32 => {
-                    let at = (k * LANES + lane) * 4;
-                    f32::from_le_bytes([panel[at], panel[at + 1], panel[at + 2], panel[at + 3]])
-                }
-                DType::F16 => f16::from_bits(half((k * LANES + lane) * 2)).to_f32(),
-                DType::BF16 => bf16::from_bits(half(((k / 2) * LANES + lane) * 4 + (k % 2) * 2)).to_f32(),
-            };
-        }
+        self.dtype.unpack_row(panel, lane, out);
     }
 
     /// `x` times this matrix; `epilogue` says where the product goes.  // x [rows, in_features]
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
-        assert!(x.width == self.in_features && x.format == Activations::format_for(self.dtype));
-        let sink = Sink::new(epilogue, x.rows, self.panels);
+        assert!(x.width() == self.in_features && x.fits(self.dtype));
+        let sink = Sink::new(epilogue, x.rows(), self.panels);
         pool.run(&|thread| {
             // Panels in pairs, so that a gated pair is never cut.
             let pairs = pool.share(self.panels.div_ceil(2), thread);
             let mut tile = [0.0; ROW_BLOCK * 2 * LANES];
-            for first in (0..x.rows).step_by(ROW_BLOCK) {
-                let rows = first..(first + ROW_BLOCK).min(x.rows);
+            for first in (0..x.rows()).step_by(ROW_BLOCK) {
+                let rows = first..(first + ROW_BLOCK).min(x.rows());
                 for pair in pairs.clone() {
                     let width = self.tile(x, rows.clone(), 2 * pair, kernels, &mut tile);
                     // SAFETY: threads have disjoint pairs, so no two write the same columns.
@@ -164,20 +165,15 @@ impl Weight {
         tile: &mut [f32],
     ) -> usize {
         let panels = (self.panels - panel).min(2);
-        assert!(rows.end <= x.rows && rows.len() * 2 * LANES <= tile.len());
-        let job = Product {
-            weights: self.data.bytes()[panel * self.panel_bytes()..].as_ptr(),
+        let weights = Panels {
+            format: self.dtype,
+            bytes: &self.data.bytes()[panel * self.panel_bytes()..],
             panel_bytes: self.panel_bytes(),
-            panels,
-            x: x.bytes()[rows.start * x.row_bytes()..].as_ptr(),
-            x_bytes: x.row_bytes(),
-            rows: rows.len(),
-            steps: steps(self.dtype, self.in_features),
-            out: tile.as_mut_ptr(),
-            out_stride: 2 * LANES,
+            count: panels,
+            steps: self.dtype.steps(self.in_features),
         };
-        // SAFETY: the panels and rows lie inside their buffers (slices above), the tile holds rows x 32.
-        unsafe { kernels.product(self.dtype, &job) }
+        let input = &x.bytes()[rows.start * x.row_bytes()..];
+        kernels.product(weights, input, x.row_bytes(), rows.len(), tile, 2 * LANES);
         if !self.bias.is_empty() {
             let bias = &self.bias[panel * LANES..][..panels * LANES];
             for row in tile.chunks_exact_mut(2 * LANES).take(rows.len()) {
@@ -253,99 +249,6 @@ impl Sink {
     }
 }
 
-/// Rows on their way into a matmul, in the type that the weight's kernel multiplies.
-///
-/// Converted once per input, not once per matmul.
-#[derive(Debug, Default)]
-pub struct Activations {
-    format: ActivationFormat,
-    rows: usize,
-    width: usize,
-    f32: Vec<f32>,
-    bf16: Vec<u16>,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum ActivationFormat {
-    /// For f32 and f16 weights.
-    #[default]
-    F32,
-    /// For bf16 weights: rows of pairs, padded to a whole one.
-    Bf16,
-}
-
-impl Activations {
-    fn format_for(weights: DType) -> ActivationFormat {
-        match weights {
-            DType::F32 | DType::F16 => ActivationFormat::F32,
-            DType::BF16 => ActivationFormat::Bf16,
-        }
-    }
-
-    /// Makes room for rows of `width` for weights of `dtype`, and fills row r by `fill(r, out)`.  // out [width]
-    pub fn fill(
-        &mut self,
-        rows: usize,
-        width: usize,
-        weights: DType,
-        kernels: Kernels,
-        pool: &Pool,
-        fill: impl Fn(usize, &mut [f32]) + Sync,
-    ) {
-        (self.rows, self.width, self.format) = (rows, width, Self::format_for(weights));
-        match self.format {
-            ActivationFormat::F32 => {
-                self.f32.resize(rows * width, 0.0);
-                by_rows(pool, &mut self.f32[..rows * width], width, &fill);
-            }
-            ActivationFormat::Bf16 => {
-                let padded = width.next_multiple_of(2);
-                self.bf16.resize(rows * padded, 0);
-                by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
-                    SCRATCH.with_borrow_mut(|scratch| {
-                        scratch.resize(width.max(scratch.len()), 0.0);
-                        fill(row, &mut scratch[..width]);
-                        kernels.to_bf16(&scratch[..width], &mut out[..width]);
-                        out[width..].fill(0);
-                    });
-                });
-            }
-        }
-    }
-
-    fn row_bytes(&self) -> usize {
-        match self.format {
-            ActivationFormat::F32 => self.width * 4,
-            ActivationFormat::Bf16 => self.width.next_multiple_of(2) * 2,
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self.format {
-            ActivationFormat::F32 => plain_bytes(&self.f32),
-            ActivationFormat::Bf16 => plain_bytes(&self.bf16),
-        }
-    }
-}
-
-thread_local! {
-    /// One f32 row on its way to another type.
-    static SCRATCH: std::cell::RefCell<Vec<f32>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
-/// Calls `each(row, values)` for every row of `data`, in parallel when there are enough.
-pub fn by_rows<T: Send>(pool: &Pool, data: &mut [T], width: usize, each: impl Fn(usize, &mut [T]) + Sync) {
-    const ROWS_WORTH_A_THREAD: usize = 8;
-    let rows = data.len() / width;
-    let share = rows.div_ceil(pool.threads()).max(ROWS_WORTH_A_THREAD);
-    let mut shares: Vec<(usize, &mut [T])> = data.chunks_mut(share * width).enumerate().collect();
-    pool.for_each(&mut shares, |(index, share_of_data)| {
-        for (row, values) in share_of_data.chunks_exact_mut(width).enumerate() {
-            each(*index * share + row, values);
-        }
-    });
-}
-
 /// Which source row stands in which lane of which panel.
 struct PanelMap {
     /// Output rows of each source.
@@ -383,52 +286,5 @@ impl PanelMap {
                 (row < self.rows[source]).then_some((source, row))
             }
         })
-    }
-}
-
-/// Steps of a reduction over `in_features`.
-fn steps(dtype: DType, in_features: usize) -> usize {
-    match dtype {
-        DType::F32 | DType::F16 => in_features,
-        DType::BF16 => in_features.div_ceil(2),
-    }
-}
-
-/// Bytes of one step of a panel.
-fn step_bytes(dtype: DType) -> usize {
-    match dtype {
-        DType::F32 | DType::BF16 => 4 * LANES,
-        DType::F16 => 2 * LANES,
-    }
-}
-
-/// Writes one source row into its lane of a panel, converted to `dtype`.
-fn pack_row(
-    source: &Source<'_>,
-    row: usize,
-    in_features: usize,
-    dtype: DType,
-    lane: usize,
-    panel: &mut [u8],
-) {
-    let bytes = &source.bytes[row * in_features * source.dtype.size()..][..in_features * source.dtype.size()];
-    let mut put = |at: usize, value: &[u8]| panel[at..at + value.len()].copy_from_slice(value);
-    let place = |k: usize| match dtype {
-        DType::F32 => (k * LANES + lane) * 4,
-        DType::F16 => (k * LANES + lane) * 2,
-        DType::BF16 => ((k / 2) * LANES + lane) * 4 + (k % 2) * 2,
-    };
-    if source.dtype == dtype {
-        for (k, value) in bytes.chunks_exact(dtype.size()).enumerate() {
-            put(place(k), value);
-        }
-        return;
-    }
-    for (k, value) in source.dtype.values(bytes).enumerate() {
-        match dtype {
-            DType::F32 => put(place(k), &value.to_le_bytes()),
-            DType::F16 => put(place(k), &f16::from_f32(value).to_le_bytes()),
-            DType::BF16 => put(place(k), &bf16::from_f32(value).to_le_bytes()),
-        }
     }
 }

@@ -73,7 +73,7 @@ impl Folder {
         if !inside(&self.real) && !self.blobs.as_deref().is_some_and(inside) {
             return Err(unsafe_path(
                 "this is a link that leads out of the model folder; its target must lie inside; \
-                replace the link by the file",
+                 replace the link by the file",
             ));
         }
         let file = open_without_waiting(&real).map_err(|error| io_error(&path, &error))?;
@@ -81,7 +81,7 @@ impl Folder {
         if !metadata.is_file() {
             return Err(unsafe_path(
                 "this is a folder, pipe or device; a regular file is expected; \
-                replace it by the model's file",
+                 replace it by the model's file",
             ));
         }
         Ok(OpenFile { path, file, len: metadata.len() })
@@ -101,8 +101,7 @@ impl Folder {
             .map_err(|error| io_error(&opened.path, &error))?;
         if bytes.len() as u64 > limit {
             return Err(format(format!(
-                "the file is longer than {limit} bytes; no such file of a model is; \
-                check what it is"
+                "the file is longer than {limit} bytes; no such file of a model is; check what it is"
             )));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
@@ -129,7 +128,7 @@ impl Folder {
         if is_link {
             let what = format!(
                 "this is a link that leads nowhere ({error}); the file itself is expected; \
-                download it again"
+                 download it again"
             );
             return Error::UnsafePath { path, what };
         }

@@ -32,36 +32,21 @@ impl Index {
             field: field.to_owned(),
             what,
         };
-        let root = json::parse(&text).map_err(|bad| format(&bad.field, bad.what))?;
-        let Some(weight_map) = root.get("weight_map") else {
-            return Err(format(
-                "weight_map",
-                "it is missing; an object of tensor names and shard names is expected; \
-                download the file again"
-                    .to_owned(),
-            ));
-        };
-        let Value::Object(entries) = weight_map else {
-            return Err(format(
-                "weight_map",
-                format!(
-                    "{}; an object of tensor names and shard names is expected; \
-                download the file again",
-                    describe(weight_map)
-                ),
-            ));
+        let root = json::parse(&text).map_err(|bad| {
+            format(&bad.field, format!("{}; plain JSON is expected; download the file again", bad.what))
+        })?;
+        let expected = "an object of tensor names and shard names is expected; download the file again";
+        let weight_map = match root.get("weight_map") {
+            Some(Value::Object(entries)) => entries,
+            Some(other) => return Err(format("weight_map", format!("{}; {expected}", describe(other)))),
+            None => return Err(format("weight_map", format!("it is missing; {expected}"))),
         };
         let mut map = BTreeMap::new();
-        for (tensor, shard) in entries {
+        for (tensor, shard) in weight_map {
             let Value::String(shard) = shard else {
-                return Err(format(
-                    &format!("weight_map.{}", shown(tensor)),
-                    format!(
-                        "{}; the name of a shard is expected; \
-                    download the file again",
-                        describe(shard)
-                    ),
-                ));
+                let what =
+                    format!("{}; the name of a shard is expected; download the file again", describe(shard));
+                return Err(format(&format!("weight_map.{}", shown(tensor)), what));
             };
             check_shard_name(folder, tensor, shard)?;
             map.insert(tensor.clone(), shard.clone());
@@ -89,7 +74,7 @@ fn check_shard_name(folder: &Folder, tensor: &str, shard: &str) -> Result<()> {
         path: folder.join(INDEX),
         what: format!(
             "weight_map.{}: \"{}\" is {fault}; the plain name of a .safetensors file in the same folder is \
-            allowed; do not use this model, or get it from its maker",
+             allowed; do not use this model, or get it from its maker",
             shown(tensor),
             shown(shard)
         ),

@@ -110,7 +110,7 @@ impl Checkpoint {
                 first,
                 format!(
                     "the tensor is not in the file{others}; \
-                {shape:?} is expected; download the model again, or correct config.json"
+                     {shape:?} is expected; download the model again, or correct config.json"
                 ),
             ));
         };
@@ -204,7 +204,7 @@ impl Checkpoint {
                     &shown(name),
                     format!(
                         "weight_map says {shard}, and it is in {found}; \
-                    index and shards must agree; download the model again"
+                         index and shards must agree; download the model again"
                     ),
                 ));
             }
@@ -258,10 +258,7 @@ fn unusable(path: &Path, name: &str, dtype: &str) -> Error {
     Error::Tensor {
         path,
         name,
-        what: format!(
-            "it is stored as {dtype}; F32, F16 or BF16 is expected; \
-        download the model again"
-        ),
+        what: format!("it is stored as {dtype}; F32, F16 or BF16 is expected; download the model again"),
     }
 }
 
@@ -280,7 +277,7 @@ fn no_weights(folder: &Folder) -> Error {
         path: folder.path().to_owned(),
         what: format!(
             "the folder holds {found}; {SINGLE}, or {INDEX} with its shards, is expected; \
-            download the model again"
+             download the model again"
         ),
     }
 }

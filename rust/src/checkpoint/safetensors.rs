@@ -7,9 +7,10 @@
 //! Format: <https://github.com/huggingface/safetensors#format>. Whatever the bytes are, [`parse`] neither panics nor
 //! allocates more than a small multiple of the header that is really there: no count out of the file sizes anything.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::header::{self, RawTensor};
+use super::header::{self, RawTensor, Shape};
 use super::shown::shown;
 use crate::quant::DType;
 
@@ -70,70 +71,67 @@ pub fn parse(file: &[u8]) -> Result<BTreeMap<String, Entry>, Malformed> {
 
 /// The header's text and the offset where data begins.
 fn header_text(file: &[u8]) -> Result<(&str, usize), Malformed> {
-    let Some(length) = file.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
-        return Err(Malformed::at(
-            "header",
-            format!(
-                "the file has {} bytes; it begins with 8 bytes of header length; \
-            download it again",
-                file.len()
-            ),
-        ));
+    let at_header = |what: String| not_safetensors(file).unwrap_or_else(|| Malformed::at("header", what));
+    let Some((length, rest)) = header_length(file) else {
+        let len = file.len();
+        return Err(at_header(format!("the file has {len} bytes; 8 or more are needed; download it again")));
     };
-    let rest = &file[8..];
-    if !(2..=MAX_HEADER.min(rest.len() as u64)).contains(&length) {
-        return Err(not_safetensors(file).unwrap_or_else(|| Malformed::at("header", format!(
-            "its length is {length} bytes, and {} follow; 2 to {MAX_HEADER} bytes that lie inside the file are allowed; \
-            download the file again", rest.len()))));
+    if !(2..=MAX_HEADER).contains(&length) {
+        let allowed = format!("2 to {MAX_HEADER} are allowed; download the file again");
+        return Err(at_header(format!("it claims {length} bytes; {allowed}")));
     }
-    let bytes = &rest[..length as usize];
-    if bytes[0] != b'{' {
-        return Err(not_safetensors(file).unwrap_or_else(|| {
-            Malformed::at(
-                "header",
-                "it does not begin with '{'; \
-            a JSON object is expected; download the file again"
-                    .to_owned(),
-            )
-        }));
+    let Some(bytes) = rest.get(..length as usize) else {
+        let (short, there) = (length - rest.len() as u64, rest.len());
+        return Err(at_header(format!(
+            "the file is {short} or more bytes short: the header takes {length} bytes, and {there} are there; \
+             download it again"
+        )));
+    };
+    if !bytes.starts_with(b"{") {
+        return Err(at_header(
+            "it does not begin with '{'; JSON is expected; download the file again".to_owned(),
+        ));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        Malformed::at(
-            "header",
-            format!(
-                "byte {} is not UTF-8; a JSON object in UTF-8 is expected; download the file again",
-                8 + error.valid_up_to()
-            ),
-        )
+        let place = 8 + error.valid_up_to();
+        at_header(format!("byte {place} is not UTF-8; JSON in UTF-8 is expected; download the file again"))
     })?;
     Ok((text, 8 + bytes.len()))
 }
 
+/// The first 8 bytes as a number, and what follows them.
+fn header_length(file: &[u8]) -> Option<(u64, &[u8])> {
+    let (length, rest) = file.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*length), rest))
+}
+
 /// Says what a file is that is no safetensors file, if its first bytes tell.
 fn not_safetensors(file: &[u8]) -> Option<Malformed> {
-    if file.get(4..8) == Some(&[0; 4]) {
-        return None; // a length that a header can have: safetensors, cut or damaged
+    let is_zip = file.starts_with(b"PK\x03\x04"); // as a length 67 MB: within the limit, and no one's header
+    if !is_zip && header_length(file).is_none_or(|(length, _)| length <= MAX_HEADER) {
+        return None; // a header can be that long: safetensors, cut or damaged
     }
-    let kind = match file {
-        [0x80, 0x02..=0x05, ..] | [b'P', b'K', 3, 4, ..] => {
-            return Some(Malformed::at("header", PICKLE.to_owned()));
-        }
+    let what = match file {
+        _ if is_zip => PICKLE,
+        [0x80, 0x02..=0x05, ..] => PICKLE,
         [b'G', b'G', b'U', b'F', ..] => {
-            "a GGUF file; safetensors is expected here; pass the .gguf file itself"
+            "this is a GGUF file; safetensors is expected here; pass the .gguf file itself"
         }
         _ if file.starts_with(b"version https://git-lfs") => {
-            "a Git LFS pointer, not the weights; run 'git lfs pull' in the model folder, or download the file"
+            "this is a Git LFS pointer; the weights are expected; run 'git lfs pull' in the model folder"
         }
-        [b'<', ..] => "a web page (probably an error page), not the weights; download the file again",
+        [b'<', ..] => {
+            "this is a web page, probably an error; the weights are expected; download the file again"
+        }
         _ => return None,
     };
-    Some(Malformed::at("header", format!("this is {kind}")))
+    Some(Malformed::at("header", what.to_owned()))
 }
 
 /// What to do with a pickle. Nothing in this program reads one: reading a pickle runs the code in it.
 pub(crate) const PICKLE: &str = "this is a pickle (or a zip of one), which can run code when it is read; only safetensors \
-    is read; convert it on a machine that you trust: safetensors.torch.save_file(torch.load(FILE, weights_only=True), \
-    'model.safetensors')";
+     is read; convert it on a machine that you trust: safetensors.torch.save_file(torch.load(FILE, weights_only=True), \
+     'model.safetensors')";
 
 impl RawTensor {
     /// Bytes that type and shape ask for; None when that overflows or is no whole number of bytes.
@@ -171,67 +169,52 @@ fn check_layout(
 ) -> Result<(), Malformed> {
     let mut places = Vec::new();
     for (name, tensor) in raw {
-        let (begin, end) = (tensor.begin, tensor.end);
-        let size = tensor.size().ok_or_else(|| {
-            Malformed::at(
-                name,
-                format!(
-                    "the size of {} x {:?} overflows; \
-            a size that fits the file is allowed; download it again",
-                    tensor.dtype, tensor.shape.0
-                ),
-            )
-        })?;
-        if end.checked_sub(begin) != Some(size) {
-            return Err(Malformed::at(
-                name,
-                format!(
-                    "data_offsets are [{begin}, {end}], and {} x {:?} takes {size} bytes; \
-                end - begin must be that; download the file again",
-                    tensor.dtype, tensor.shape.0
-                ),
-            ));
-        }
-        places.push((begin, end, name));
+        check_size(tensor).map_err(|what| Malformed::at(name, what))?;
+        places.push((tensor.begin, tensor.end, name));
     }
     places.sort_unstable();
     let mut covered = 0;
     for (begin, end, name) in places {
         if begin != covered {
-            let kind = if begin < covered {
-                "shares bytes with the tensor before it"
-            } else {
-                "leaves a gap before it"
-            };
+            let kind = if begin < covered { "overlaps the tensor before it" } else { "leaves a gap" };
             return Err(Malformed::at(
                 name,
                 format!(
-                    "it begins at byte {begin} of the data and {kind}; tensors must follow each \
-                other without gap or overlap (here: {covered}); download the file again"
+                    "it begins at byte {begin} of the data and {kind}; \
+                     it must begin where the one before ends, at {covered}; download the file again"
                 ),
             ));
         }
         covered = end;
     }
     let data = (file_len - data_begin) as u64;
-    if covered > data {
-        return Err(Malformed::at(
-            "data",
-            format!(
-                "the file is {} bytes short: its tensors take {covered} bytes, and {data} are \
-            there; download it again",
-                covered - data
-            ),
-        ));
+    let what = match covered.cmp(&data) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => format!(
+            "the file is {} bytes short: its tensors take {covered} bytes, and {data} are there; download it again",
+            covered - data
+        ),
+        Ordering::Less => format!(
+            "the file has {} bytes after its last tensor; it must end there; download it again",
+            data - covered
+        ),
+    };
+    Err(Malformed::at("data", what))
+}
+
+/// The extent of a tensor is that of its type and shape. Otherwise says what is wrong.
+fn check_size(tensor: &RawTensor) -> Result<(), String> {
+    let RawTensor { dtype, shape: Shape(shape), begin, end, .. } = tensor;
+    let size = tensor.size().ok_or_else(|| {
+        format!(
+            "{dtype} x {shape:?} is no size in bytes; one that fits the file is allowed; download it again"
+        )
+    })?;
+    if end.checked_sub(*begin) == Some(size) {
+        return Ok(());
     }
-    if covered < data {
-        return Err(Malformed::at(
-            "data",
-            format!(
-                "{} bytes follow the last tensor; the file must end there; download it again",
-                data - covered
-            ),
-        ));
-    }
-    Ok(())
+    Err(format!(
+        "data_offsets are [{begin}, {end}], and {dtype} x {shape:?} takes {size} bytes; \
+         end - begin must be that; download the file again"
+    ))
 }

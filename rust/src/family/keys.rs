@@ -154,7 +154,7 @@ pub(super) fn refuse_unknown(metadata: &Metadata<'_>) -> Result<()> {
                 key,
                 &format!(
                     "{}; this key is not known, and it may change what the model \
-                computes; if you know that it does not, take it out of the file",
+                     computes; if you know that it does not, take it out of the file",
                     describe(value)
                 ),
             ));

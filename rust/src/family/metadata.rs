@@ -56,15 +56,8 @@ impl<'a> Metadata<'a> {
         let number =
             value.as_u64().filter(|number| range.contains(number)).and_then(|n| usize::try_from(n).ok());
         number.map(Some).ok_or_else(|| {
-            self.bad(
-                key,
-                &format!(
-                    "{}; a whole number from {} to {} is allowed",
-                    describe(value),
-                    range.start(),
-                    range.end()
-                ),
-            )
+            let (least, most) = (range.start(), range.end());
+            self.bad(key, &format!("{}; a whole number from {least} to {most} is allowed", describe(value)))
         })
     }
 
@@ -80,23 +73,17 @@ impl<'a> Metadata<'a> {
             return Ok(None);
         };
         // A range check refuses NaN as well; JSON has neither NaN nor infinity.
-        value.as_f64().filter(|number| range.contains(number)).map(Some).ok_or_else(|| {
-            self.bad(
-                key,
-                &format!(
-                    "{}; a number from {:e} to {:e} is allowed",
-                    describe(value),
-                    range.start(),
-                    range.end()
-                ),
-            )
-        })
+        value
+            .as_f64()
+            .filter(|number| range.contains(number))
+            .map(Some)
+            .ok_or_else(|| self.bad(key, &format!("{}; {} is allowed", describe(value), in_words(&range))))
     }
 
     /// A finite number in a range that the file must state.
     pub fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
-        let allowed = format!("a number from {:e} to {:e} is needed", range.start(), range.end());
-        self.number_if_any(key, range)?.ok_or_else(|| self.bad(key, &format!("it is missing; {allowed}")))
+        let missing = || self.bad(key, &format!("it is missing; {} is needed", in_words(&range)));
+        self.number_if_any(key, range.clone())?.ok_or_else(missing)
     }
 
     /// A finite number in a range; when absent, the family's documented default (a `null` is noted).
@@ -196,4 +183,16 @@ impl<'a> Metadata<'a> {
     fn full(&self, key: &str) -> String {
         format!("{}{}", self.prefix, shown(key))
     }
+}
+
+/// `a number from 0 to 1`, with exponents where a person would write them.
+fn in_words(range: &RangeInclusive<f64>) -> String {
+    let word = |number: f64| {
+        if number == 0.0 || (1e-2..1e6).contains(&number) {
+            number.to_string()
+        } else {
+            format!("{number:e}")
+        }
+    };
+    format!("a number from {} to {}", word(*range.start()), word(*range.end()))
 }

@@ -81,7 +81,7 @@ pub fn from_metadata(metadata: &Metadata<'_>) -> Result<Config> {
         FAMILIES.iter().find(|family| family.model_types.contains(&model_type)).ok_or_else(|| {
             metadata.unsupported(
                 "model_type",
-                &format!("\"{}\"; {} are supported", shown(model_type), model_types()),
+                &format!("\"{}\"; supported: {}", shown(model_type), model_types()),
             )
         })?;
     refuse_quantization(metadata)?;
@@ -114,7 +114,9 @@ fn read_object(folder: &Folder, name: &str) -> Result<Map<String, Value>> {
             Err(bad("JSON", format!("{}; an object is expected; download the file again", describe(&other))))
         }
         Err(fault) => {
-            Err(bad(&fault.field, format!("{}; correct the file, or download it again", fault.what)))
+            let allowed =
+                "plain JSON is allowed (no NaN, no infinity); correct the file, or download it again";
+            Err(bad(&fault.field, format!("{}; {allowed}", fault.what)))
         }
     }
 }
@@ -129,8 +131,7 @@ fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
         return Err(metadata.unsupported(
             key,
             &format!(
-                "quant_method is {method}; F32, F16 and BF16 weights are \
-            supported; use an unquantized copy of the model"
+                "quant_method is {method}; F32, F16 and BF16 weights are supported; use an unquantized copy"
             ),
         ));
     }
@@ -150,10 +151,7 @@ fn heads(metadata: &Metadata<'_>, hidden_size: usize) -> Result<Heads> {
     if !hidden_size.is_multiple_of(num_attention_heads) {
         return Err(metadata.bad(
             "num_attention_heads",
-            &format!(
-                "{num_attention_heads}; a divisor of hidden_size \
-            ({hidden_size}) is allowed"
-            ),
+            &format!("{num_attention_heads}; a divisor of hidden_size ({hidden_size}) is allowed"),
         ));
     }
     let num_key_value_heads =
@@ -162,8 +160,7 @@ fn heads(metadata: &Metadata<'_>, hidden_size: usize) -> Result<Heads> {
         return Err(metadata.bad(
             "num_key_value_heads",
             &format!(
-                "{num_key_value_heads}; a divisor of \
-            num_attention_heads ({num_attention_heads}) is allowed"
+                "{num_key_value_heads}; a divisor of num_attention_heads ({num_attention_heads}) is allowed"
             ),
         ));
     }

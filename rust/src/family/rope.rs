@@ -98,7 +98,7 @@ fn scaling(
         "dynamic" if facts.rotary_dim <= 2 => Err(parameters.bad(
             "rope_type",
             "dynamic divides by the rotary width \
-            minus 2, and that is zero here; a head of 4 dimensions or more is needed",
+             minus 2, and that is zero here; a head of 4 dimensions or more is needed",
         )),
         // The trained length is max_position_embeddings, as in transformers: a head is trained up to there.
         "dynamic" => Ok(RopeScaling::Dynamic {
@@ -121,10 +121,7 @@ fn llama3(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<RopeScaling> 
     if high_freq_factor <= low_freq_factor {
         return Err(parameters.bad(
             "high_freq_factor",
-            &format!(
-                "{high_freq_factor}; more than low_freq_factor \
-            ({low_freq_factor}) is allowed"
-            ),
+            &format!("{high_freq_factor}; more than low_freq_factor ({low_freq_factor}) is allowed"),
         ));
     }
     let original = original_length(top, parameters)?;
@@ -212,7 +209,7 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling) -> Result
         if !inert {
             let what = format!(
                 "{}; this key is not known for the rope type in use, and it may change the angles; \
-                {TYPES} are supported",
+                 {TYPES} are supported",
                 crate::checkpoint::json::describe(value)
             );
             return Err(parameters.unsupported(key, &what));

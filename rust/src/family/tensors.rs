@@ -106,7 +106,7 @@ fn check_tied(checkpoint: &Checkpoint) -> Result<()> {
         key: "tie_word_embeddings".to_owned(),
         what: format!(
             "true, and {LM_HEAD} differs from {EMBEDDING}; tied embeddings are one matrix; \
-            set it to false to use both"
+             set it to false to use both"
         ),
     })
 }

@@ -103,6 +103,59 @@ unsafe impl Lanes for Pair {
             Pair(_mm256_mul_ps(self.0, power(n.0)), _mm256_mul_ps(self.1, power(n.1)))
         }
     }
+    type Int = [__m256i; 2];
+    type Quads = [__m256i; 2];
+    #[inline(always)]
+    unsafe fn int_splat(value: i32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_quads(from: *const u8) -> Self::Quads {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
+        // SAFETY: see the impl.
+        quads.map(|q| unsafe { _mm256_and_si256(q, _mm256_set1_epi8(0x0f)) })
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
+        // SAFETY: see the impl.
+        quads.map(|q| unsafe { _mm256_and_si256(_mm256_srli_epi16::<4>(q), _mm256_set1_epi8(0x0f)) })
+    }
+    #[inline(always)]
+    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe {
+            // Even and odd bytes as i16: `maddubs` would saturate for weights up to 255.
+            let x = _mm256_set1_epi32(x as i32);
+            let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let x_odd = _mm256_srai_epi16::<8>(x);
+            let half = |acc, w| {
+                let even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), x_even);
+                let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(w), x_odd);
+                _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+            };
+            [half(acc[0], quads[0]), half(acc[1], quads[1])]
+        }
+    }
+    #[inline(always)]
+    unsafe fn from_int(sums: Self::Int) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        // SAFETY: see the impl.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
     #[inline(always)]
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
         // SAFETY: see the impl.
@@ -122,4 +175,4 @@ unsafe impl Lanes for Pair {
     }
 }
 
-super::kernel_table!(Pair, Isa::Avx2, tile_rows = 3, "avx2,fma,f16c");
+super::kernel_table!(Pair, Isa::Avx2, tile_rows = 3, quad_rows = 2, "avx2,fma,f16c");

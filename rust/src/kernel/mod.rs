@@ -16,7 +16,7 @@ mod tests;
 
 use crate::error::{Error, Result};
 use crate::quant::DType;
-pub(crate) use generic::Product;
+use generic::Product;
 pub use lanes::LANES;
 
 /// An instruction set that has a table.
@@ -28,7 +28,9 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
-    /// The same with BF16 dot products.
+    /// The same with byte dot products (VNNI).
+    Avx512Vnni,
+    /// The same with byte and bf16 dot products.
     Avx512Bf16,
 }
 
@@ -39,12 +41,13 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512Bf16 => "avx512-bf16",
         }
     }
 
     /// From the narrowest to the widest.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16];
 
     /// The table, when this CPU has the instructions.
     fn table(self) -> Option<&'static Table> {
@@ -58,12 +61,14 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
             match self {
                 Isa::Scalar => Some(&scalar::TABLE),
                 Isa::Avx2 => avx2.then_some(&avx2::TABLE),
                 Isa::Avx512 => avx512.then_some(&avx512::base::TABLE),
+                Isa::Avx512Vnni => vnni.then_some(&avx512::vnni::TABLE),
                 Isa::Avx512Bf16 => {
-                    (avx512 && is_x86_feature_detected!("avx512bf16")).then_some(&avx512::bf16::TABLE)
+                    (vnni && is_x86_feature_detected!("avx512bf16")).then_some(&avx512::bf16::TABLE)
                 }
             }
         }
@@ -78,6 +83,9 @@ struct Table {
     product_f32: unsafe fn(&Product),
     product_f16: unsafe fn(&Product),
     product_bf16: unsafe fn(&Product),
+    product_q8_0: unsafe fn(&Product),
+    product_q4_0: unsafe fn(&Product),
+    to_q8: unsafe fn(&[f32], &mut [u8]),
     add: unsafe fn(&mut [f32], &[f32]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     silu_mul: unsafe fn(&[f32], &[f32], &mut [f32]),
@@ -90,7 +98,7 @@ struct Table {
 
 /// Compiles the algorithms of `generic.rs` for one [`lanes::Lanes`] type and ISA into `TABLE`.
 macro_rules! kernel_table {
-    ($lanes:ty, $isa:expr, tile_rows = $rows:literal $(, $features:literal)?) => {
+    ($lanes:ty, $isa:expr, tile_rows = $rows:literal, quad_rows = $quad_rows:literal $(, $features:literal)?) => {
         /// This ISA's functions.
         pub(in crate::kernel) static TABLE: Table = {
             type V = $lanes;
@@ -98,6 +106,9 @@ macro_rules! kernel_table {
                 fn product_f32(job: &generic::Product) = generic::product::<V, generic::F32, $rows>;
                 fn product_f16(job: &generic::Product) = generic::product::<V, generic::F16, $rows>;
                 fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
+                fn product_q8_0(job: &generic::Product) = generic::block_product::<V, generic::Q8_0, $quad_rows>;
+                fn product_q4_0(job: &generic::Product) = generic::block_product::<V, generic::Q4_0, $quad_rows>;
+                fn to_q8(x: &[f32], out: &mut [u8]) = generic::to_q8::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
                 fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) = generic::silu_mul::<V>;
@@ -108,7 +119,7 @@ macro_rules! kernel_table {
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
             );
             Table {
-                isa: $isa, product_f32, product_f16, product_bf16, add, rms_norm, silu_mul, rotate_half,
+                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, to_q8, add, rms_norm, silu_mul, rotate_half,
                 softmax_tile, merge, to_f16, to_bf16,
             }
         };
@@ -126,6 +137,30 @@ macro_rules! kernel_table {
     };
 }
 pub(crate) use kernel_table;
+
+/// Panels of 16 output rows, `panel_bytes` apart.
+#[derive(Clone, Copy)]
+pub struct Panels<'a> {
+    /// Storage type.
+    pub format: DType,
+    /// From the first panel on.
+    pub bytes: &'a [u8],
+    /// Distance of two panels.
+    pub panel_bytes: usize,
+    /// Number of panels.
+    pub count: usize,
+    /// Steps of the reduction.
+    pub steps: usize,
+}
+
+/// Bytes of one step of an activation row for weights of `format`: an f32, a pair of bf16, or two blocks of bytes with
+/// their scales and sums.
+pub fn x_step_bytes(format: DType) -> usize {
+    match format {
+        DType::F32 | DType::F16 | DType::BF16 => 4,
+        DType::Q8_0 | DType::Q4_0 => generic::Q8_STEP_BYTES,
+    }
+}
 
 /// The kernels of an instruction set that this CPU has.
 #[derive(Clone, Copy)]
@@ -169,19 +204,34 @@ impl Kernels {
         self.0.isa
     }
 
-    /// Runs a [`Product`] on panels of `format`.
+    /// out[r][16 p + lane] = sum over steps of x[r] * panels[p][lane], in the order of the steps.
     ///
-    /// # Safety
-    /// Every address that the job describes is valid: `panels` panels of `steps` steps, `rows` activation rows in the
-    /// format's activation type, and `rows` output rows of `16 * panels` values that nothing else touches meanwhile.
-    pub(crate) unsafe fn product(self, format: DType, job: &Product) {
+    /// `x`: `rows` rows, `x_bytes` apart, in the activation type of `panels.format`; `out`: rows `out_stride` apart.
+    pub fn product(
+        self,
+        panels: Panels<'_>,
+        x: &[u8],
+        x_bytes: usize,
+        rows: usize,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        let Panels { format, bytes, panel_bytes, count, steps } = panels;
+        assert!(rows > 0 && count > 0);
+        assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
+        assert!(x.len() >= (rows - 1) * x_bytes + steps * x_step_bytes(format));
+        assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
         let product = match format {
             DType::F32 => self.0.product_f32,
             DType::F16 => self.0.product_f16,
             DType::BF16 => self.0.product_bf16,
+            DType::Q8_0 => self.0.product_q8_0,
+            DType::Q4_0 => self.0.product_q4_0,
         };
-        // SAFETY: holding `Kernels` proves the ISA; the addresses are the caller's duty.
-        unsafe { product(job) }
+        let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());
+        let job = Product { weights, panel_bytes, panels: count, x, x_bytes, rows, steps, out, out_stride };
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked above.
+        unsafe { product(&job) }
     }
 
     /// x += y.  // both [n]
@@ -224,6 +274,13 @@ impl Kernels {
         assert_eq!(acc.len(), partial.len());
         // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
         unsafe { (self.0.merge)(acc, partial, a, b) }
+    }
+
+    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [n.div_ceil(64) steps]
+    pub fn to_q8(self, x: &[f32], out: &mut [u8]) {
+        assert_eq!(out.len(), DType::Q8_0.steps(x.len()) * generic::Q8_STEP_BYTES);
+        // SAFETY: holding `Kernels` proves the ISA; the length is checked.
+        unsafe { (self.0.to_q8)(x, out) }
     }
 
     /// Round to binary16, nearest even.  // both [n]

@@ -238,7 +238,9 @@ fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
         "f32" => Ok(Some(DType::F32)),
         "f16" => Ok(Some(DType::F16)),
         "bf16" => Ok(Some(DType::BF16)),
-        _ => Err(Error::Request(format!("dtype: {name:?}; allowed are auto, f32, bf16 and f16"))),
+        "q8_0" => Ok(Some(DType::Q8_0)),
+        "q4_0" => Ok(Some(DType::Q4_0)),
+        _ => Err(Error::Request(format!("dtype: {name:?}; allowed are auto, f32, bf16, f16, q8_0 and q4_0"))),
     }
 }
 

@@ -4,17 +4,22 @@
 //! runs [`forward`] once over them, reads the wanted logit rows out in blocks of at most [`READOUT_ROWS`] (law 2),
 //! samples, and only then commits (law 3). A sequence's result does not depend on its company (law 1).
 
+mod event;
+mod row;
+
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, unembed};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
 use crate::parallel::{CancelToken, Pool};
-use crate::readout::{Readout, logprob_and_rank, read_out};
 use crate::rope::{Frequencies, Regime};
-use crate::sampler::{Draw, Sampler, Sampling};
+use crate::sampler::Sampler;
+use row::{Job, Outcome, commit};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
 
 /// Rows of one forward at most: a compromise between prefill speed and how soon a cancel is noticed.
 pub const ROWS_PER_STEP: usize = 128;
@@ -22,99 +27,6 @@ pub const ROWS_PER_STEP: usize = 128;
 pub const READOUT_ROWS: usize = 32;
 /// Ended sequences whose cache is kept for a later one with the same beginning.
 const RETAINED: usize = 4;
-
-/// How long a sequence may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Context {
-    /// What the user said: nothing goes beyond it.
-    Stated(usize),
-    /// What the model was trained for: generation ends there, but given tokens may be read out beyond it, which is how
-    /// one sees what a model makes of positions that it never saw.
-    Trained(usize),
-}
-
-impl Context {
-    /// Tokens at which generation ends.
-    pub fn tokens(self) -> usize {
-        match self {
-            Context::Stated(tokens) | Context::Trained(tokens) => tokens,
-        }
-    }
-}
-
-/// What a sequence is for.
-#[derive(Debug, Clone)]
-pub enum Goal {
-    /// Continue it.
-    Generate(Generation),
-    /// Read out every row.
-    Score {
-        /// Alternatives per row.
-        readout_top_k: usize,
-    },
-}
-
-/// How a sequence is continued.
-#[derive(Debug, Clone)]
-pub struct Generation {
-    /// The sampler's settings.
-    pub sampling: Sampling,
-    /// New tokens at most.
-    pub max_tokens: usize,
-    /// Ids that end it.
-    pub stop_ids: Vec<u32>,
-    /// Alternatives per row.
-    pub readout_top_k: usize,
-}
-
-/// Why a generated token is the last one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// It is one of `stop_ids`.
-    Stop,
-    /// `max_tokens` are generated.
-    Length,
-    /// The context is full.
-    Context,
-}
-
-/// What happened to one sequence in a step.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// `done` of `total` prompt tokens are cached.
-    Prefill {
-        /// Cached tokens.
-        done: usize,
-        /// Tokens of the prompt.
-        total: usize,
-    },
-    /// The given token at `position`, under the row before it.
-    Score(Scored),
-    /// The row after the last given token.
-    Next(Readout),
-    /// A generated token.
-    Token {
-        /// It and its row.
-        scored: Scored,
-        /// How it was drawn.
-        draw: Draw,
-        /// Set on the last one.
-        finish_reason: Option<FinishReason>,
-    },
-}
-
-/// A token and the distribution that it was scored under or drawn from.
-#[derive(Debug, Clone)]
-pub struct Scored {
-    /// Where it stands.
-    pub position: usize,
-    /// The token.
-    pub id: u32,
-    /// Raw log probability (nats) and rank; None at position 0, which has no context.
-    pub logprob_and_rank: Option<(f64, usize)>,
-    /// The row at `position - 1`.
-    pub row: Option<Readout>,
-}
 
 struct Sequence {
     ids: Vec<u32>,
@@ -457,107 +369,4 @@ impl Engine {
 
 fn unknown(number: u64) -> Error {
     Error::Request(format!("there is no sequence {number}; it was freed"))
-}
-
-/// One logit row to read out.
-struct Job<'a> {
-    sequence: &'a Sequence,
-    index: usize,
-    position: usize,
-    logits: &'a [f32],
-    sampler: &'a mut Sampler,
-    outcome: Option<Result<Outcome>>,
-}
-
-/// What one row said.
-struct Outcome {
-    index: usize,
-    position: usize,
-    readout: Readout,
-    /// The token after the row (given or drawn) with its logprob and rank; None after the last given one.
-    next: Option<(u32, f64, usize)>,
-    draw: Option<Draw>,
-}
-
-impl Job<'_> {
-    fn read(&mut self) -> Result<Outcome> {
-        let Self { sequence, index, position, logits, .. } = *self;
-        let (top_k, generation) = match &sequence.goal {
-            Goal::Score { readout_top_k } => (*readout_top_k, None),
-            Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
-        };
-        let readout = read_out(logits, top_k, position)?;
-        let draw = generation
-            .map(|g| {
-                self.sampler.sample(
-                    logits,
-                    &sequence.ids,
-                    position as u64 + 1,
-                    &g.sampling,
-                    (top_k > 0).then_some(&readout),
-                )
-            })
-            .transpose()?;
-        let id = draw.as_ref().map(|draw| draw.id).or_else(|| sequence.ids.get(position + 1).copied());
-        let next = id.map(|id| {
-            let (logprob, rank) = logprob_and_rank(&readout, logits, id);
-            (id, logprob, rank)
-        });
-        Ok(Outcome { index, position, readout, next, draw })
-    }
-}
-
-/// Makes the step's results part of the sequences: nothing can fail any more.
-fn commit(
-    taken: &mut [(u64, Sequence)],
-    due: &[(usize, usize)],
-    outcomes: Vec<Outcome>,
-    context: usize,
-) -> Vec<(u64, Event)> {
-    let mut events = Vec::new();
-    for &(index, rows) in due {
-        let (number, sequence) = &mut taken[index];
-        let start = sequence.cache.len();
-        sequence.cache.commit(rows);
-        if start < sequence.prompt_len {
-            let done = sequence.cache.len().min(sequence.prompt_len);
-            events.push((*number, Event::Prefill { done, total: sequence.prompt_len }));
-        }
-        if start == 0 && matches!(sequence.goal, Goal::Score { .. }) {
-            let first = Scored { position: 0, id: sequence.ids[0], logprob_and_rank: None, row: None };
-            events.push((*number, Event::Score(first)));
-        }
-    }
-    for outcome in outcomes {
-        let (number, sequence) = &mut taken[outcome.index];
-        events.push((*number, outcome.into_event(sequence, context)));
-    }
-    events
-}
-
-impl Outcome {
-    fn into_event(self, sequence: &mut Sequence, context: usize) -> Event {
-        let Some((id, logprob, rank)) = self.next else {
-            sequence.finished = true;
-            return Event::Next(self.readout);
-        };
-        let position = self.position + 1;
-        let scored =
-            Scored { position, id, logprob_and_rank: Some((logprob, rank)), row: Some(self.readout) };
-        let (Some(draw), Goal::Generate(generation)) = (self.draw, &sequence.goal) else {
-            return Event::Score(scored);
-        };
-        sequence.ids.push(id);
-        let finish_reason = if generation.stop_ids.contains(&id) {
-            Some(FinishReason::Stop)
-        } else if sequence.ids.len() - sequence.prompt_len >= generation.max_tokens {
-            Some(FinishReason::Length)
-        } else if sequence.ids.len() >= context {
-            Some(FinishReason::Context)
-        } else {
-            None
-        };
-        sequence.finished = finish_reason.is_some();
-        Event::Token { scored, draw, finish_reason }
-    }
 }

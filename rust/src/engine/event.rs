@@ -1,0 +1,97 @@
+//! What the engine is asked for and what it reports.
+
+use crate::readout::Readout;
+use crate::sampler::{Draw, Sampling};
+
+/// How long a sequence may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Context {
+    /// What the user said: nothing goes beyond it.
+    Stated(usize),
+    /// What the model was trained for: generation ends there, but given tokens may be read out beyond it, which is how
+    /// one sees what a model makes of positions that it never saw.
+    Trained(usize),
+}
+
+impl Context {
+    /// Tokens at which generation ends.
+    pub fn tokens(self) -> usize {
+        match self {
+            Context::Stated(tokens) | Context::Trained(tokens) => tokens,
+        }
+    }
+}
+
+/// What a sequence is for.
+#[derive(Debug, Clone)]
+pub enum Goal {
+    /// Continue it.
+    Generate(Generation),
+    /// Read out every row.
+    Score {
+        /// Alternatives per row.
+        readout_top_k: usize,
+    },
+}
+
+/// How a sequence is continued.
+#[derive(Debug, Clone)]
+pub struct Generation {
+    /// The sampler's settings.
+    pub sampling: Sampling,
+    /// New tokens at most.
+    pub max_tokens: usize,
+    /// Ids that end it.
+    pub stop_ids: Vec<u32>,
+    /// Alternatives per row.
+    pub readout_top_k: usize,
+}
+
+/// Why a generated token is the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// It is one of `stop_ids`.
+    Stop,
+    /// `max_tokens` are generated.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// What happened to one sequence in a step.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// `done` of `total` prompt tokens are cached.
+    Prefill {
+        /// Cached tokens.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// The given token at `position`, under the row before it.
+    Score(Scored),
+    /// The row after the last given token.
+    Next(Readout),
+    /// A generated token.
+    Token {
+        /// It and its row.
+        scored: Scored,
+        /// How it was drawn.
+        draw: Draw,
+        /// Set on the last one.
+        finish_reason: Option<FinishReason>,
+    },
+}
+
+/// A token and the distribution that it was scored under or drawn from.
+#[derive(Debug, Clone)]
+pub struct Scored {
+    /// Where it stands.
+    pub position: usize,
+    /// The token.
+    pub id: u32,
+    /// Raw log probability (nats) and rank; None at position 0, which has no context.
+    pub logprob_and_rank: Option<(f64, usize)>,
+    /// The row at `position - 1`.
+    pub row: Option<Readout>,
+}

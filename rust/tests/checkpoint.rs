@@ -1,0 +1,255 @@
+//! Model folders: which files are opened, how the index is held against the shards, what a missing tensor says.
+
+mod containers;
+
+use std::fs;
+use std::path::Path;
+
+use containers::{TestFolder, tensors};
+use ropechat_core::Error;
+use ropechat_core::checkpoint::Checkpoint;
+use ropechat_core::family;
+use ropechat_core::quant::DType;
+use serde_json::json;
+
+const INDEX: &str = "model.safetensors.index.json";
+
+fn golden(case: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(case)
+}
+
+/// The error of opening a folder, as text.
+fn refusal(folder: &TestFolder) -> (Error, String) {
+    let error = Checkpoint::open(folder.path()).unwrap_err();
+    let text = error.to_string();
+    assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
+    (error, text)
+}
+
+#[test]
+fn a_golden_model_is_whole() {
+    let checkpoint = Checkpoint::open(&golden("llama3_old")).unwrap();
+    let card = family::model_card(&checkpoint).unwrap();
+    assert_eq!(family::check_tensors(&checkpoint, &card.config).unwrap(), Vec::<String>::new());
+    assert!(card.warnings.is_empty() && checkpoint.warnings().is_empty());
+    assert_eq!(card.config.eos_token_id, [2, 5]);
+    assert_eq!(checkpoint.names().count(), family::required_tensors(&card.config).count());
+    let embedding = checkpoint.require(family::EMBEDDING, &[288, 64]).unwrap();
+    assert_eq!((embedding.dtype, embedding.bytes.len()), (DType::F32, 288 * 64 * 4));
+    assert!(checkpoint.num_parameters() > 288 * 64 * 2);
+}
+
+#[test]
+fn every_cut_of_a_file_on_disk_is_refused() {
+    let folder = TestFolder::new();
+    let file = tensors(&[("model.norm.weight", &[3]), ("lm_head.weight", &[2, 3])]);
+    for length in 0..file.len() {
+        folder.write("model.safetensors", &file[..length]);
+        let (error, text) = refusal(&folder);
+        assert!(
+            matches!(error, Error::Format { .. }) && text.contains("model.safetensors"),
+            "{length}: {text}"
+        );
+    }
+    folder.write("model.safetensors", &file);
+    assert!(Checkpoint::open(folder.path()).is_ok());
+}
+
+#[test]
+fn a_required_tensor_says_what_is_wrong() {
+    let folder = TestFolder::new();
+    let header = r#"{"f8":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]},
+        "ids":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},"norm":{"dtype":"F16","shape":[2],"data_offsets":[12,16]}}"#;
+    folder.write("model.safetensors", containers::container(header, &[0; 16]));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let text = |name: &str, shape: &[usize]| checkpoint.require(name, shape).unwrap_err().to_string();
+    assert_eq!(checkpoint.require("norm", &[2]).unwrap().dtype, DType::F16);
+    assert!(text("norm", &[3]).contains("norm: its shape is [2]; [3] is expected"));
+    assert!(text("q_proj", &[3]).contains("q_proj: the tensor is not in the file"));
+    assert!(matches!(checkpoint.require("f8", &[4]), Err(Error::Unsupported { .. })));
+    assert!(matches!(checkpoint.require("ids", &[1]), Err(Error::Tensor { .. })));
+    assert!(checkpoint.contains("f8") && checkpoint.tensor("f8").is_none());
+    assert_eq!(checkpoint.require_any(&["embed", "norm"], &[2]).unwrap().name, "norm");
+    let both = checkpoint.require_any(&["embed", "head"], &[2]).unwrap_err().to_string();
+    assert!(both.contains("embed") && both.contains("head"), "{both}");
+}
+
+fn two_shards(weight_map: serde_json::Value) -> TestFolder {
+    let folder = TestFolder::new();
+    folder.write("a.safetensors", tensors(&[("x", &[2])])).write("b.safetensors", tensors(&[("y", &[3])]));
+    folder.write(INDEX, json!({"metadata": {"total_size": 20}, "weight_map": weight_map}).to_string());
+    folder
+}
+
+#[test]
+fn shards_serve_as_one() {
+    let folder = two_shards(json!({"x": "a.safetensors", "y": "b.safetensors"}));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert!(checkpoint.warnings().is_empty());
+    assert_eq!(checkpoint.names().collect::<Vec<_>>(), ["x", "y"]);
+    assert!(checkpoint.require("y", &[3]).unwrap().path.ends_with("b.safetensors"));
+    let missing = checkpoint.require("z", &[1]).unwrap_err().to_string();
+    assert!(missing.contains(INDEX), "{missing}");
+}
+
+#[test]
+fn index_and_shards_must_agree() {
+    let swapped = two_shards(json!({"x": "b.safetensors", "y": "a.safetensors"}));
+    assert!(matches!(refusal(&swapped).0, Error::Tensor { name, .. } if name == "x"));
+    let absent = two_shards(json!({"x": "a.safetensors", "y": "b.safetensors", "z": "b.safetensors"}));
+    assert!(matches!(refusal(&absent).0, Error::Tensor { name, .. } if name == "z"));
+    let missing = two_shards(json!({"x": "a.safetensors", "y": "c.safetensors"}));
+    assert!(matches!(refusal(&missing).0, Error::NotFound { path, .. } if path.ends_with("c.safetensors")));
+    let twice = two_shards(json!({"x": "a.safetensors", "y": "b.safetensors"}));
+    twice.write("b.safetensors", tensors(&[("x", &[2]), ("y", &[3])]));
+    assert!(matches!(refusal(&twice).0, Error::Tensor { name, .. } if name == "x"));
+    let unlisted = two_shards(json!({"x": "a.safetensors"}));
+    unlisted.write("a.safetensors", tensors(&[("x", &[2]), ("extra", &[1])]));
+    let warnings = Checkpoint::open(unlisted.path()).unwrap().warnings().join("\n");
+    assert!(warnings.contains("extra") && warnings.contains("total_size"), "{warnings}");
+}
+
+#[test]
+fn an_index_names_plain_files_only() {
+    let long = "n".repeat(300) + ".safetensors";
+    let names = [
+        "../b.safetensors",
+        "/etc/passwd",
+        "..\\b.safetensors",
+        "C:\\b.safetensors",
+        "sub/b.safetensors",
+        "",
+        ".",
+        "..",
+        "b\0.safetensors",
+        "\u{1b}]0;x\u{7}.safetensors",
+        &long,
+        "pytorch_model.bin",
+    ];
+    for name in names {
+        let folder = two_shards(json!({"x": "a.safetensors", "y": name}));
+        let (error, text) = refusal(&folder);
+        assert!(matches!(error, Error::UnsafePath { .. }) && text.contains(INDEX), "{name}: {text}");
+    }
+    for (index, field) in [
+        ("", "JSON"),
+        ("{}", "weight_map"),
+        (r#"{"weight_map":[]}"#, "weight_map"),
+        (r#"{"weight_map":{"x":1}}"#, "weight_map.x"),
+        (r#"{"weight_map":{"x":"a.safetensors","x":"b.safetensors"}}"#, "weight_map.x"),
+    ] {
+        let folder = TestFolder::new();
+        folder.write(INDEX, index);
+        let (error, text) = refusal(&folder);
+        assert!(matches!(&error, Error::Format { field: found, .. } if found == field), "{index}: {text}");
+    }
+}
+
+#[test]
+fn folders_without_readable_weights() {
+    let folder = TestFolder::new();
+    assert!(refusal(&folder).1.contains("the folder holds no weights"));
+    folder.write("pytorch_model.bin", b"\x80\x02");
+    let (error, text) = refusal(&folder);
+    assert!(matches!(error, Error::Unsupported { .. }));
+    assert!(text.contains("pytorch_model.bin") && text.contains("convert it"), "{text}");
+    assert!(matches!(Checkpoint::open(&folder.path().join("absent")), Err(Error::NotFound { .. })));
+    assert!(matches!(
+        Checkpoint::open(&folder.path().join("pytorch_model.bin")),
+        Err(Error::NotFound { .. })
+    ));
+}
+
+#[cfg(unix)]
+mod odd_files {
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn pipes_folders_and_devices_are_refused_at_once() {
+        let pipe = TestFolder::new();
+        let made = Command::new("mkfifo").arg(pipe.path().join("model.safetensors")).status().unwrap();
+        assert!(made.success());
+        assert!(matches!(refusal(&pipe).0, Error::UnsafePath { .. }));
+        let inner = TestFolder::new();
+        fs::create_dir(inner.path().join("model.safetensors")).unwrap();
+        assert!(matches!(refusal(&inner).0, Error::UnsafePath { .. }));
+    }
+
+    #[test]
+    fn links_stay_inside() {
+        let outside = TestFolder::new();
+        outside.write("w.safetensors", tensors(&[("x", &[2])]));
+        for target in [
+            &outside.path().join("w.safetensors"),
+            Path::new("/dev/zero"),
+            Path::new("nowhere"),
+            Path::new("model.safetensors"),
+        ] {
+            let folder = TestFolder::new();
+            symlink(target, folder.path().join("model.safetensors")).unwrap();
+            assert!(matches!(refusal(&folder).0, Error::UnsafePath { .. }), "{target:?}");
+        }
+        let folder = TestFolder::new();
+        folder.write("w.safetensors", tensors(&[("x", &[2])]));
+        symlink("w.safetensors", folder.path().join("model.safetensors")).unwrap();
+        assert!(Checkpoint::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn snapshots_of_a_cache_link_into_its_blobs() {
+        let cache = TestFolder::new();
+        let (blobs, snapshot) = (cache.path().join("blobs"), cache.path().join("snapshots/0abc"));
+        fs::create_dir(&blobs).unwrap();
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::write(blobs.join("f00"), tensors(&[("x", &[2])])).unwrap();
+        symlink("../../blobs/f00", snapshot.join("model.safetensors")).unwrap();
+        assert!(Checkpoint::open(&snapshot).is_ok());
+        // A `blobs` that leads elsewhere allows nothing.
+        let elsewhere = TestFolder::new();
+        fs::rename(&blobs, elsewhere.path().join("blobs")).unwrap();
+        symlink(elsewhere.path().join("blobs"), &blobs).unwrap();
+        assert!(matches!(Checkpoint::open(&snapshot), Err(Error::UnsafePath { .. })));
+    }
+}
+
+#[test]
+fn tied_embeddings_under_either_name() {
+    let config = json!({
+        "model_type": "llama", "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "vocab_size": 3, "tie_word_embeddings": true,
+    });
+    let square: &[usize] = &[4, 4];
+    let layer = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
+        .into_iter()
+        .chain(["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"])
+        .map(|part| (format!("model.layers.0.{part}.weight"), square))
+        .chain(
+            ["input_layernorm", "post_attention_layernorm"]
+                .map(|part| (format!("model.layers.0.{part}.weight"), &square[..1])),
+        )
+        .chain([("model.norm.weight".to_owned(), &square[..1])]);
+    let layer: Vec<_> = layer.collect();
+    let check = |ends: &[(&str, &[usize])], change: bool| {
+        let folder = TestFolder::new();
+        let names = layer.iter().map(|(name, shape)| (name.as_str(), *shape));
+        let mut file = tensors(&names.chain(ends.iter().copied()).collect::<Vec<_>>());
+        if change {
+            *file.last_mut().unwrap() = 1;
+        }
+        folder.write("config.json", config.to_string()).write("model.safetensors", file);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        family::check_tensors(&checkpoint, &family::config(&checkpoint).unwrap())
+    };
+    let table: &[usize] = &[3, 4];
+    assert!(check(&[(family::EMBEDDING, table)], false).unwrap().is_empty());
+    assert!(check(&[(family::LM_HEAD, table)], false).unwrap().is_empty());
+    assert!(check(&[(family::EMBEDDING, table), (family::LM_HEAD, table)], false).unwrap().is_empty());
+    let differ = check(&[(family::EMBEDDING, table), (family::LM_HEAD, table)], true).unwrap_err();
+    assert!(differ.to_string().contains("tie_word_embeddings"), "{differ}");
+    let neither = check(&[], false).unwrap_err().to_string();
+    assert!(neither.contains(family::EMBEDDING) && neither.contains(family::LM_HEAD), "{neither}");
+    assert!(check(&[(family::EMBEDDING, table), ("extra", table)], false).unwrap()[0].contains("extra"));
+}

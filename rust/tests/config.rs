@@ -1,0 +1,243 @@
+//! config.json, key by key: ranges, defaults with their source, what is refused by name.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use ropechat_core::config::{Activation, Bias, Config, LmHead, Norm, RopeScaling};
+use ropechat_core::family;
+use ropechat_core::family::metadata::Metadata;
+use ropechat_core::quant::DType;
+use ropechat_core::{Error, Result};
+use serde_json::{Value, json};
+
+/// A sound config with these keys changed or, where null, taken away.
+fn read(changes: &Value) -> (Result<Config>, Vec<String>) {
+    let mut config = json!({
+        "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "vocab_size": 288,
+    });
+    let keys = config.as_object_mut().unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        keys.insert(key.clone(), value.clone());
+    }
+    let warnings = RefCell::default();
+    let config = family::from_metadata(&Metadata::new(Path::new("config.json"), keys, &warnings));
+    (config, warnings.into_inner())
+}
+
+fn sound(changes: Value) -> Config {
+    read(&changes).0.unwrap()
+}
+
+/// The key that the `Config` error names.
+fn bad(changes: Value) -> String {
+    match read(&changes).0 {
+        Err(Error::Config { key, .. }) => key,
+        other => panic!("{changes}: {other:?}"),
+    }
+}
+
+/// The key that the `Unsupported` error names.
+fn unsupported(changes: Value) -> String {
+    match read(&changes).0 {
+        Err(Error::Unsupported { key, .. }) => key,
+        other => panic!("{changes}: {other:?}"),
+    }
+}
+
+#[test]
+fn absent_keys_take_the_values_of_configuration_llama() {
+    let config = sound(json!({}));
+    assert_eq!((config.num_key_value_heads, config.head_dim, config.max_position_embeddings), (2, 8, 2048));
+    assert_eq!((config.norm, config.activation), (Norm::RmsNorm { eps: 1e-6 }, Activation::Silu));
+    assert_eq!(
+        (config.attention_bias, config.mlp_bias, config.lm_head),
+        (Bias::None, Bias::None, LmHead::Own)
+    );
+    assert_eq!(
+        (config.rope.theta, config.rope.rotary_dim, config.rope.scaling),
+        (10_000.0, 8, RopeScaling::None)
+    );
+    assert_eq!((config.bos_token_id, config.eos_token_id, config.torch_dtype), (None, vec![], None));
+}
+
+#[test]
+fn stated_keys() {
+    let config = sound(json!({
+        "num_key_value_heads": 1, "head_dim": 12, "rms_norm_eps": 1e-5, "rope_theta": 500000, "attention_bias": true,
+        "mlp_bias": true, "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": [2, 5], "dtype": "bfloat16",
+        "hidden_act": "swish", "max_position_embeddings": 64,
+    }));
+    assert_eq!((config.num_key_value_heads, config.head_dim, config.rope.theta), (1, 12, 500_000.0));
+    assert_eq!(
+        (config.attention_bias, config.mlp_bias, config.lm_head),
+        (Bias::Added, Bias::Added, LmHead::Tied)
+    );
+    assert_eq!((config.bos_token_id, config.eos_token_id), (Some(1), vec![2, 5]));
+    assert_eq!((config.torch_dtype, config.layers.len()), (Some(DType::BF16), 2));
+}
+
+#[test]
+fn sizes_have_no_default_and_a_range() {
+    for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+    {
+        for value in [
+            json!(null),
+            json!(0),
+            json!(-1),
+            json!(1e300),
+            json!("16"),
+            json!(2.5),
+            json!(true),
+            json!([2]),
+            json!(1u64 << 62),
+        ] {
+            assert_eq!(bad(json!({key: value})), key, "{value}");
+        }
+    }
+    for key in ["num_key_value_heads", "head_dim", "max_position_embeddings"] {
+        for value in [json!(0), json!(-1), json!("1"), json!(2.5), json!(1u64 << 62)] {
+            assert_eq!(bad(json!({key: value})), key, "{value}");
+        }
+    }
+}
+
+#[test]
+fn heads_divide_and_come_in_pairs() {
+    assert_eq!(bad(json!({"num_attention_heads": 3, "head_dim": 8})), "num_attention_heads");
+    assert_eq!(bad(json!({"num_attention_heads": 4, "num_key_value_heads": 3})), "num_key_value_heads");
+    assert_eq!(bad(json!({"head_dim": 7})), "head_dim");
+    assert_eq!(bad(json!({"num_attention_heads": 16})), "head_dim");
+    let wide = json!({"hidden_size": 1 << 16, "num_attention_heads": 1 << 16, "head_dim": 1 << 13});
+    assert_eq!(bad(wide), "head_dim");
+}
+
+#[test]
+fn numbers_flags_and_ids() {
+    assert_eq!(bad(json!({"rms_norm_eps": -1})), "rms_norm_eps");
+    assert_eq!(bad(json!({"rms_norm_eps": "1e-5"})), "rms_norm_eps");
+    assert_eq!(bad(json!({"rope_theta": 0})), "rope_theta");
+    assert_eq!(bad(json!({"tie_word_embeddings": "yes"})), "tie_word_embeddings");
+    for value in [json!(288), json!(-1), json!("x"), json!([2, 1u64 << 40])] {
+        assert_eq!(bad(json!({"eos_token_id": value})), "eos_token_id");
+        assert_eq!(bad(json!({"bos_token_id": value})), "bos_token_id");
+    }
+    let (config, warnings) = read(&json!({"rms_norm_eps": 0, "rope_theta": null, "eos_token_id": [],
+        "max_position_embeddings": 1u64 << 40}));
+    assert!(config.is_ok());
+    for key in ["rms_norm_eps", "rope_theta", "eos_token_id", "max_position_embeddings"] {
+        assert!(
+            warnings.iter().any(|line| line.starts_with("config.json: ") && line.contains(key)),
+            "{key}: {warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn models_that_are_not_computed() {
+    assert_eq!(bad(json!({"model_type": null})), "model_type");
+    assert_eq!(bad(json!({"model_type": 7})), "model_type");
+    assert_eq!(unsupported(json!({"model_type": "megatron9"})), "model_type");
+    assert_eq!(unsupported(json!({"hidden_act": "wobble"})), "hidden_act");
+    assert_eq!(unsupported(json!({"sliding_window": 24})), "sliding_window");
+    assert_eq!(unsupported(json!({"partial_rotary_factor": 0.5})), "partial_rotary_factor");
+    assert_eq!(bad(json!({"partial_rotary_factor": 2.0})), "partial_rotary_factor");
+    let quantized = read(&json!({"quantization_config": {"quant_method": "foo"}})).0.unwrap_err().to_string();
+    assert!(quantized.contains("quantization_config") && quantized.contains("foo"), "{quantized}");
+    let escape = read(&json!({"model_type": "\u{1b}]52;c;AA\u{7}"})).0.unwrap_err().to_string();
+    assert!(escape.contains("supported: llama") && !escape.contains('\u{1b}'), "{escape}");
+}
+
+#[test]
+fn keys_that_are_not_understood() {
+    for (key, value) in [
+        ("logit_scale", json!(0.0625)),
+        ("attn_logit_softcapping", json!(50)),
+        ("num_local_experts", json!(8)),
+        ("pretraining_tp", json!(2)),
+        ("is_encoder_decoder", json!(true)),
+        ("layer_types", json!(["sliding_attention"])),
+        ("a_key_of_next_year", json!(false)),
+        ("embedding_multiplier", json!(12)),
+    ] {
+        assert_eq!(unsupported(json!({key: value})), key);
+    }
+    sound(json!({
+        "architectures": ["LlamaForCausalLM"], "pretraining_tp": 1, "use_cache": true, "pad_token_id": -1,
+        "transformers_version": "4.44.0", "attention_dropout": 0.1, "logit_scale": 1, "sliding_window": null,
+        "a_key_of_next_year": null, "layer_types": ["full_attention", "full_attention"], "num_local_experts": 0,
+    }));
+    let (config, warnings) = read(&json!({"auto_map": {"AutoModel": "evil.Model"}}));
+    assert!(config.is_ok() && warnings[0].contains("auto_map"));
+}
+
+#[test]
+fn rope_in_both_styles() {
+    let llama3 = json!({"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64});
+    let with = |kind: &str, object: &Value| {
+        let mut object = object.clone();
+        object[kind] = json!("llama3");
+        object
+    };
+    let old = sound(json!({"rope_theta": 5e5, "rope_scaling": with("rope_type", &llama3)}));
+    let older = sound(json!({"rope_theta": 5e5, "rope_scaling": with("type", &llama3)}));
+    let mut parameters = with("rope_type", &llama3);
+    parameters["rope_theta"] = json!(500_000);
+    let new = sound(json!({"rope_parameters": parameters}));
+    assert_eq!((&old.rope, &older.rope), (&new.rope, &new.rope));
+    assert!(matches!(old.rope.scaling, RopeScaling::Llama3 { factor: 8.0, .. }));
+    assert_eq!(bad(json!({"rope_theta": 1e4, "rope_parameters": parameters})), "rope_theta");
+    assert_eq!(bad(json!({"rope_scaling": llama3, "rope_parameters": parameters})), "rope_scaling");
+    assert_eq!(
+        bad(json!({"rope_scaling": {"type": "linear", "rope_type": "yarn"}})),
+        "rope_scaling.rope_type"
+    );
+    assert_eq!(sound(json!({"rope_scaling": {}})).rope.scaling, RopeScaling::None);
+}
+
+#[test]
+fn rope_values() {
+    let scaling = |object: Value| json!({"rope_scaling": object});
+    assert_eq!(bad(scaling(json!({"type": "linear"}))), "rope_scaling.factor");
+    for factor in [json!(0), json!(-4), json!("2"), json!(1e300)] {
+        assert_eq!(bad(scaling(json!({"type": "linear", "factor": factor}))), "rope_scaling.factor");
+    }
+    let equal = json!({"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
+        "original_max_position_embeddings": 64});
+    assert_eq!(bad(scaling(equal)), "rope_scaling.high_freq_factor");
+    let no_length = json!({"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4});
+    assert_eq!(bad(scaling(no_length)), "rope_scaling.original_max_position_embeddings");
+    assert_eq!(bad(scaling(json!({"type": "yarn"}))), "rope_scaling.factor");
+    assert_eq!(
+        bad(scaling(json!({"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}))),
+        "rope_scaling.beta_fast"
+    );
+    assert_eq!(bad(json!({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})), "rope_theta");
+    assert_eq!(
+        bad(json!({"head_dim": 2, "rope_scaling": {"type": "dynamic", "factor": 2}})),
+        "rope_scaling.rope_type"
+    );
+    assert_eq!(bad(json!({"rope_scaling": ["linear"]})), "rope_scaling");
+    assert_eq!(unsupported(scaling(json!({"type": "spiral", "factor": 2}))), "rope_scaling.rope_type");
+    assert_eq!(
+        unsupported(scaling(json!({"type": "linear", "factor": 2, "alpha": 1000}))),
+        "rope_scaling.alpha"
+    );
+    let nested = json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}});
+    assert_eq!(unsupported(nested), "rope_parameters.full_attention");
+}
+
+#[test]
+fn yarn_attention_factor() {
+    let factor = |object: Value| match sound(json!({"rope_scaling": object})).rope.scaling {
+        RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+        other => panic!("{other:?}"),
+    };
+    let temperature = |scale: f64| 0.1 * scale * 4f64.ln() + 1.0;
+    assert_eq!(factor(json!({"type": "yarn", "factor": 4})), temperature(1.0));
+    assert_eq!(factor(json!({"type": "yarn", "factor": 4, "attention_factor": 1.25})), 1.25);
+    assert_eq!(factor(json!({"type": "yarn", "factor": 4, "mscale": 0.7})), temperature(1.0));
+    let pair = json!({"type": "yarn", "factor": 4, "mscale": 1.0, "mscale_all_dim": 0.8});
+    assert_eq!(factor(pair), temperature(1.0) / temperature(0.8));
+    assert_eq!(factor(json!({"type": "yarn", "factor": 0.5})), 1.0);
+}
