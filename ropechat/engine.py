@@ -215,7 +215,8 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: how many candidates each step records. stop: texts that end the reply; they are not part of it.
+        top_k: how many candidates each step records; above 0 the sampler's stages too.
+        stop: texts that end the reply; they are not part of it.
         on_prefill(done, total): called as the prompt is read, in tokens.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the

@@ -453,6 +453,13 @@ def test_many_equal_one_by_one_and_come_in_order(engine: Engine) -> None:
     assert core_of(engine).sequences == {}
 
 
+def test_equal_prompts_draw_differently(engine: Engine) -> None:
+    sampling = Sampling(temperature=5, max_tokens=8, seed=1)
+    results = [result for _, result in engine.generate_many(["a"] * 4, sampling)]
+    assert len({result.ids for result in results}) == 4
+    assert results[0].ids == tuple(step.id for step in engine.generate("a", sampling))
+
+
 def test_many_share_passes(engine: Engine) -> None:
     list(engine.generate_many(["a", "b", "c"], GREEDY, window=3))
     assert max(len(live) for live in core_of(engine).log) == 3
