@@ -111,12 +111,12 @@ class Engine:
     def load(
         directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> Engine:
-        """dtype: auto, f32, bf16 or f16. context: most tokens of a sequence (default: min(model, 8192))."""
+        """dtype: auto, f32, bf16, f16, q8_0 or q4_0. context: most tokens of a sequence (default: min(model, 8192))."""
     @property
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes."""
+        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, warnings (one line each)."""
     @property
     def kv_bytes(self) -> int:
         """Bytes of KV cache allocated now."""

@@ -203,4 +203,5 @@ def check(directory: str) -> dict[str, Any]:
         "max_position_embeddings": 64,
         "num_parameters": 67_600,
         "weight_bytes": 0,
+        "warnings": [],
     }

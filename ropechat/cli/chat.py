@@ -85,4 +85,4 @@ def chat(system: str | None, **given: Any) -> int:
         return 0
     from ropechat.tui import run_chat
 
-    return run_chat(lambda: load_engine(dict(given)), model, sampling, system)
+    return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system)

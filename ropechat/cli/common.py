@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,7 +25,9 @@ def model_options(function: F) -> F:
     for option in (
         click.option("--context", type=click.IntRange(min=1), help="Most tokens of a conversation."),
         click.option("--threads", type=click.IntRange(min=1), help="Default: all cores."),
-        click.option("--dtype", type=click.Choice(["auto", "f32", "bf16", "f16"]), default="auto"),
+        click.option(
+            "--dtype", type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]), default="auto"
+        ),
         click.option(
             "-m", "--model", envvar="ROPECHAT_MODEL", help="Folder of the model [env: ROPECHAT_MODEL]."
         ),
@@ -67,13 +69,22 @@ def need_model(model: str | None) -> str:
     return model
 
 
-def load_engine(given: dict[str, Any]) -> "Engine":
-    """Takes the model options out of a command's options and loads the model."""
+def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
+    """Takes the model options out of a command's options and loads the model; its warnings go to stderr."""
     model = need_model(given.pop("model"))
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
     from ropechat.engine import Engine
 
-    return Engine.load(model, **options)
+    engine = Engine.load(model, **options)
+    if not quiet:
+        say_warnings(engine.facts["warnings"])
+    return engine
+
+
+def say_warnings(warnings: Sequence[str]) -> None:
+    """What is odd but harmless about a model, one line each."""
+    for warning in warnings:
+        say(f"warning: {warning}")
 
 
 def text_argument(value: str | None, name: str) -> str:

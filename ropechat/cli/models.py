@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ropechat.cli.common import Out
+from ropechat.cli.common import Out, say_warnings
 
 
 def _size(count: int) -> str:
@@ -42,6 +42,7 @@ def check(directory: str) -> None:
     from ropechat.engine import Engine
 
     facts, out = Engine.check(directory), Out()
+    say_warnings(facts["warnings"])
     for name, value in _sheet(facts):
         out.write(f"{name + ':':16}{value}\n")
     out.write("ok\n")

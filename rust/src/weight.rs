@@ -15,6 +15,9 @@ use std::ops::Range;
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
 const ROW_BLOCK: usize = 48;
 
+/// Bytes of weights times rows from which a matmul is worth the meeting of threads, about a microsecond.
+const WORTH_THREADS: usize = 64 << 10;
+
 /// One source matrix, row-major.  // [out_features, in_features]
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
@@ -140,9 +143,9 @@ impl Weight {
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
         assert!(x.width() == self.in_features && x.fits(self.dtype));
         let sink = Sink::new(epilogue, x.rows(), self.panels);
-        pool.run(&|thread| {
-            // Panels in pairs, so that a gated pair is never cut.
-            let pairs = pool.share(self.panels.div_ceil(2), thread);
+        // Panels in pairs, so that a gated pair is never cut.
+        let all = self.panels.div_ceil(2);
+        let work = |pairs: Range<usize>| {
             let mut tile = [0.0; ROW_BLOCK * 2 * LANES];
             for first in (0..x.rows()).step_by(ROW_BLOCK) {
                 let rows = first..(first + ROW_BLOCK).min(x.rows());
@@ -152,7 +155,12 @@ impl Weight {
                     unsafe { sink.take(&tile, rows.clone(), 2 * pair, width, kernels) }
                 }
             }
-        });
+        };
+        if self.bytes() * x.rows() < WORTH_THREADS {
+            work(0..all);
+        } else {
+            pool.run(&|thread| work(pool.share(all, thread)));
+        }
     }
 
     /// The product of some rows with up to two panels, bias added; returns the columns written.  // tile [rows, 32]
