@@ -79,7 +79,8 @@ class Engine:
     ) -> "Engine":
         """Load a model folder.
 
-        dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0. threads: default all.
+        dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
+        threads: default all cores.
         context: most tokens of a sequence; default the model's, at most 8192.
         Raises ModelNotFoundError, ModelFileError (with TensorError, ConfigError, TokenizerError),
         UnsupportedModelError, MemoryLimitError, RequestError.
