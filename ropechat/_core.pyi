@@ -111,7 +111,7 @@ class Engine:
     def load(
         directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> Engine:
-        """dtype: auto, f32, bf16, f16, q8_0 or q4_0. context: most tokens of a sequence (default: min(model, 8192))."""
+        """dtype: auto, f32, bf16, f16, q8_0, q4_0. context: most tokens (default: min(model, 8192))."""
     @property
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ropechat.errors import ConfigError, FileAccessError, ModelNotFoundError
+from ropechat.errors import ConfigError, FileAccessError, ModelPathError
 from ropechat.model_files import read_json
 from ropechat.template import ChatTemplate
 from ropechat.tokenizer import Tokenizer
@@ -14,10 +14,10 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 
 
 def resolve(model: str | Path) -> Path:
-    """The folder of a model. Raises ModelNotFoundError that lists what was tried."""
+    """The folder of a model. Raises ModelPathError that lists what was tried."""
     text = str(model)
     if not text or "\0" in text:
-        raise ModelNotFoundError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
+        raise ModelPathError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
     path = Path(text).expanduser()
     try:
         if path.is_dir():
@@ -26,8 +26,8 @@ def resolve(model: str | Path) -> Path:
     except OSError as error:
         raise FileAccessError(f"{text}: {error.strerror}") from None
     if exists:
-        raise ModelNotFoundError(f"{text}: a file; a folder with config.json and *.safetensors is required")
-    raise ModelNotFoundError(
+        raise ModelPathError(f"{text}: a file; a folder with config.json and *.safetensors is required")
+    raise ModelPathError(
         f"{text}: no such model; tried the folder {path.absolute()}; "
         "give a folder with config.json and *.safetensors"
     )

@@ -39,7 +39,7 @@ fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send)
 /// The exception of `ropechat.errors` for an error.
 fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
-        Error::NotFound { .. } => "ModelNotFoundError",
+        Error::NotFound { .. } => "ModelPathError",
         Error::Io { .. } => "FileAccessError",
         Error::Format { .. } => "ModelFileError",
         Error::Tensor { .. } => "TensorError",
