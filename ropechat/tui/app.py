@@ -102,6 +102,7 @@ class ChatApp(App[None]):
         self.composer.focus()
         rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
         self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
+        self.theme_changed_signal.subscribe(self, lambda _: self._redraw())
         if not self.is_headless:
             leave_on_signals(self._leave)
         self.call_after_refresh(self._begin)
@@ -280,7 +281,7 @@ class ChatApp(App[None]):
             case ev.Loaded():
                 self._loaded()
             case ev.LoadFailed(error):
-                self._notice("error", f"The model cannot be loaded. {explain(error)}")
+                self._notice("error", f"The model cannot be loaded: {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
             case ev.TooLong(serial, tokens, context):
                 self._refuse(serial, tokens, context)
@@ -324,7 +325,7 @@ class ChatApp(App[None]):
         block.note = panel.summary(answer)
         self.transcript.touch(block)
         if answer.error is not None:
-            self._notice("error", f"The answer broke off. {explain(answer.error)}")
+            self._notice("error", f"The answer broke off: {explain(answer.error)}")
         elif answer.reason == "context":
             self._notice(
                 "notice",

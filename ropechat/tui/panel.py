@@ -34,14 +34,18 @@ def activity(session: Session) -> tuple[str, str, str]:
         return "✗", "$error", "not loaded"
     if session.info is None:
         return "○", "$quiet", "loading"
-    if session.last is None or not session.generating:
-        return "●", "$success", rate(session.last.answer) if session.last else "ready"
+    if session.last is None:
+        return "●", "$success", "ready"
     answer = session.last.answer
     match answer.state:
         case State.STOPPING:
             return "●", "$warning", "stopping"
         case State.WRITING:
             return "●", "$primary", rate(answer) or "writing"
+        case State.DONE | State.STOPPED:
+            return "●", "$success", rate(answer) or "ready"
+        case State.FAILED:
+            return "●", "$success", "ready"
         case State.READING:
             part = f" {answer.prefilled:,}/{answer.prompt_tokens:,}" if answer.prefilled else ""
             return "●", "$primary", "reading" + part
@@ -49,10 +53,10 @@ def activity(session: Session) -> tuple[str, str, str]:
 
 
 def rate(answer: Answer) -> str:
-    """Tokens per second in words."""
+    """Tokens per second in words; nothing while that is not known."""
     value = answer.rate
     if value is None:
-        return "ready" if not answer.state.live else ""
+        return ""
     return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
 
 

@@ -243,3 +243,20 @@ async def test_selected_text_is_joined_again(chat: Any) -> None:
         assert widths(c) == {40}
         await c.pilot.press("ctrl+c")
         assert c.app.clipboard == selected
+
+
+async def test_a_new_theme_is_seen_at_once(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), size=(130, 40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+
+        def colours() -> set[str]:
+            styles = [segment.style for strip in c.strips() for segment in strip if segment.style]
+            return {style.bgcolor.name for style in styles if style.bgcolor}
+
+        assert c.app.current_theme.background in colours()
+        for name in ("ropechat-light", "dracula", "ropechat-ansi-dark"):
+            before = c.app.current_theme.background
+            c.app.theme = name
+            await c.pilot.pause(0.2)
+            assert before not in colours(), name
