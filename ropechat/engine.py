@@ -5,8 +5,6 @@ them: tokenizer, chat template, stop strings, cancelling, and the records of the
 """
 
 import dataclasses
-import operator
-import secrets
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -14,14 +12,15 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ropechat.arguments import check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, MemoryLimitError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids, resolve
-from ropechat.records import EventLike, row_of, score_of, step_of
+from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Prompt, Result, Schedule
 from ropechat.template import ChatTemplate
-from ropechat.text_lane import TextLane, checked_stops
+from ropechat.text_lane import TextLane
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Row, Step, TokenScore, Trace
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 MAX_ARRAY_BYTES = 1 << 30
 """Largest array that `logits` and `probabilities` return: 1 GiB."""
-MAX_TOP_K = 1000
-_ROWS = 64
 
 OnPrefill = Callable[[int, int], None]
 
@@ -83,7 +80,8 @@ class Engine:
         """Load a model folder.
 
         dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
-        threads: default all cores. context: most tokens of a sequence; default the model's, at most 8192.
+        threads: default all cores.
+        context: most tokens of a sequence; default the model's, at most 8192.
         Raises ModelNotFoundError, ModelFileError (with TensorError, ConfigError, TokenizerError),
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
@@ -151,7 +149,7 @@ class Engine:
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Text encoded with special tokens as the tokenizer says; ids as they are."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _checked_ids(prompt)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else checked_ids(prompt)
         if not ids:
             raise RequestError("prompt: no tokens; at least one is required")
         return ids
@@ -191,16 +189,7 @@ class Engine:
         Row t is P(x[t+1] | x[1..t]): the transpose of the P in (0,1)^{N_V x length(x)} that the algorithm
         DTransformerRoPE returns. The softmax is computed in f64 and rounded to f32. Raises as `logits`.
         """
-        import numpy as np
-
-        values = self.logits(ids)
-        for start in range(0, len(values), _ROWS):
-            block = values[start : start + _ROWS].astype(np.float64)
-            block -= block.max(axis=1, keepdims=True)
-            np.exp(block, out=block)
-            block /= block.sum(axis=1, keepdims=True)
-            values[start : start + _ROWS] = block
-        return values
+        return softmax_rows(self.logits(ids))
 
     # Generation
 
@@ -215,7 +204,8 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: how many candidates each step records. stop: texts that end the reply; they are not part of it.
+        top_k: how many candidates each step records; above 0 the sampler's stages too.
+        stop: texts that end the reply; they are not part of it.
         on_prefill(done, total): called as the prompt is read, in tokens.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
@@ -249,7 +239,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Arguments are checked and the request can be cancelled before the first step is asked for."""
         lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
-        _check_top_k(top_k)
+        check_top_k(top_k)
         return self._steps(self._request(), ids, sampling, top_k, lane, on_prefill)
 
     def _steps(
@@ -262,7 +252,7 @@ class Engine:
         on_prefill: OnPrefill | None,
     ) -> Generator[Step, None, None]:
         core = request.core
-        sequence = self._add(core, ids, sampling, _seed(sampling), 0, top_k)
+        sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
         try:
             while True:
                 try:
@@ -342,10 +332,10 @@ class Engine:
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode_aligned(prompt)
         else:
-            tokens = self.tokenizer.align(_checked_ids(prompt))
+            tokens = self.tokenizer.align(checked_ids(prompt))
         if not tokens:
             raise RequestError("prompt: no tokens; at least one is required")
-        _check_top_k(top_k)
+        check_top_k(top_k)
         request = self._request()
         core = request.core
         scores: list[TokenScore] = []
@@ -381,7 +371,7 @@ class _Many:
     """A request of many prompts: what `Schedule` needs."""
 
     def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
-        self.seed = _seed(sampling)
+        self.seed = seed_of(sampling)
         self._engine = engine
         self._request = request
         self._sampling = sampling
@@ -401,24 +391,3 @@ class _Many:
 
     def free(self, sequence: int) -> None:
         self._request.core.free(sequence)
-
-
-def _seed(sampling: Sampling) -> int:
-    """The seed of a request: the one that was asked for, or a new one."""
-    return secrets.randbits(63) if sampling.seed is None else sampling.seed
-
-
-def _checked_ids(ids: Sequence[int]) -> list[int]:
-    """Plain ints of what a caller gave as ids. The compiled engine checks them against the vocabulary."""
-    try:
-        checked = [operator.index(id) for id in ids]
-    except TypeError:
-        raise RequestError("prompt: neither text nor a list of token ids") from None
-    if any(not 0 <= id < 2**32 for id in checked):
-        raise RequestError("prompt: a token id is below 0 or above 2^32 - 1")
-    return checked
-
-
-def _check_top_k(top_k: int) -> None:
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= MAX_TOP_K:
-        raise RequestError(f"top_k: {top_k!r} is not allowed; 0 to {MAX_TOP_K} are")

@@ -2,12 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ropechat.errors import InternalError
 from ropechat.text_lane import TextLane
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import FinishReason, Row, Stage, Step, TokenScore
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_ROWS = 64
 
 
 class RowLike(Protocol):
@@ -117,3 +123,16 @@ def score_of(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> Tok
         entropy=None if row is None else row.entropy,
         row=row,
     )
+
+
+def softmax_rows(values: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
+    """Turn rows of logits into probabilities in place, computed in f64 a few rows at a time."""
+    import numpy as np
+
+    for start in range(0, len(values), _ROWS):
+        block = values[start : start + _ROWS].astype(np.float64)
+        block -= block.max(axis=1, keepdims=True)
+        np.exp(block, out=block)
+        block /= block.sum(axis=1, keepdims=True)
+        values[start : start + _ROWS] = block
+    return values

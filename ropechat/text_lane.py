@@ -3,24 +3,6 @@
 from collections.abc import Sequence
 
 from ropechat.detokenizer import Detokenizer
-from ropechat.errors import RequestError
-
-MAX_STOPS = 16
-MAX_STOP_LENGTH = 1000
-
-
-def checked_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
-    """Stop strings as given by a caller. Raises RequestError."""
-    if stop is None:
-        return ()
-    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
-        raise RequestError(f"stop: {stop!r:.60} is not allowed; a list of texts is")
-    if len(stop) > MAX_STOPS:
-        raise RequestError(f"stop: {len(stop)} texts; at most {MAX_STOPS} are allowed")
-    for text in stop:
-        if not 1 <= len(text) <= MAX_STOP_LENGTH:
-            raise RequestError(f"stop: a text of {len(text)} characters; 1 to {MAX_STOP_LENGTH} are allowed")
-    return tuple(stop)
 
 
 class TextLane:

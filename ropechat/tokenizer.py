@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import parse_json, read_bytes, read_json
-from ropechat.tokenizer_file import FileCheck, blame, components, fill_holes, may_panic
+from ropechat.tokenizer_file import FileCheck, blame, components, fix_numbers, may_panic
 
 if TYPE_CHECKING:
     import tokenizers
@@ -114,7 +114,7 @@ class Tokenizer:
         FileCheck(str(where), data, vocab_size).run()
         inner, holes = _from_file(where, content, data), frozenset[int]()
         if _misnumbered(inner, data):
-            holes = fill_holes(data)
+            holes = fix_numbers(data)
             inner = _from_file(where, json.dumps(data).encode(), data)
             if _misnumbered(inner, data):
                 raise TokenizerError(f"{where}: added_tokens: ids that the tokenizers library does not keep")

@@ -199,13 +199,16 @@ class FileCheck:
             self.refuse("padding.strategy", f"{fixed!r}; at most {_MAX_PADDING} is allowed")
 
 
-def fill_holes(data: dict[str, Any]) -> frozenset[int]:
-    """Give each unused id below the largest an unreachable token; returns those ids."""
+def fix_numbers(data: dict[str, Any]) -> frozenset[int]:
+    """Make the library number each token as the file does, where it would count on by itself.
+
+    Added tokens go into the vocabulary under their ids, unused ids get unreachable tokens; returns those.
+    """
     vocab = data["model"]["vocab"]
     if not isinstance(vocab, dict):
         return frozenset()
-    used = {*vocab.values(), *(token["id"] for token in data.get("added_tokens") or [])}
-    holes = frozenset(range(max(vocab.values()))) - used
+    vocab.update({token["content"]: token["id"] for token in data.get("added_tokens") or []})
+    holes = frozenset(range(max(vocab.values()))).difference(vocab.values())
     vocab.update({f"\0hole {id}": id for id in holes})
     return holes
 

@@ -198,6 +198,28 @@ def test_a_full_disk_keeps_what_is_written(tmp_path: Path, monkeypatch: pytest.M
     assert output.partial.read_text() == '{"a": 1}\n'
 
 
+@pytest.mark.parametrize("written", range(10))
+def test_an_interrupted_line_is_whole_or_gone(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C arrives right after the system call, before Python has its result."""
+    write = os.write
+
+    def interrupted(descriptor: int, data: bytes) -> int:
+        write(descriptor, data[:written])
+        raise KeyboardInterrupt
+
+    with Output(tmp_path / "out") as output:
+        output.write({"a": 1})
+        monkeypatch.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            output.write({"a": 2})
+        monkeypatch.undo()
+        output.settle()
+        assert output.lines == (2 if written == 9 else 1)
+    assert output.partial.read_text() == '{"a": 1}\n{"a": 2}\n'[: 9 * output.lines]
+
+
 # ---- The command
 
 

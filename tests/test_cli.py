@@ -92,7 +92,7 @@ def test_run_takes_the_model_from_the_environment(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["run", "-m", "{missing}", "a"], 4, "no such model"),
+        (["run", "-m", "{missing}", "a"], 2, "no such model"),
         (["run", "-m", "{model}", "--top-p", "2", "a"], 2, "--top-p: 2.0 is not allowed"),
         (["run", "-m", "{model}", "--seed", "-1", "a"], 2, "--seed: -1 is not allowed"),
         (["run", "-m", "{model}", "--temperature", "nan", "a"], 2, "--temperature: nan"),

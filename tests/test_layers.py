@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 # Each module imports only modules of the rungs before its own.
 LADDER: list[set[str]] = [
     {"errors", "conversation", "sampling", "trace", "settings", "paths", "text", "detokenizer"},  # leaves
-    {"model_files", "tokenizer_file", "text_lane"},
+    {"arguments", "model_files", "tokenizer_file", "text_lane"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "records"},
     {"schedule"},

@@ -92,6 +92,8 @@ def test_trace_sums_what_was_scored() -> None:
     assert trace.nll(("text", "special")) == 12.0
     assert math.isclose(trace.ppl(), math.exp(1.5))
     assert math.isclose(trace.bits_per_byte(), 3 / math.log(2) / 6)
+    shared = Trace((_token(0, -1.0, (0, 4)), _token(1, -1.0, (0, 4)), _token(2, -1.0, (4, 5))), row)
+    assert math.isclose(shared.bits_per_byte(), 3 / math.log(2) / 5)
     empty = Trace(tokens[:1], row)
     assert empty.nll() == 0
     assert math.isnan(empty.ppl())

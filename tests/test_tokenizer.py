@@ -202,6 +202,16 @@ def test_a_hole_in_the_vocabulary_moves_no_id(tmp_path: Path) -> None:
     assert tokenizer.decode([66, 65, 67]) == "BC"
 
 
+def test_added_tokens_in_any_order_keep_their_ids(tmp_path: Path) -> None:
+    data = byte_tokenizer()
+    extra = {**data["added_tokens"][0], "content": "<x>", "id": 200, "special": False}
+    del data["model"]["vocab"][next(text for text, id in data["model"]["vocab"].items() if id == 200)]
+    data["added_tokens"] = [*reversed(data["added_tokens"]), extra]
+    tokenizer = Tokenizer.load(byte_folder(tmp_path, tokenizer=data), 260)
+    assert tokenizer.encode("<x><s>a<|im_end|>") == [200, 256, 97, 259]
+    assert tokenizer.token_bytes(200) == b"<x>"
+
+
 def test_padding_and_truncation_are_dropped(tmp_path: Path) -> None:
     padding = {
         "strategy": {"Fixed": 9},

@@ -48,6 +48,7 @@ class Output:
         self.path = path
         self.partial = partial_name(path)
         self.lines = 0
+        self._size = self._begun = 0  # bytes of whole lines; of the line that is being written
         self._synced = time.monotonic()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -66,15 +67,27 @@ class Output:
     def write(self, record: dict[str, Any]) -> None:
         """Append a record as one line."""
         data = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+        self._begun = len(data)
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
-            self.lines += 1
+            self._count()
             if time.monotonic() - self._synced >= SYNC_SECONDS:
                 os.fsync(self._descriptor)
                 self._synced = time.monotonic()
         except OSError as error:
             raise self._failure(error) from None
+
+    def _count(self) -> None:
+        self.lines, self._size, self._begun = self.lines + 1, self._size + self._begun, 0
+
+    def settle(self) -> None:
+        """After an interruption: a line that was being written counts if it is whole, else it is cut off."""
+        size = os.fstat(self._descriptor).st_size
+        if self._begun and size == self._size + self._begun:
+            self._count()
+        elif size > self._size:
+            os.ftruncate(self._descriptor, self._size)
 
     def complete(self) -> None:
         """Sync and rename to the final name."""
@@ -90,6 +103,8 @@ class Output:
             raise self._failure(error) from None
 
     def _failure(self, error: OSError) -> FileAccessError:
+        with contextlib.suppress(OSError):
+            self.settle()
         return FileAccessError(f"{self.partial}: {error.strerror}; it holds the first {self.lines} results")
 
     def __enter__(self) -> "Output":
@@ -99,4 +114,5 @@ class Output:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.suppress(OSError):
+            self.settle()
             os.close(self._descriptor)

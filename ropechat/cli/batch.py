@@ -147,6 +147,7 @@ def batch(
             )
         except BaseException:
             progress.clear()
+            output.settle()
             say(f"stopped: {output.partial} holds the first {output.lines} results")
             raise
         progress.clear()
