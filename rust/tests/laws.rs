@@ -233,7 +233,7 @@ fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
     assert_eq!((full.len(), reason), (5, FinishReason::Context));
     assert!(matches!(
         engine.add(&ids.repeat(50), greedy(1)),
-        Err(Error::ContextFull { tokens: 501, context: 400 })
+        Err(Error::ContextFull { tokens: 500, context: 400 })
     ));
     assert!(matches!(engine.add(&[105], greedy(1)), Err(Error::Request(_))));
     assert!(matches!(engine.add(&[], greedy(1)), Err(Error::Request(_))));

@@ -135,7 +135,7 @@ impl Engine {
             },
         };
         if wanted > context {
-            return Err(Error::ContextFull { tokens: wanted, context });
+            return Err(Error::ContextFull { tokens: ids.len(), context });
         }
         Ok(())
     }
