@@ -22,7 +22,7 @@ enum ActivationFormat {
     /// For f32 and f16 weights.
     #[default]
     F32,
-    /// For bf16 weights: rows of pairs, padded to a whole one.
+    /// For bf16 weights: rows of pairs, zero-padded to whole tiles.
     Bf16,
     /// For the 32-block formats: blocks of bytes with their scales and sums.
     Q8,
@@ -54,7 +54,7 @@ impl Activations {
                 by_rows(pool, &mut self.f32[..rows * width], width, &fill);
             }
             ActivationFormat::Bf16 => {
-                let padded = width.next_multiple_of(2);
+                let padded = DType::BF16.steps(width) * 2;
                 self.bf16.resize(rows * padded, 0);
                 by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
                     with_row(width, |values| {
@@ -96,7 +96,7 @@ impl Activations {
     pub fn row_bytes(&self) -> usize {
         match self.format {
             ActivationFormat::F32 => self.width * 4,
-            ActivationFormat::Bf16 => self.width.next_multiple_of(2) * 2,
+            ActivationFormat::Bf16 => DType::BF16.steps(self.width) * x_step_bytes(DType::BF16),
             ActivationFormat::Q8 => DType::Q8_0.steps(self.width) * x_step_bytes(DType::Q8_0),
         }
     }

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 macro_rules! zmm_lanes {
     ($name:ident, $dot_bf16:path, $dot_quads:path) => {
         #[derive(Clone, Copy)]
-        pub(super) struct $name(__m512);
+        pub(in crate::kernel) struct $name(__m512);
 
         // SAFETY: every method needs avx512f/bw/dq/vl (and avx512bf16 where `dot_bf16` uses it) only, which the trait
         // makes the caller's duty; all memory access is unaligned and within the 16 values that the trait demands.

@@ -4,6 +4,8 @@
 //! lanes are there and compile a table of function pointers. [`Kernels::detect`] hands out the best table of this CPU:
 //! holding a [`Kernels`] is the proof that the CPU has its instructions, which is the one safety argument of every call.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -32,6 +34,8 @@ pub enum Isa {
     Avx512Vnni,
     /// The same with byte and bf16 dot products.
     Avx512Bf16,
+    /// The same with tiles of byte and bf16 products.
+    Amx,
 }
 
 impl Isa {
@@ -43,11 +47,13 @@ impl Isa {
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512Bf16 => "avx512-bf16",
+            Isa::Amx => "amx",
         }
     }
 
     /// From the narrowest to the widest.
-    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
 
     /// The table, when this CPU has the instructions.
     fn table(self) -> Option<&'static Table> {
@@ -62,14 +68,17 @@ impl Isa {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
             let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
             match self {
                 Isa::Scalar => Some(&scalar::TABLE),
                 Isa::Avx2 => avx2.then_some(&avx2::TABLE),
                 Isa::Avx512 => avx512.then_some(&avx512::base::TABLE),
                 Isa::Avx512Vnni => vnni.then_some(&avx512::vnni::TABLE),
-                Isa::Avx512Bf16 => {
-                    (vnni && is_x86_feature_detected!("avx512bf16")).then_some(&avx512::bf16::TABLE)
-                }
+                Isa::Avx512Bf16 => bf16.then_some(&avx512::bf16::TABLE),
+                #[cfg(target_os = "linux")]
+                Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::TABLE),
+                #[cfg(not(target_os = "linux"))]
+                Isa::Amx => None,
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -100,7 +109,7 @@ struct Table {
 macro_rules! kernel_table {
     ($lanes:ty, $isa:expr, tile_rows = $rows:literal, quad_rows = $quad_rows:literal $(, $features:literal)?) => {
         /// This ISA's functions.
-        pub(in crate::kernel) static TABLE: Table = {
+        pub(in crate::kernel) const TABLE: Table = {
             type V = $lanes;
             $crate::kernel::kernel_table!(@wrap $($features)? =>
                 fn product_f32(job: &generic::Product) = generic::product::<V, generic::F32, $rows>;

@@ -70,9 +70,13 @@ impl DType {
         }
     }
 
-    /// Steps that hold `k` values; the last one is padded with zeros.
+    /// bf16 reductions are padded to this many steps: the pairs of k in a tile of AMX.
+    pub const BF16_STEP_MULTIPLE: usize = 16;
+
+    /// Steps that hold `k` values; what is beyond `k` is zero.
     pub fn steps(self, k: usize) -> usize {
-        k.div_ceil(self.step_values())
+        let steps = k.div_ceil(self.step_values());
+        if self == DType::BF16 { steps.next_multiple_of(Self::BF16_STEP_MULTIPLE) } else { steps }
     }
 
     /// The values of `bytes` (a float format, little endian, any alignment) as f32; none for other formats.
