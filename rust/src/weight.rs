@@ -15,6 +15,8 @@ use std::ops::Range;
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
 const ROW_BLOCK: usize = 48;
 
+/// Parts of a matmul per thread.
+const PARTS_PER_THREAD: usize = 4;
 /// Bytes of weights times rows from which a matmul is worth the meeting of threads, about a microsecond.
 const WORTH_THREADS: usize = 64 << 10;
 
@@ -159,7 +161,9 @@ impl Weight {
         if self.bytes() * x.rows() < WORTH_THREADS {
             work(0..all);
         } else {
-            pool.run(&|thread| work(pool.share(all, thread)));
+            // Several parts per thread, so that a thread that is held up leaves work for the others.
+            let parts = all.min(PARTS_PER_THREAD * pool.threads());
+            pool.run(parts, &|part| work(all * part / parts..all * (part + 1) / parts));
         }
     }
 
