@@ -1,1 +1,65 @@
-"""ropechat: chat with local language models and see every token's probability."""
+"""ropechat: chat with local language models and see every token's probability.
+
+    engine = ropechat.Engine.load("path/to/model")
+    for step in engine.generate("Once upon a time", ropechat.Sampling(temperature=0)):
+        print(step.text, end="")
+
+Names are imported when they are first used, so that `import ropechat` costs nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ropechat.conversation import Conversation, Message, Role
+    from ropechat.engine import Engine
+    from ropechat.errors import RopechatError
+    from ropechat.sampling import Sampling
+    from ropechat.schedule import Result
+    from ropechat.template import ChatTemplate
+    from ropechat.tokenizer import Tokenizer
+    from ropechat.trace import Row, Stage, Step, TokenScore, Trace
+
+__all__ = [
+    "ChatTemplate",
+    "Conversation",
+    "Engine",
+    "Message",
+    "Result",
+    "Role",
+    "RopechatError",
+    "Row",
+    "Sampling",
+    "Stage",
+    "Step",
+    "TokenScore",
+    "Tokenizer",
+    "Trace",
+]
+
+_MODULES = {
+    "conversation": ("Conversation", "Message", "Role"),
+    "engine": ("Engine",),
+    "errors": ("RopechatError",),
+    "sampling": ("Sampling",),
+    "schedule": ("Result",),
+    "template": ("ChatTemplate",),
+    "tokenizer": ("Tokenizer",),
+    "trace": ("Row", "Stage", "Step", "TokenScore", "Trace"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"ropechat.{module}"), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ropechat")
+    raise AttributeError(f"module 'ropechat' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, "__version__"])

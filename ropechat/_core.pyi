@@ -9,6 +9,8 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "check"]
+
 __version__: str
 
 def check(directory: str) -> dict[str, Any]:
@@ -95,7 +97,7 @@ class Event:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None:
-        """Kind "token": why this is the last one. "stop": an id of stop_ids; "length": max_tokens; "context": full."""
+        """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
     def done(self) -> int: ...
     @property
@@ -109,12 +111,12 @@ class Engine:
     def load(
         directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> Engine:
-        """dtype: auto, f32, bf16 or f16. context: most tokens of a sequence (default: min(model, 8192))."""
+        """dtype: auto, f32, bf16, f16, q8_0, q4_0. context: most tokens (default: min(model, 8192))."""
     @property
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes."""
+        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, warnings (one line each)."""
     @property
     def kv_bytes(self) -> int:
         """Bytes of KV cache allocated now."""
@@ -130,7 +132,7 @@ class Engine:
         repetition_penalty: float,
         seed: int,
         stream: int = 0,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.

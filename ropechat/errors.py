@@ -1,7 +1,8 @@
-"""What can go wrong, as one tree. The command line turns any of these into one line on stderr and `exit_code`.
+"""What can go wrong, as one tree. The command line turns each into one line on stderr and `exit_code`.
 
 RopechatError
-├── ModelNotFoundError        4   no such model here
+├── ModelNotFoundError        4   no such model is to be had
+│   └── ModelPathError        2   a path that names no model: the command line is at fault
 ├── RefusedInputError         2   the input is at fault; nothing was lost
 │   ├── ModelFileError            a file is not what its format requires
 │   │   ├── TensorError           missing, misshapen or of an unusable type
@@ -35,6 +36,12 @@ class ModelNotFoundError(RopechatError):
     """No model by that name is to be had."""
 
     exit_code = 4
+
+
+class ModelPathError(ModelNotFoundError):
+    """A path that names no model."""
+
+    exit_code = 2
 
 
 class ModelFileError(RefusedInputError):

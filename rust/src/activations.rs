@@ -2,7 +2,7 @@
 //! per matmul.
 
 use crate::buffer::plain_bytes;
-use crate::kernel::Kernels;
+use crate::kernel::{Kernels, x_step_bytes};
 use crate::parallel::Pool;
 use crate::quant::DType;
 
@@ -14,6 +14,7 @@ pub struct Activations {
     width: usize,
     f32: Vec<f32>,
     bf16: Vec<u16>,
+    q8: Vec<u8>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +22,10 @@ enum ActivationFormat {
     /// For f32 and f16 weights.
     #[default]
     F32,
-    /// For bf16 weights: rows of pairs, padded to a whole one.
+    /// For bf16 weights: rows of pairs, zero-padded to whole tiles.
     Bf16,
+    /// For the 32-block formats: blocks of bytes with their scales and sums.
+    Q8,
 }
 
 impl Activations {
@@ -30,6 +33,7 @@ impl Activations {
         match weights {
             DType::F32 | DType::F16 => ActivationFormat::F32,
             DType::BF16 => ActivationFormat::Bf16,
+            DType::Q8_0 | DType::Q4_0 => ActivationFormat::Q8,
         }
     }
 
@@ -50,14 +54,23 @@ impl Activations {
                 by_rows(pool, &mut self.f32[..rows * width], width, &fill);
             }
             ActivationFormat::Bf16 => {
-                let padded = width.next_multiple_of(2);
+                let padded = DType::BF16.steps(width) * 2;
                 self.bf16.resize(rows * padded, 0);
                 by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
-                    SCRATCH.with_borrow_mut(|scratch| {
-                        scratch.resize(width.max(scratch.len()), 0.0);
-                        fill(row, &mut scratch[..width]);
-                        kernels.to_bf16(&scratch[..width], &mut out[..width]);
+                    with_row(width, |values| {
+                        fill(row, values);
+                        kernels.to_bf16(values, &mut out[..width]);
                         out[width..].fill(0);
+                    });
+                });
+            }
+            ActivationFormat::Q8 => {
+                let bytes = self.row_bytes();
+                self.q8.resize(rows * bytes, 0);
+                by_rows(pool, &mut self.q8[..rows * bytes], bytes, |row, out: &mut [u8]| {
+                    with_row(width, |values| {
+                        fill(row, values);
+                        kernels.to_q8(values, out);
                     });
                 });
             }
@@ -90,7 +103,8 @@ impl Activations {
     pub fn row_bytes(&self) -> usize {
         match self.format {
             ActivationFormat::F32 => self.width * 4,
-            ActivationFormat::Bf16 => self.width.next_multiple_of(2) * 2,
+            ActivationFormat::Bf16 => DType::BF16.steps(self.width) * x_step_bytes(DType::BF16),
+            ActivationFormat::Q8 => DType::Q8_0.steps(self.width) * x_step_bytes(DType::Q8_0),
         }
     }
 
@@ -99,6 +113,7 @@ impl Activations {
         match self.format {
             ActivationFormat::F32 => plain_bytes(&self.f32),
             ActivationFormat::Bf16 => plain_bytes(&self.bf16),
+            ActivationFormat::Q8 => &self.q8,
         }
     }
 }
@@ -106,6 +121,14 @@ impl Activations {
 thread_local! {
     /// One f32 row on its way to another type.
     static SCRATCH: std::cell::RefCell<Vec<f32>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Lends `work` room for one f32 row.
+fn with_row(width: usize, work: impl FnOnce(&mut [f32])) {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(width.max(scratch.len()), 0.0);
+        work(&mut scratch[..width]);
+    });
 }
 
 /// Calls `each(row, values)` for every row of `data`, in parallel when there are enough.

@@ -91,7 +91,9 @@ pub enum Error {
     #[error("{0}")]
     Request(String),
     /// The sequence does not fit the context.
-    #[error("the context is full: {tokens} tokens, and {context} fit; shorten the prompt or raise --context")]
+    #[error(
+        "the context is full: {tokens} tokens are given, and {context} fit, new ones included; shorten the prompt or raise --context"
+    )]
     ContextFull {
         /// Tokens wanted.
         tokens: usize,

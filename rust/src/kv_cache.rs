@@ -55,7 +55,7 @@ impl KvLayout {
 
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.heads * self.head_values() * self.dtype.size()
+        self.layers * self.heads * self.head_values() * self.dtype.row_bytes(1)
     }
 
     fn offset(&self, layer: usize, head: usize) -> usize {
@@ -72,13 +72,13 @@ pub struct Block {
 impl Block {
     /// Key panels of a head.  // [2][head_dim][16]
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
-        let size = self.layout.dtype.size();
+        let size = self.layout.dtype.row_bytes(1);
         &self.data.bytes()[self.layout.offset(layer, head) * size..][..self.layout.key_values() * size]
     }
 
     /// Value panels of a head.  // [padded_value_dim / 16][32][16]
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
-        let size = self.layout.dtype.size();
+        let size = self.layout.dtype.row_bytes(1);
         let start = self.layout.offset(layer, head) + self.layout.key_values();
         &self.data.bytes()[start * size..][..BLOCK * self.layout.padded_value_dim() * size]
     }

@@ -119,8 +119,8 @@ impl Model {
         let loader = Loader { checkpoint, config: &config, dtype, pool };
         let slots = family::model_slots(&config);
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
-        let embed_tokens = loader.embedding(&slots.embed_tokens)?;
-        let lm_head = slots.lm_head.map(|slot| loader.matrix(&slot)).transpose()?;
+        let embed_tokens = loader.table().embedding(&slots.embed_tokens)?;
+        let lm_head = slots.lm_head.map(|slot| loader.table().matrix(&slot)).transpose()?;
         let norm = loader.norm(&slots.norm)?;
         let positions = loader.rows(&slots.positions, config.hidden_size)?;
         let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == DType::F32);

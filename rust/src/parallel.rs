@@ -1,21 +1,25 @@
-//! The thread pool: static shares, spin briefly, then park.
+//! The thread pool: contiguous shares, stealing, spin briefly, then park.
 //!
-//! Work is split over output rows, heads and query rows only, never over the sum behind one value, so the number of
-//! threads cannot change a result (law 1). A forward pass is a chain of short [`Pool::run`]s; between them the workers
-//! spin (a wake through the kernel costs about as much as a small layer), and after [`SPINS`] idle turns they park, so
-//! an idle engine uses no CPU.
+//! Work is split over output rows, heads and query rows only, never over the sum behind one value, so neither the number
+//! of threads nor who does which part can change a result (law 1). A forward pass is a chain of short [`Pool::run`]s;
+//! between them the workers spin (a wake through the kernel costs about as much as a small layer), and after [`SPINS`]
+//! idle turns they park, so an idle engine uses no CPU.
+//!
+//! Nobody waits for a worker that the system has not scheduled: a job is open while its parts last, a worker that comes
+//! in time takes parts (its own contiguous share first, then what others have not begun), and one that comes late finds
+//! the job closed. So a busy machine slows a forward down by the cores that it takes, not by its time slices.
 
 use crate::error::{Error, Result};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Idle turns of the spin loop before a worker parks: some tens of microseconds, longer than any gap within a token.
-const SPINS: u32 = 20_000;
-/// Turns after which a waiting thread offers its core to others: a busy machine must not deadlock politely.
-const SPINS_BEFORE_YIELD: u32 = 4_000;
+/// Idle turns of the spin loop before a worker parks: a fraction of a millisecond, longer than any gap within a token.
+const SPINS: u32 = 10_000;
+/// Turns after which a waiting thread offers its core to others now and then.
+const SPINS_BEFORE_YIELD: u32 = 512;
 
 /// A flag that ends a computation between two layers. Set once; a new request takes a new token.
 #[derive(Debug, Default)]
@@ -57,19 +61,31 @@ impl CancelToken {
     }
 }
 
-/// A job for all threads: called once per thread with the thread's index.
+/// A job: called once per part.
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
+/// The gate's fields: jobs so far, whether the current one is open, workers inside it.
+const EPOCH: u32 = 32;
+const OPEN: u64 = 1 << 31;
+const INSIDE: u64 = OPEN - 1;
+
 struct Shared {
-    /// The current job; valid while `pending > 0`.
+    gate: AtomicU64,
+    /// The current job; read only by those inside the gate.
     job: Mutex<Option<&'static Job<'static>>>,
-    /// Counts jobs; a worker that sees a new number takes the job.
-    epoch: AtomicUsize,
-    /// Workers that have not finished the current job.
-    pending: AtomicUsize,
+    /// One contiguous share of the parts per thread.
+    shares: Vec<Share>,
     stop: AtomicBool,
     parked: Vec<AtomicBool>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// The parts `next..end` of a share; on cache lines of its own, since threads hammer it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Share {
+    next: AtomicUsize,
+    end: AtomicUsize,
 }
 
 /// A fixed set of threads, of which the caller of [`Pool::run`] is one.
@@ -86,9 +102,9 @@ impl Pool {
     pub fn new(threads: usize) -> Self {
         let count = threads.max(1) - 1;
         let shared = Arc::new(Shared {
+            gate: AtomicU64::new(0),
             job: Mutex::new(None),
-            epoch: AtomicUsize::new(0),
-            pending: AtomicUsize::new(0),
+            shares: (0..=count).map(|_| Share::default()).collect(),
             stop: AtomicBool::new(false),
             parked: (0..count).map(|_| AtomicBool::new(false)).collect(),
             panic: Mutex::new(None),
@@ -114,31 +130,36 @@ impl Pool {
         self.process == std::process::id()
     }
 
-    /// Calls `job(0..threads)`, each on its own thread, and returns when all are done.
+    /// Calls `job(part)` once for every part in `0..parts`, on any thread, and returns when all are done.
     ///
     /// # Panics
     /// Re-raises a panic of any of the calls, after all have ended.
-    pub fn run(&self, job: &Job<'_>) {
-        if self.workers.is_empty() {
-            return job(0);
+    pub fn run(&self, parts: usize, job: &Job<'_>) {
+        if self.workers.is_empty() || parts <= 1 {
+            return (0..parts).for_each(job);
         }
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only the lifetime changes; `run` does not return, nor unwind, before every worker has dropped the
-        // reference (pending == 0 below), so it never outlives `job`.
+        // SAFETY: only the lifetime changes. A worker reads the reference only inside the gate, and `run` neither
+        // returns nor unwinds before the gate is shut and empty, so it never outlives `job`.
         let lasting = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
         *lock(&self.shared.job) = Some(lasting);
-        self.shared.pending.store(self.workers.len(), Ordering::Relaxed);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        let threads = self.threads();
+        for (index, share) in self.shared.shares.iter().enumerate().take(threads) {
+            share.next.store(parts * index / threads, Ordering::Relaxed);
+            share.end.store(parts * (index + 1) / threads, Ordering::Relaxed);
+        }
+        let epoch = (self.shared.gate.load(Ordering::Relaxed) >> EPOCH) + 1;
+        self.shared.gate.store(epoch << EPOCH | OPEN, Ordering::SeqCst);
         for (parked, worker) in self.shared.parked.iter().zip(&self.workers) {
             if parked.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
-        let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let mine = catch_unwind(AssertUnwindSafe(|| self.shared.take_parts(0, threads, job)));
+        self.shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let mut turns = 0;
-        while self.shared.pending.load(Ordering::Acquire) > 0 {
-            turns += 1;
-            if turns < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
+        while self.shared.gate.load(Ordering::Acquire) & INSIDE > 0 {
+            pause(&mut turns);
         }
         if let Err(panic) = mine {
             resume_unwind(panic);
@@ -148,24 +169,39 @@ impl Pool {
         }
     }
 
-    /// Calls `each(item, thread)` for every item; a thread that is done takes the next item.
+    /// Calls `each(item)` for every item.
     pub fn for_each<T: Send>(&self, items: &mut [T], each: impl Fn(&mut T) + Sync) {
         if items.len() <= 1 || self.workers.is_empty() {
             return items.iter_mut().for_each(each);
         }
-        let next = AtomicUsize::new(0);
         let cells: Vec<Mutex<&mut T>> = items.iter_mut().map(Mutex::new).collect();
-        self.run(&|_| {
-            while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-                each(&mut lock(cell));
-            }
-        });
+        self.run(cells.len(), &|part| each(&mut lock(&cells[part])));
     }
+}
 
-    /// The share of thread `index` in `0..count` when it is cut into contiguous parts.
-    pub fn share(&self, count: usize, index: usize) -> std::ops::Range<usize> {
-        let threads = self.threads();
-        count * index / threads..count * (index + 1) / threads
+impl Shared {
+    /// Does parts until none are left: those of the own share first, in order, then others'.
+    fn take_parts(&self, own: usize, threads: usize, job: &Job<'_>) {
+        for share in (0..threads).map(|i| &self.shares[(own + i) % threads]) {
+            let end = share.end.load(Ordering::Relaxed);
+            loop {
+                let part = share.next.fetch_add(1, Ordering::Relaxed);
+                if part >= end {
+                    break;
+                }
+                job(part);
+            }
+        }
+    }
+}
+
+/// One turn of waiting: spin, and now and then offer the core to whoever else wants it.
+fn pause(turns: &mut u32) {
+    *turns += 1;
+    if *turns > SPINS_BEFORE_YIELD && turns.is_multiple_of(64) {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
     }
 }
 
@@ -196,43 +232,53 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// What worker `index` does for life.
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
-    loop {
-        seen = match wait_for_job(shared, index, seen) {
-            Some(epoch) => epoch,
-            None => return,
-        };
+    while let Some(epoch) = enter_next_job(shared, index, seen) {
+        seen = epoch;
         let job = *lock(&shared.job);
-        if let Some(job) = job
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(index + 1)))
-        {
-            *lock(&shared.panic) = Some(panic);
+        if let Some(job) = job {
+            let threads = shared.shares.len();
+            let parts = || shared.take_parts(index + 1, threads, job);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(parts)) {
+                *lock(&shared.panic) = Some(panic);
+            }
         }
-        shared.pending.fetch_sub(1, Ordering::Release);
+        shared.gate.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Spins, then parks, until there is a job newer than `seen`; None when the pool ends.
-fn wait_for_job(shared: &Shared, index: usize, seen: usize) -> Option<usize> {
+/// Spins, then parks, until it is inside a job newer than `seen`; None when the pool ends.
+fn enter_next_job(shared: &Shared, index: usize, mut seen: u64) -> Option<u64> {
     let mut turns = 0;
     loop {
-        let epoch = shared.epoch.load(Ordering::SeqCst);
+        let gate = shared.gate.load(Ordering::SeqCst);
+        let epoch = gate >> EPOCH;
         if epoch != seen {
-            return Some(epoch);
+            if gate & OPEN == 0 {
+                seen = epoch; // came too late
+            } else if shared
+                .gate
+                .compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Some(epoch);
+            }
+            continue;
         }
         if shared.stop.load(Ordering::SeqCst) {
             return None;
         }
-        turns += 1;
         if turns < SPINS {
-            std::hint::spin_loop();
+            pause(&mut turns);
             continue;
         }
-        // Announce, look once more, then sleep: `run` bumps the epoch before it looks at `parked`.
+        // Announce, look once more, then sleep: `run` opens the gate before it looks at `parked`.
         shared.parked[index].store(true, Ordering::SeqCst);
-        if shared.epoch.load(Ordering::SeqCst) == seen && !shared.stop.load(Ordering::SeqCst) {
+        let nothing_new = shared.gate.load(Ordering::SeqCst) >> EPOCH == seen;
+        if nothing_new && !shared.stop.load(Ordering::SeqCst) {
             std::thread::park();
         }
         shared.parked[index].store(false, Ordering::SeqCst);
+        turns = 0;
     }
 }
 
@@ -241,15 +287,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_thread_runs_once_per_job_also_after_parking() {
+    fn every_part_is_done_once_also_after_parking() {
         let pool = Pool::new(3);
-        let count = AtomicUsize::new(0);
-        for round in 0..200 {
-            pool.run(&|index| {
-                count.fetch_add(1 << (8 * index), Ordering::Relaxed);
+        for round in 0..300 {
+            let done: Vec<AtomicUsize> = (0..round % 40).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(done.len(), &|part| {
+                done[part].fetch_add(1, Ordering::Relaxed);
             });
-            assert_eq!(count.swap(0, Ordering::Relaxed), 0x010101);
-            if round % 50 == 0 {
+            assert!(done.iter().all(|count| count.load(Ordering::Relaxed) == 1), "round {round}");
+            if round % 100 == 0 {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
         }
@@ -268,16 +314,9 @@ mod tests {
     fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
         let pool = Pool::new(2);
         for culprit in 0..2 {
-            let result = catch_unwind(AssertUnwindSafe(|| pool.run(&|index| assert_ne!(index, culprit))));
+            let result = catch_unwind(AssertUnwindSafe(|| pool.run(2, &|part| assert_ne!(part, culprit))));
             assert!(result.is_err());
-            pool.run(&|_| ());
+            pool.run(2, &|_| ());
         }
-    }
-
-    #[test]
-    fn shares_cover_everything() {
-        let pool = Pool::new(3);
-        let all: Vec<usize> = (0..3).flat_map(|index| pool.share(10, index)).collect();
-        assert_eq!(all, (0..10).collect::<Vec<_>>());
     }
 }

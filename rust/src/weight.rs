@@ -7,14 +7,18 @@
 use crate::activations::Activations;
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::kernel::{Activation, Kernels, LANES, Panels, step_bytes, steps};
+use crate::kernel::{Activation, Kernels, LANES, Panels};
 use crate::parallel::Pool;
 use crate::quant::DType;
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
 const ROW_BLOCK: usize = 48;
+
+/// Parts of a matmul per thread.
+const PARTS_PER_THREAD: usize = 4;
+/// Bytes of weights times rows from which a matmul is worth the meeting of threads, about a microsecond.
+const WORTH_THREADS: usize = 64 << 10;
 
 /// One source matrix, row-major.  // [out_features, in_features]
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +29,14 @@ pub struct Source<'a> {
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
     pub bytes: &'a [u8],
+}
+
+impl Source<'_> {
+    /// The values of one row.
+    fn row(&self, row: usize, in_features: usize) -> impl Iterator<Item = f32> {
+        let bytes = self.dtype.row_bytes(in_features);
+        self.dtype.values(&self.bytes[row * bytes..][..bytes])
+    }
 }
 
 /// How the output rows of several sources become one weight.
@@ -67,15 +79,18 @@ impl Weight {
         pool: &Pool,
     ) -> Result<Self> {
         let map = PanelMap::new(sources, arrangement);
-        let panel_bytes = steps(dtype, in_features) * step_bytes(dtype);
+        let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
         let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
         {
             let mut panels: Vec<(usize, &mut [u8])> =
                 data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
             pool.for_each(&mut panels, |(index, panel)| {
+                let mut values = Vec::with_capacity(in_features);
                 for (lane, row) in map.rows(*index).enumerate() {
                     if let Some((source, row)) = row {
-                        pack_row(&sources[source], row, in_features, dtype, lane, panel);
+                        values.clear();
+                        values.extend(sources[source].row(row, in_features));
+                        dtype.pack_row(&values, lane, panel);
                     }
                 }
             });
@@ -116,33 +131,23 @@ impl Weight {
     }
 
     fn panel_bytes(&self) -> usize {
-        steps(self.dtype, self.in_features) * step_bytes(self.dtype)
+        self.dtype.steps(self.in_features) * self.dtype.step_bytes()
     }
 
     /// Unpacks one output row (a stacked weight's): the embedding of a token.  // out [in_features]
     pub fn row(&self, row: usize, out: &mut [f32]) {
         let (panel, lane) = (row / LANES, row % LANES);
         let panel = &self.data.bytes()[panel * self.panel_bytes()..][..self.panel_bytes()];
-        let half = |at: usize| u16::from_le_bytes([panel[at], panel[at + 1]]);
-        for (k, out) in out.iter_mut().enumerate() {
-            *out = match self.dtype {
-                DType::F32 => {
-                    let at = (k * LANES + lane) * 4;
-                    f32::from_le_bytes([panel[at], panel[at + 1], panel[at + 2], panel[at + 3]])
-                }
-                DType::F16 => f16::from_bits(half((k * LANES + lane) * 2)).to_f32(),
-                DType::BF16 => bf16::from_bits(half(((k / 2) * LANES + lane) * 4 + (k % 2) * 2)).to_f32(),
-            };
-        }
+        self.dtype.unpack_row(panel, lane, out);
     }
 
     /// `x` times this matrix; `epilogue` says where the product goes.  // x [rows, in_features]
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
         assert!(x.width() == self.in_features && x.fits(self.dtype));
         let sink = Sink::new(epilogue, x.rows(), self.panels);
-        pool.run(&|thread| {
-            // Panels in pairs, so that a gated pair is never cut.
-            let pairs = pool.share(self.panels.div_ceil(2), thread);
+        // Panels in pairs, so that a gated pair is never cut.
+        let all = self.panels.div_ceil(2);
+        let work = |pairs: Range<usize>| {
             let mut tile = [0.0; ROW_BLOCK * 2 * LANES];
             for first in (0..x.rows()).step_by(ROW_BLOCK) {
                 let rows = first..(first + ROW_BLOCK).min(x.rows());
@@ -152,7 +157,14 @@ impl Weight {
                     unsafe { sink.take(&tile, rows.clone(), 2 * pair, width, kernels) }
                 }
             }
-        });
+        };
+        if self.bytes() * x.rows() < WORTH_THREADS {
+            work(0..all);
+        } else {
+            // Several parts per thread, so that a thread that is held up leaves work for the others.
+            let parts = all.min(PARTS_PER_THREAD * pool.threads());
+            pool.run(parts, &|part| work(all * part / parts..all * (part + 1) / parts));
+        }
     }
 
     /// The product of some rows with up to two panels, bias added; returns the columns written.  // tile [rows, 32]
@@ -170,7 +182,7 @@ impl Weight {
             bytes: &self.data.bytes()[panel * self.panel_bytes()..],
             panel_bytes: self.panel_bytes(),
             count: panels,
-            steps: steps(self.dtype, self.in_features),
+            steps: self.dtype.steps(self.in_features),
         };
         let input = &x.bytes()[rows.start * x.row_bytes()..];
         kernels.product(weights, input, x.row_bytes(), rows.len(), tile, 2 * LANES);
@@ -295,36 +307,5 @@ impl PanelMap {
                 (row < self.rows[source]).then_some((source, row))
             }
         })
-    }
-}
-
-/// Writes one source row into its lane of a panel, converted to `dtype`.
-fn pack_row(
-    source: &Source<'_>,
-    row: usize,
-    in_features: usize,
-    dtype: DType,
-    lane: usize,
-    panel: &mut [u8],
-) {
-    let bytes = &source.bytes[row * in_features * source.dtype.size()..][..in_features * source.dtype.size()];
-    let mut put = |at: usize, value: &[u8]| panel[at..at + value.len()].copy_from_slice(value);
-    let place = |k: usize| match dtype {
-        DType::F32 => (k * LANES + lane) * 4,
-        DType::F16 => (k * LANES + lane) * 2,
-        DType::BF16 => ((k / 2) * LANES + lane) * 4 + (k % 2) * 2,
-    };
-    if source.dtype == dtype {
-        for (k, value) in bytes.chunks_exact(dtype.size()).enumerate() {
-            put(place(k), value);
-        }
-        return;
-    }
-    for (k, value) in source.dtype.values(bytes).enumerate() {
-        match dtype {
-            DType::F32 => put(place(k), &value.to_le_bytes()),
-            DType::F16 => put(place(k), &f16::from_f32(value).to_le_bytes()),
-            DType::BF16 => put(place(k), &bf16::from_f32(value).to_le_bytes()),
-        }
     }
 }

@@ -11,7 +11,7 @@ use ropechat_core::quant::DType;
 use ropechat_core::sampler::Sampling;
 use std::sync::OnceLock;
 
-const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+const DTYPES: [DType; 5] = [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0];
 const LENGTH: usize = 70; // more than two blocks of the cache
 
 fn models() -> &'static [Folder; 3] {
@@ -233,7 +233,7 @@ fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
     assert_eq!((full.len(), reason), (5, FinishReason::Context));
     assert!(matches!(
         engine.add(&ids.repeat(50), greedy(1)),
-        Err(Error::ContextFull { tokens: 501, context: 400 })
+        Err(Error::ContextFull { tokens: 500, context: 400 })
     ));
     assert!(matches!(engine.add(&[105], greedy(1)), Err(Error::Request(_))));
     assert!(matches!(engine.add(&[], greedy(1)), Err(Error::Request(_))));

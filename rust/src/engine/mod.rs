@@ -141,7 +141,7 @@ impl Engine {
         };
         let context = context.min(self.model.config.position_limit());
         if wanted > context {
-            return Err(Error::ContextFull { tokens: wanted, context });
+            return Err(Error::ContextFull { tokens: ids.len(), context });
         }
         Ok(())
     }

@@ -5,6 +5,51 @@ use super::lanes::Lanes;
 use super::{Isa, Table};
 use std::arch::x86_64::*;
 
+/// 2^n for integral n, 0 below -126.
+///
+/// # Safety
+/// Needs avx2.
+#[inline(always)]
+unsafe fn power(n: __m256) -> __m256 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+        let clamped =
+            _mm256_min_epi32(_mm256_max_epi32(biased, _mm256_setzero_si256()), _mm256_set1_epi32(254));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(clamped))
+    }
+}
+
+/// acc + the products of eight quads of unsigned bytes with the even and odd signed bytes of one quad, as i16
+/// (`maddubs` would saturate for weights up to 255).
+///
+/// # Safety
+/// Needs avx2.
+#[inline(always)]
+unsafe fn dot_half(acc: __m256i, w: __m256i, x_even: __m256i, x_odd: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), x_even);
+        let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(w), x_odd);
+        _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+    }
+}
+
+/// acc + low products + high products of eight pairs of bf16.
+///
+/// # Safety
+/// Needs avx2 and fma; `at` is valid for eight pairs.
+#[inline(always)]
+unsafe fn dot_bf16_half(acc: __m256, at: *const u32, x_low: __m256, x_high: __m256) -> __m256 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let w = _mm256_loadu_si256(at.cast());
+        let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
+        let high = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32)));
+        _mm256_fmadd_ps(high, x_high, _mm256_fmadd_ps(low, x_low, acc))
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Pair(__m256, __m256);
 
@@ -91,16 +136,56 @@ unsafe impl Lanes for Pair {
     #[inline(always)]
     unsafe fn scale_by_power(self, n: Self) -> Self {
         // SAFETY: see the impl.
+        unsafe { Pair(_mm256_mul_ps(self.0, power(n.0)), _mm256_mul_ps(self.1, power(n.1))) }
+    }
+    type Int = [__m256i; 2];
+    type Quads = [__m256i; 2];
+    #[inline(always)]
+    unsafe fn int_splat(value: i32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_quads(from: *const u8) -> Self::Quads {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
+        // SAFETY: see the impl.
         unsafe {
-            let power = |n: __m256| {
-                let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-                let clamped = _mm256_min_epi32(
-                    _mm256_max_epi32(biased, _mm256_setzero_si256()),
-                    _mm256_set1_epi32(254),
-                );
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(clamped))
-            };
-            Pair(_mm256_mul_ps(self.0, power(n.0)), _mm256_mul_ps(self.1, power(n.1)))
+            let low = _mm256_set1_epi8(0x0f);
+            [_mm256_and_si256(quads[0], low), _mm256_and_si256(quads[1], low)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
+        // SAFETY: see the impl.
+        unsafe { Self::low_nibbles([_mm256_srli_epi16::<4>(quads[0]), _mm256_srli_epi16::<4>(quads[1])]) }
+    }
+    #[inline(always)]
+    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe {
+            let x = _mm256_set1_epi32(x as i32);
+            let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let x_odd = _mm256_srai_epi16::<8>(x);
+            [dot_half(acc[0], quads[0], x_even, x_odd), dot_half(acc[1], quads[1], x_even, x_odd)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn from_int(sums: Self::Int) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        // SAFETY: see the impl.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.cast(), bytes);
         }
     }
     #[inline(always)]
@@ -111,15 +196,10 @@ unsafe impl Lanes for Pair {
             let x = _mm256_set1_epi32(pair as i32);
             let x_low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x));
             let x_high = _mm256_castsi256_ps(_mm256_and_si256(x, high_half));
-            let half = |acc: __m256, at: *const u32| {
-                let w = _mm256_loadu_si256(at.cast());
-                let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
-                let high = _mm256_castsi256_ps(_mm256_and_si256(w, high_half));
-                _mm256_fmadd_ps(high, x_high, _mm256_fmadd_ps(low, x_low, acc))
-            };
-            Pair(half(acc.0, weights), half(acc.1, weights.add(8)))
+            let low = dot_bf16_half(acc.0, weights, x_low, x_high);
+            Pair(low, dot_bf16_half(acc.1, weights.add(8), x_low, x_high))
         }
     }
 }
 
-super::kernel_table!(Pair, Isa::Avx2, tile_rows = 3, "avx2,fma,f16c");
+super::kernel_table!(Pair, Isa::Avx2, tile_rows = 3, quad_rows = 2, "avx2,fma,f16c");

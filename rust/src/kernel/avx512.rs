@@ -6,9 +6,9 @@ use super::{Isa, Table};
 use std::arch::x86_64::*;
 
 macro_rules! zmm_lanes {
-    ($name:ident, $dot_bf16:path) => {
+    ($name:ident, $dot_bf16:path, $dot_quads:path) => {
         #[derive(Clone, Copy)]
-        pub(super) struct $name(__m512);
+        pub(in crate::kernel) struct $name(__m512);
 
         // SAFETY: every method needs avx512f/bw/dq/vl (and avx512bf16 where `dot_bf16` uses it) only, which the trait
         // makes the caller's duty; all memory access is unaligned and within the 16 values that the trait demands.
@@ -92,6 +92,43 @@ macro_rules! zmm_lanes {
                     $name(_mm512_mul_ps(self.0, power))
                 }
             }
+            type Int = __m512i;
+            type Quads = __m512i;
+            #[inline(always)]
+            unsafe fn int_splat(value: i32) -> Self::Int {
+                // SAFETY: see the impl.
+                unsafe { _mm512_set1_epi32(value) }
+            }
+            #[inline(always)]
+            unsafe fn load_quads(from: *const u8) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { _mm512_loadu_si512(from.cast()) }
+            }
+            #[inline(always)]
+            unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { _mm512_and_si512(quads, _mm512_set1_epi8(0x0f)) }
+            }
+            #[inline(always)]
+            unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(quads), _mm512_set1_epi8(0x0f)) }
+            }
+            #[inline(always)]
+            unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
+                // SAFETY: see the impl.
+                unsafe { $dot_quads(acc, quads, x) }
+            }
+            #[inline(always)]
+            unsafe fn from_int(sums: Self::Int) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_cvtepi32_ps(sums) })
+            }
+            #[inline(always)]
+            unsafe fn store_i8(self, to: *mut i8) {
+                // SAFETY: see the impl.
+                unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0))) }
+            }
             #[inline(always)]
             unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
                 // SAFETY: see the impl.
@@ -112,9 +149,11 @@ unsafe fn dot_bf16_widened(acc: __m512, weights: *const u32, pair: u32) -> __m51
         let high_half = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         let x = _mm512_set1_epi32(pair as i32);
         let w = _mm512_loadu_si512(weights.cast());
-        let low = |v| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v));
-        let high = |v| _mm512_castsi512_ps(_mm512_and_si512(v, high_half));
-        _mm512_fmadd_ps(high(w), high(x), _mm512_fmadd_ps(low(w), low(x), acc))
+        let w_low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(w));
+        let x_low = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(x));
+        let w_high = _mm512_castsi512_ps(_mm512_and_si512(w, high_half));
+        let x_high = _mm512_castsi512_ps(_mm512_and_si512(x, high_half));
+        _mm512_fmadd_ps(w_high, x_high, _mm512_fmadd_ps(w_low, x_low, acc))
     }
 }
 
@@ -132,26 +171,68 @@ unsafe fn dot_bf16_native(acc: __m512, weights: *const u32, pair: u32) -> __m512
     }
 }
 
+/// Quads of bytes by two i16 multiply-adds (`maddubs` would saturate): for CPUs without VNNI.
+///
+/// # Safety
+/// Needs avx512bw.
+#[inline(always)]
+unsafe fn dot_quads_widened(acc: __m512i, quads: __m512i, x: u32) -> __m512i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let x = _mm512_set1_epi32(x as i32);
+        let x_even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(x));
+        let x_odd = _mm512_srai_epi16::<8>(x);
+        let even = _mm512_madd_epi16(_mm512_and_si512(quads, _mm512_set1_epi16(0xff)), x_even);
+        let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(quads), x_odd);
+        _mm512_add_epi32(acc, _mm512_add_epi32(even, odd))
+    }
+}
+
+/// Quads of bytes by `vpdpbusd`.
+///
+/// # Safety
+/// Needs avx512vnni.
+#[inline(always)]
+unsafe fn dot_quads_native(acc: __m512i, quads: __m512i, x: u32) -> __m512i {
+    // SAFETY: the caller's duty.
+    unsafe { _mm512_dpbusd_epi32(acc, quads, _mm512_set1_epi32(x as i32)) }
+}
+
 pub(super) mod base {
-    //! Without AVX512-BF16.
+    //! Neither VNNI nor BF16: Skylake-X.
     use super::*;
-    zmm_lanes!(Zmm, dot_bf16_widened);
+    zmm_lanes!(Zmm, dot_bf16_widened, dot_quads_widened);
     crate::kernel::kernel_table!(
         Zmm,
         Isa::Avx512,
         tile_rows = 12,
+        quad_rows = 10,
         "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
     );
 }
 
-pub(super) mod bf16 {
-    //! With AVX512-BF16.
+pub(super) mod vnni {
+    //! With byte dot products: Cascade Lake, Ice Lake.
     use super::*;
-    zmm_lanes!(Zmm, dot_bf16_native);
+    zmm_lanes!(Zmm, dot_bf16_widened, dot_quads_native);
+    crate::kernel::kernel_table!(
+        Zmm,
+        Isa::Avx512Vnni,
+        tile_rows = 12,
+        quad_rows = 12,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+    );
+}
+
+pub(super) mod bf16 {
+    //! With byte and bf16 dot products: Zen 4, Sapphire Rapids.
+    use super::*;
+    zmm_lanes!(Zmm, dot_bf16_native, dot_quads_native);
     crate::kernel::kernel_table!(
         Zmm,
         Isa::Avx512Bf16,
         tile_rows = 12,
-        "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c"
+        quad_rows = 12,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c"
     );
 }

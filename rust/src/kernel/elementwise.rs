@@ -29,20 +29,20 @@ pub enum Activation {
 /// out = act(gate) * up.  // all [n]
 #[inline(always)]
 pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    let (inputs, to, len) = ([gate.as_ptr(), up.as_ptr()], out.as_mut_ptr(), out.len());
+    let (gate, up, to, len) = (gate.as_ptr(), up.as_ptr(), out.as_mut_ptr(), out.len());
     // SAFETY: the ISA is the caller's duty; all hold `len` values.
     unsafe {
         match activation {
-            Activation::Silu => map::<V, 2>(inputs, to, len, |[g, u]| silu(g).mul(u)),
-            Activation::Gelu => map::<V, 2>(inputs, to, len, |[g, u]| gelu(g).mul(u)),
-            Activation::GeluTanh => map::<V, 2>(inputs, to, len, |[g, u]| gelu_tanh(g).mul(u)),
-            Activation::Relu2 => map::<V, 2>(inputs, to, len, |[g, u]| relu2(g).mul(u)),
+            Activation::Silu => map!(V, [g = gate, u = up] => to, len, silu(g).mul(u)),
+            Activation::Gelu => map!(V, [g = gate, u = up] => to, len, gelu(g).mul(u)),
+            Activation::GeluTanh => map!(V, [g = gate, u = up] => to, len, gelu_tanh(g).mul(u)),
+            Activation::Relu2 => map!(V, [g = gate, u = up] => to, len, relu2(g).mul(u)),
             Activation::ClampedSwiglu { alpha, limit } => {
-                let (most, least) = (V::splat(limit), V::splat(-limit));
-                map::<V, 2>(inputs, to, len, |[g, u]| {
+                let (alpha, most, least) = (V::splat(alpha), V::splat(limit), V::splat(-limit));
+                map!(V, [g = gate, u = up] => to, len, {
                     let g = g.min(most);
                     let u = u.min(most).max(least).add(V::splat(1.0));
-                    sigmoid_of(g, g.mul(V::splat(alpha))).mul(u)
+                    sigmoid_of(g, g.mul(alpha)).mul(u)
                 });
             }
         }
@@ -52,14 +52,14 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
 /// out = act(x); a clamped SwiGLU needs two inputs and takes `x` for both.  // both [n]
 #[inline(always)]
 pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: &mut [f32]) {
-    let (input, to, len) = ([x.as_ptr()], out.as_mut_ptr(), out.len());
+    let (input, to, len) = (x.as_ptr(), out.as_mut_ptr(), out.len());
     // SAFETY: the ISA is the caller's duty; both hold `len` values.
     unsafe {
         match activation {
-            Activation::Silu => map::<V, 1>(input, to, len, |[x]| silu(x)),
-            Activation::Gelu => map::<V, 1>(input, to, len, |[x]| gelu(x)),
-            Activation::GeluTanh => map::<V, 1>(input, to, len, |[x]| gelu_tanh(x)),
-            Activation::Relu2 => map::<V, 1>(input, to, len, |[x]| relu2(x)),
+            Activation::Silu => map!(V, [x = input] => to, len, silu(x)),
+            Activation::Gelu => map!(V, [x = input] => to, len, gelu(x)),
+            Activation::GeluTanh => map!(V, [x = input] => to, len, gelu_tanh(x)),
+            Activation::Relu2 => map!(V, [x = input] => to, len, relu2(x)),
             Activation::ClampedSwiglu { .. } => gate::<V>(activation, x, x, out),
         }
     }
@@ -130,18 +130,16 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
     unsafe {
         let chunks = x.chunks_exact(LANES);
         let tail = chunks.remainder();
-        let padded = |fill: f32| {
-            let mut padded = [fill; LANES];
-            padded[..tail.len()].copy_from_slice(tail);
-            V::load(padded.as_ptr())
-        };
-        let mut sums = padded(0.0);
+        let mut padded = [0.0; LANES];
+        padded[..tail.len()].copy_from_slice(tail);
+        let mut sums = V::load(padded.as_ptr());
         for chunk in chunks.clone() {
             sums = sums.add(V::load(chunk.as_ptr()));
         }
         let mean = horizontal(sums, |a, b| a + b) / x.len() as f32;
         let center = V::splat(mean);
-        let away = padded(mean).sub(center);
+        padded[tail.len()..].fill(mean);
+        let away = V::load(padded.as_ptr()).sub(center);
         let mut squares = away.mul(away);
         for chunk in chunks {
             let away = V::load(chunk.as_ptr()).sub(center);
@@ -149,8 +147,9 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
         }
         let variance = horizontal(squares, |a, b| a + b) / x.len() as f32;
         let scale = V::splat(1.0 / (variance + eps).sqrt());
-        let inputs = [x.as_ptr(), weight.as_ptr(), bias.as_ptr()];
-        map::<V, 3>(inputs, out.as_mut_ptr(), x.len(), |[x, w, b]| x.sub(center).mul(scale).mul_add(w, b));
+        map!(V, [x = x.as_ptr(), w = weight.as_ptr(), b = bias.as_ptr()] => out.as_mut_ptr(), out.len(), {
+            x.sub(center).mul(scale).mul_add(w, b)
+        });
     }
 }
 
@@ -159,7 +158,7 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
 pub(super) unsafe fn scale<V: Lanes>(x: &mut [f32], factor: f32) {
     let at = x.as_mut_ptr();
     // SAFETY: x holds x.len() values.
-    unsafe { map::<V, 1>([at], at, x.len(), |[x]| x.mul(V::splat(factor))) }
+    unsafe { map!(V, [x = at] => at, x.len(), x.mul(V::splat(factor))) }
 }
 
 /// x = cap * tanh(x * factor / cap) (Gemma Team 2024).  // [n]
@@ -169,7 +168,7 @@ pub(super) unsafe fn softcap<V: Lanes>(x: &mut [f32], factor: f32, cap: f32) {
     // SAFETY: x holds x.len() values.
     unsafe {
         let (one, twice) = (V::splat(1.0), V::splat(2.0 * factor / cap));
-        map::<V, 1>([at], at, x.len(), |[x]| {
+        map!(V, [x = at] => at, x.len(), {
             // tanh(u) = 1 - 2 / (e^2u + 1); beyond +-44 it is +-1 in f32.
             let e = exp(x.mul(twice));
             one.sub(V::splat(2.0).div(e.add(one))).mul(V::splat(cap))

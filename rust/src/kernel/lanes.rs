@@ -4,10 +4,9 @@
 //! The methods are `#[inline(always)]` and end up inside a `#[target_feature]` function of the same ISA file, where the
 //! intrinsics are legal; that is why they are `unsafe`.
 
-/// Lanes of a vector, and rows of a weight panel.
-pub const LANES: usize = 16;
+pub use crate::quant::LANES;
 
-/// Sixteen f32 values.
+/// Sixteen f32 values, with the integers that the 32-block formats need.
 ///
 /// # Safety
 /// Every method requires the CPU features of the implementing ISA; pointers must be valid for 16 values (no alignment).
@@ -40,6 +39,24 @@ pub unsafe trait Lanes: Copy {
     unsafe fn round(self) -> Self;
     /// self * 2^n for integral n >= -150; 0 where n <= -127.
     unsafe fn scale_by_power(self, n: Self) -> Self;
+    /// Sixteen i32 sums.
+    type Int: Copy;
+    /// Sixteen quads of unsigned bytes.
+    type Quads: Copy;
+    /// All sums `value`.
+    unsafe fn int_splat(value: i32) -> Self::Int;
+    /// 64 consecutive bytes.
+    unsafe fn load_quads(from: *const u8) -> Self::Quads;
+    /// The low nibble of each byte.
+    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads;
+    /// The high nibble of each byte.
+    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads;
+    /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
+    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
+    /// Integers to f32, exact below 2^24.
+    unsafe fn from_int(sums: Self::Int) -> Self;
+    /// Round to nearest even and write 16 signed bytes; the values lie in -127..=127.
+    unsafe fn store_i8(self, to: *mut i8);
     /// acc + even product + odd product of 16 pairs of bf16: `weights` is 16 pairs, `pair` one pair for all lanes.
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self;
 }

@@ -4,6 +4,8 @@
 //! lanes are there and compile a table of function pointers. [`Kernels::detect`] hands out the best table of this CPU:
 //! holding a [`Kernels`] is the proof that the CPU has its instructions, which is the one safety argument of every call.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -30,8 +32,12 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
-    /// The same with BF16 dot products.
+    /// The same with byte dot products (VNNI).
+    Avx512Vnni,
+    /// The same with byte and bf16 dot products.
     Avx512Bf16,
+    /// The same with tiles of byte and bf16 products.
+    Amx,
 }
 
 impl Isa {
@@ -41,12 +47,15 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512Bf16 => "avx512-bf16",
+            Isa::Amx => "amx",
         }
     }
 
     /// From the narrowest to the widest.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
 
     /// The table, when this CPU has the instructions.
     fn table(self) -> Option<&'static Table> {
@@ -60,13 +69,18 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
             match self {
                 Isa::Scalar => Some(&scalar::TABLE),
                 Isa::Avx2 => avx2.then_some(&avx2::TABLE),
                 Isa::Avx512 => avx512.then_some(&avx512::base::TABLE),
-                Isa::Avx512Bf16 => {
-                    (avx512 && is_x86_feature_detected!("avx512bf16")).then_some(&avx512::bf16::TABLE)
-                }
+                Isa::Avx512Vnni => vnni.then_some(&avx512::vnni::TABLE),
+                Isa::Avx512Bf16 => bf16.then_some(&avx512::bf16::TABLE),
+                #[cfg(target_os = "linux")]
+                Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::TABLE),
+                #[cfg(not(target_os = "linux"))]
+                Isa::Amx => None,
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -83,6 +97,9 @@ struct Table {
     product_f32: unsafe fn(&Product),
     product_f16: unsafe fn(&Product),
     product_bf16: unsafe fn(&Product),
+    product_q8_0: unsafe fn(&Product),
+    product_q4_0: unsafe fn(&Product),
+    to_q8: unsafe fn(&[f32], &mut [u8]),
     add: unsafe fn(&mut [f32], &[f32]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     layer_norm: LayerNorm,
@@ -100,15 +117,18 @@ struct Table {
 
 /// Compiles the algorithms of `generic.rs` for one [`lanes::Lanes`] type and ISA into `TABLE`.
 macro_rules! kernel_table {
-    ($lanes:ty, $isa:expr, tile_rows = $rows:literal $(, $features:literal)?) => {
+    ($lanes:ty, $isa:expr, tile_rows = $rows:literal, quad_rows = $quad_rows:literal $(, $features:literal)?) => {
         /// This ISA's functions.
-        pub(in crate::kernel) static TABLE: Table = {
+        pub(in crate::kernel) const TABLE: Table = {
             use $crate::kernel::elementwise;
             type V = $lanes;
             $crate::kernel::kernel_table!(@wrap $($features)? =>
                 fn product_f32(job: &generic::Product) = generic::product::<V, generic::F32, $rows>;
                 fn product_f16(job: &generic::Product) = generic::product::<V, generic::F16, $rows>;
                 fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
+                fn product_q8_0(job: &generic::Product) = generic::block_product::<V, generic::Q8_0, $quad_rows>;
+                fn product_q4_0(job: &generic::Product) = generic::block_product::<V, generic::Q4_0, $quad_rows>;
+                fn to_q8(x: &[f32], out: &mut [u8]) = generic::to_q8::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
                 fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = elementwise::layer_norm::<V>;
@@ -124,8 +144,9 @@ macro_rules! kernel_table {
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
             );
             Table {
-                isa: $isa, product_f32, product_f16, product_bf16, add, rms_norm, layer_norm, gate, activate,
-                scale, softcap, rotate_half, rotate_pairs, softmax_tile, merge, to_f16, to_bf16,
+                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, to_q8, add, rms_norm,
+                layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax_tile, merge, to_f16,
+                to_bf16,
             }
         };
     };
@@ -158,22 +179,12 @@ pub struct Panels<'a> {
     pub steps: usize,
 }
 
-/// Bytes of one step of an activation row: one f32, or a pair of bf16.
-const X_STEP_BYTES: usize = 4;
-
-/// Bytes of one step of a panel.
-pub fn step_bytes(format: DType) -> usize {
+/// Bytes of one step of an activation row for weights of `format`: an f32, a pair of bf16, or two blocks of bytes with
+/// their scales and sums.
+pub fn x_step_bytes(format: DType) -> usize {
     match format {
-        DType::F32 | DType::BF16 => 4 * LANES,
-        DType::F16 => 2 * LANES,
-    }
-}
-
-/// Steps of a reduction over `k` values.
-pub fn steps(format: DType, k: usize) -> usize {
-    match format {
-        DType::F32 | DType::F16 => k,
-        DType::BF16 => k.div_ceil(2),
+        DType::F32 | DType::F16 | DType::BF16 => 4,
+        DType::Q8_0 | DType::Q4_0 => generic::Q8_STEP_BYTES,
     }
 }
 
@@ -233,13 +244,15 @@ impl Kernels {
     ) {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
         assert!(rows > 0 && count > 0);
-        assert!(bytes.len() >= (count - 1) * panel_bytes + steps * step_bytes(format));
-        assert!(x.len() >= (rows - 1) * x_bytes + steps * X_STEP_BYTES);
+        assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
+        assert!(x.len() >= (rows - 1) * x_bytes + steps * x_step_bytes(format));
         assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
         let product = match format {
             DType::F32 => self.0.product_f32,
             DType::F16 => self.0.product_f16,
             DType::BF16 => self.0.product_bf16,
+            DType::Q8_0 => self.0.product_q8_0,
+            DType::Q4_0 => self.0.product_q4_0,
         };
         let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());
         let job = Product { weights, panel_bytes, panels: count, x, x_bytes, rows, steps, out, out_stride };
@@ -320,6 +333,13 @@ impl Kernels {
         assert_eq!(acc.len(), partial.len());
         // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
         unsafe { (self.0.merge)(acc, partial, a, b) }
+    }
+
+    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [n.div_ceil(64) steps]
+    pub fn to_q8(self, x: &[f32], out: &mut [u8]) {
+        assert_eq!(out.len(), DType::Q8_0.steps(x.len()) * generic::Q8_STEP_BYTES);
+        // SAFETY: holding `Kernels` proves the ISA; the length is checked.
+        unsafe { (self.0.to_q8)(x, out) }
     }
 
     /// Round to binary16, nearest even.  // both [n]

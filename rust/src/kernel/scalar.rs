@@ -80,6 +80,40 @@ unsafe impl Lanes for Array {
     unsafe fn scale_by_power(self, n: Self) -> Self {
         zip(self, n, |x, n| x * f32::from_bits(((n as i32 + 127).clamp(0, 254) as u32) << 23))
     }
+    type Int = [i32; LANES];
+    type Quads = [[u8; 4]; LANES];
+    #[inline(always)]
+    unsafe fn int_splat(value: i32) -> Self::Int {
+        [value; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load_quads(from: *const u8) -> Self::Quads {
+        // SAFETY: the caller passes a pointer valid for 64 bytes.
+        unsafe { from.cast::<Self::Quads>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte & 0x0f))
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte >> 4))
+    }
+    #[inline(always)]
+    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
+        let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
+        std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(quads[i][j]) * x[j]).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn from_int(sums: Self::Int) -> Self {
+        Array(sums.map(|sum| sum as f32))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        let bytes = self.0.map(|x| x.round_ties_even() as i8);
+        // SAFETY: the caller passes a pointer valid for 16 bytes.
+        unsafe { to.cast::<[i8; LANES]>().write_unaligned(bytes) }
+    }
     #[inline(always)]
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
         // SAFETY: the caller passes a pointer valid for 16 pairs.
@@ -90,4 +124,4 @@ unsafe impl Lanes for Array {
     }
 }
 
-super::kernel_table!(Array, Isa::Scalar, tile_rows = 2);
+super::kernel_table!(Array, Isa::Scalar, tile_rows = 2, quad_rows = 1);

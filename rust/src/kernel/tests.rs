@@ -22,6 +22,9 @@ fn kernels() -> impl Iterator<Item = Kernels> {
     Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok())
 }
 
+/// Every format that a product takes.
+const FORMATS: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0];
+
 /// Operands of a product in one format, and the numbers that they stand for.
 struct Operands {
     format: DType,
@@ -35,52 +38,48 @@ struct Operands {
 }
 
 fn operands(format: DType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
-    let round = |x: f32| match format {
-        DType::F32 => x,
-        DType::F16 => f16::from_f32(x).to_f32(),
-        DType::BF16 => bf16::from_f32(x).to_f32(),
-    };
-    let exact_weights: Vec<f32> = noise.take(panels * LANES * k).into_iter().map(round).collect();
-    let exact_x: Vec<f32> =
-        noise.take(rows * k).into_iter().map(|x| if format == DType::BF16 { round(x) } else { x }).collect();
-    let group = if format == DType::BF16 { 2 } else { 1 };
-    let steps = k.div_ceil(group);
-    let mut weights = Vec::new();
-    for panel in 0..panels {
-        for step in 0..steps {
-            for lane in 0..LANES {
-                for part in 0..group {
-                    let at = step * group + part;
-                    let value = if at < k { exact_weights[(panel * LANES + lane) * k + at] } else { 0.0 };
-                    match format {
-                        DType::F32 => weights.extend(value.to_le_bytes()),
-                        DType::F16 => weights.extend(f16::from_f32(value).to_le_bytes()),
-                        DType::BF16 => weights.extend(bf16::from_f32(value).to_le_bytes()),
-                    }
-                }
-            }
+    let steps = format.steps(k);
+    let panel_bytes = steps * format.step_bytes();
+    let mut weights = vec![0; panels * panel_bytes];
+    let mut exact_weights = vec![0.0; panels * LANES * k];
+    for (row, exact) in exact_weights.chunks_exact_mut(k).enumerate() {
+        let panel = &mut weights[row / LANES * panel_bytes..][..panel_bytes];
+        format.pack_row(&noise.take(k), row % LANES, panel);
+        format.unpack_row(panel, row % LANES, exact);
+    }
+    let (mut x, mut exact_x) = (Vec::new(), Vec::new());
+    for _ in 0..rows {
+        let (row, exact) = activation_row(format, &noise.take(k));
+        x.extend(row);
+        exact_x.extend(exact);
+    }
+    Operands { format, steps, panel_bytes, weights, x_bytes: x.len() / rows, x, exact_weights, exact_x }
+}
+
+/// A row in the activation type of `format`, and the values that it stands for.
+fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    match format {
+        DType::F32 | DType::F16 => (bytes(values).to_vec(), values.to_vec()),
+        DType::BF16 => {
+            let mut row: Vec<u16> = values.iter().map(|&v| bf16::from_f32(v).to_bits()).collect();
+            let exact = row.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect();
+            row.resize(2 * format.steps(values.len()), 0);
+            (bytes(&row).to_vec(), exact)
+        }
+        DType::Q8_0 | DType::Q4_0 => {
+            let mut row = vec![0; format.steps(values.len()) * x_step_bytes(format)];
+            Kernels::of(Isa::Scalar).unwrap().to_q8(values, &mut row);
+            let exact = (0..values.len()).map(|k| q8_value(&row, k)).collect();
+            (row, exact)
         }
     }
-    let mut x = Vec::new();
-    for row in exact_x.chunks_exact(k) {
-        if format == DType::BF16 {
-            let mut padded: Vec<u16> = row.iter().map(|&v| bf16::from_f32(v).to_bits()).collect();
-            padded.resize(steps * 2, 0);
-            x.extend_from_slice(bytes(&padded));
-        } else {
-            x.extend_from_slice(bytes(row));
-        }
-    }
-    Operands {
-        format,
-        steps,
-        panel_bytes: weights.len() / panels,
-        weights,
-        x_bytes: x.len() / rows,
-        x,
-        exact_weights,
-        exact_x,
-    }
+}
+
+/// Value k of a row of 32-blocks.
+fn q8_value(row: &[u8], k: usize) -> f32 {
+    let step = &row[k / 64 * x_step_bytes(DType::Q8_0)..];
+    let scale = f32::from_le_bytes(step[64 + k / 32 % 2 * 4..][..4].try_into().unwrap());
+    scale * f32::from(step[k % 64] as i8)
 }
 
 impl Operands {
@@ -103,7 +102,7 @@ impl Operands {
 #[test]
 fn products_equal_naive_sums_for_odd_sizes() {
     let mut noise = Noise(1);
-    for format in [DType::F32, DType::F16, DType::BF16] {
+    for format in FORMATS {
         for (panels, rows, k) in
             [(1, 1, 1), (1, 2, 8), (2, 3, 7), (3, 12, 12), (2, 13, 33), (3, 25, 172), (1, 7, 105)]
         {
@@ -130,7 +129,7 @@ fn products_equal_naive_sums_for_odd_sizes() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_company() {
     let mut noise = Noise(2);
-    for format in [DType::F32, DType::F16, DType::BF16] {
+    for format in FORMATS {
         let operands = operands(format, 3, 29, 173, &mut noise);
         for kernels in kernels() {
             let all = operands.product(kernels, 0..29);
@@ -265,6 +264,34 @@ fn layer_norm_scale_and_softcap_equal_their_definition() {
         let mut far = [1e4, -1e4, 0.0];
         kernels.softcap(&mut far, 1.0, 30.0);
         assert_eq!(far, [30.0, -30.0, 0.0]);
+    }
+}
+
+#[test]
+fn rows_are_rounded_to_bytes_alike_on_every_isa() {
+    let mut noise = Noise(6);
+    for n in [1, 31, 32, 33, 64, 65, 172, 576] {
+        let mut x = noise.take(n);
+        x[0] = 0.0;
+        x[n / 2] *= 50.0;
+        let mut expected = vec![0; DType::Q8_0.steps(n) * x_step_bytes(DType::Q8_0)];
+        Kernels::of(Isa::Scalar).unwrap().to_q8(&x, &mut expected);
+        for (k, &x) in x.iter().enumerate() {
+            let step = &expected[k / 64 * x_step_bytes(DType::Q8_0)..];
+            let scale = f32::from_le_bytes(step[64 + k / 32 % 2 * 4..][..4].try_into().unwrap());
+            assert!((q8_value(&expected, k) - x).abs() <= 0.5001 * scale, "{n} {k}");
+        }
+        for kernels in kernels() {
+            let mut rounded = vec![0xaa; expected.len()];
+            kernels.to_q8(&x, &mut rounded);
+            assert!(rounded == expected, "{kernels:?} {n}");
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = x.clone();
+                x[n - 1] = bad;
+                kernels.to_q8(&x, &mut rounded);
+                assert!(q8_value(&rounded, n - 1).is_nan(), "{kernels:?} {n} {bad}");
+            }
+        }
     }
 }
 

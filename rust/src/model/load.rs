@@ -101,6 +101,14 @@ impl<'a> Loader<'a> {
         self.pack(&[(view, gathered(&view, stored, tensor.rows, slot.in_features))], slot)
     }
 
+    /// Embedding and unembedding in q4_0 cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
+    pub fn table(&self) -> Self {
+        Self {
+            dtype: self.dtype.map(|dtype| if dtype == DType::Q4_0 { DType::Q8_0 } else { dtype }),
+            ..*self
+        }
+    }
+
     pub fn matrix(&self, slot: &MatrixSlot) -> Result<Weight> {
         let take = |source: &TensorRows| {
             let view = self.checkpoint.require(&source.name, &source.shape)?;

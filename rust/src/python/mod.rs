@@ -39,7 +39,7 @@ fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send)
 /// The exception of `ropechat.errors` for an error.
 fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
-        Error::NotFound { .. } => "ModelNotFoundError",
+        Error::NotFound { .. } => "ModelPathError",
         Error::Io { .. } => "FileAccessError",
         Error::Format { .. } => "ModelFileError",
         Error::Tensor { .. } => "TensorError",
@@ -90,6 +90,7 @@ struct PyEngine {
     isa: &'static str,
     context: Context,
     num_parameters: usize,
+    warnings: Vec<String>,
 }
 
 impl PyEngine {
@@ -117,14 +118,16 @@ impl PyEngine {
             let dtype = parse_dtype(dtype)?;
             let kernels = Kernels::detect()?;
             let checkpoint = Checkpoint::open(Path::new(directory))?;
-            let config = family::config(&checkpoint)?;
+            let card = family::model_card(&checkpoint)?;
+            let config = card.config;
+            let warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Pool::new(thread_count(threads)?);
             let context = context_size(context, &config)?;
             let num_parameters = checkpoint.num_parameters();
             let model = Arc::new(Model::load(&checkpoint, config, dtype, &pool)?);
             let threads = pool.threads();
             let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
-            Ok(Self { engine, model, threads, isa: kernels.isa().name(), context, num_parameters })
+            Ok(Self { engine, model, threads, isa: kernels.isa().name(), context, num_parameters, warnings })
         })
     }
 
@@ -137,6 +140,7 @@ impl PyEngine {
         facts.set_item("context", self.context.tokens())?;
         facts.set_item("num_parameters", self.num_parameters)?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
+        facts.set_item("warnings", &self.warnings)?;
         Ok(facts)
     }
 
@@ -205,14 +209,16 @@ impl PyEngine {
 /// Validates config.json and every tensor's name, shape, type and extent.
 #[pyfunction]
 fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let (config, num_parameters) = door(py, || {
+    let (config, num_parameters, warnings) = door(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
-        let config = family::config(&checkpoint)?;
-        family::check_tensors(&checkpoint, &config)?;
-        Ok((config, checkpoint.num_parameters()))
+        let card = family::model_card(&checkpoint)?;
+        let unused = family::check_tensors(&checkpoint, &card.config)?;
+        let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
+        Ok((card.config, checkpoint.num_parameters(), warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
+    facts.set_item("warnings", warnings)?;
     Ok(facts)
 }
 
@@ -238,7 +244,9 @@ fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
         "f32" => Ok(Some(DType::F32)),
         "f16" => Ok(Some(DType::F16)),
         "bf16" => Ok(Some(DType::BF16)),
-        _ => Err(Error::Request(format!("dtype: {name:?}; allowed are auto, f32, bf16 and f16"))),
+        "q8_0" => Ok(Some(DType::Q8_0)),
+        "q4_0" => Ok(Some(DType::Q4_0)),
+        _ => Err(Error::Request(format!("dtype: {name:?}; allowed are auto, f32, bf16, f16, q8_0 and q4_0"))),
     }
 }
 

@@ -1,4 +1,18 @@
-//! How numbers are stored: one file per format, with its layout and its dequantization.
+//! How numbers are stored: one file per format, with its panel layout, packing and unpacking.
+//!
+//! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
+//! A format says how many k a step holds and what its bytes are.
+
+mod float;
+mod q4_0;
+mod q8_0;
+
+/// Output rows of a panel, and f32 lanes of a kernel's vector.
+pub const LANES: usize = 16;
+/// Values that share a scale in the 32-block formats.
+pub const BLOCK: usize = 32;
+/// k of one step of the 32-block formats: two blocks, so that a step starts at a cache line.
+pub const GROUP: usize = 2 * BLOCK;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,34 +23,191 @@ pub enum DType {
     F16,
     /// The upper half of a binary32.
     BF16,
+    /// Blocks of 32 signed bytes with an f16 scale.
+    Q8_0,
+    /// Blocks of 32 nibbles (value + 8) with an f16 scale.
+    Q4_0,
 }
 
 impl DType {
-    /// Bytes of one value.
-    pub fn size(self) -> usize {
-        match self {
-            DType::F32 => 4,
-            DType::F16 | DType::BF16 => 2,
-        }
-    }
-
     /// The name that the command line and messages use.
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
             DType::F16 => "f16",
             DType::BF16 => "bf16",
+            DType::Q8_0 => "q8_0",
+            DType::Q4_0 => "q4_0",
+        }
+    }
+
+    /// Bytes of `n` values in a row, as files store them.
+    pub fn row_bytes(self, n: usize) -> usize {
+        match self {
+            DType::F32 => 4 * n,
+            DType::F16 | DType::BF16 => 2 * n,
+            DType::Q8_0 => n.div_ceil(BLOCK) * (2 + BLOCK),
+            DType::Q4_0 => n.div_ceil(BLOCK) * (2 + BLOCK / 2),
+        }
+    }
+
+    /// k per step of a panel.
+    pub fn step_values(self) -> usize {
+        match self {
+            DType::F32 | DType::F16 => 1,
+            DType::BF16 => 2,
+            DType::Q8_0 | DType::Q4_0 => GROUP,
+        }
+    }
+
+    /// Bytes per step of a panel.
+    pub fn step_bytes(self) -> usize {
+        match self {
+            DType::F32 | DType::BF16 => 4 * LANES,
+            DType::F16 => 2 * LANES,
+            DType::Q8_0 => q8_0::STEP_BYTES,
+            DType::Q4_0 => q4_0::STEP_BYTES,
+        }
+    }
+
+    /// bf16 reductions are padded to this many steps: the pairs of k in a tile of AMX.
+    pub const BF16_STEP_MULTIPLE: usize = 16;
+
+    /// Steps that hold `k` values; what is beyond `k` is zero.
+    pub fn steps(self, k: usize) -> usize {
+        let steps = k.div_ceil(self.step_values());
+        if self == DType::BF16 { steps.next_multiple_of(Self::BF16_STEP_MULTIPLE) } else { steps }
+    }
+
+    /// The values of `bytes` (a float format, little endian, any alignment) as f32; none for other formats.
+    pub fn values(self, bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+        let size = if self == DType::F32 { 4 } else { 2 };
+        let floats = matches!(self, DType::F32 | DType::F16 | DType::BF16);
+        bytes[..if floats { bytes.len() } else { 0 }].chunks_exact(size).map(move |b| match self {
+            DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            DType::F16 => half::f16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32(),
+            _ => half::bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32(),
+        })
+    }
+
+    /// Rounds a row to this format and writes it into its lane of a panel.  // panel [steps, step_bytes]
+    pub fn pack_row(self, values: &[f32], lane: usize, panel: &mut [u8]) {
+        match self {
+            DType::F32 | DType::F16 | DType::BF16 => float::pack_row(self, values, lane, panel),
+            DType::Q8_0 => q8_0::pack_row(values, lane, panel),
+            DType::Q4_0 => q4_0::pack_row(values, lane, panel),
+        }
+    }
+
+    /// Reads the row in a lane of a panel.  // out [k]
+    pub fn unpack_row(self, panel: &[u8], lane: usize, out: &mut [f32]) {
+        match self {
+            DType::F32 | DType::F16 | DType::BF16 => float::unpack_row(self, panel, lane, out),
+            DType::Q8_0 => q8_0::unpack_row(panel, lane, out),
+            DType::Q4_0 => q4_0::unpack_row(panel, lane, out),
         }
     }
 }
 
-impl DType {
-    /// The values of `bytes` (little endian, any alignment) as f32.
-    pub fn values(self, bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-        bytes.chunks_exact(self.size()).map(move |b| match self {
-            DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-            DType::F16 => half::f16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32(),
-            DType::BF16 => half::bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32(),
-        })
+/// Where the f16 scales of a 32-block step stand: those of block 0 for all lanes, then those of block 1.
+fn scale_at(block: usize, lane: usize) -> usize {
+    (block * LANES + lane) * 2
+}
+
+/// Writes a block's scale.
+fn put_scale(step: &mut [u8], block: usize, lane: usize, scale: half::f16) {
+    step[scale_at(block, lane)..][..2].copy_from_slice(&scale.to_le_bytes());
+}
+
+/// Reads a block's scale.
+fn scale(step: &[u8], block: usize, lane: usize) -> f32 {
+    let at = scale_at(block, lane);
+    half::f16::from_le_bytes([step[at], step[at + 1]]).to_f32()
+}
+
+/// The 32-blocks of a row as (step, block of the step, values, zero-padded).
+fn blocks(values: &[f32]) -> impl Iterator<Item = (usize, usize, [f32; BLOCK])> + '_ {
+    values.chunks(BLOCK).enumerate().map(|(index, chunk)| {
+        let mut padded = [0.0; BLOCK];
+        padded[..chunk.len()].copy_from_slice(chunk);
+        (index / 2, index % 2, padded)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers in [-1, 1) that every run repeats.
+    fn noise(n: usize) -> Vec<f32> {
+        let mut state = 1_u64;
+        (0..n)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                ((state >> 40) as f32) / (1 << 23) as f32 - 1.0
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_row_comes_back_within_half_a_step_of_its_format() {
+        for k in [1, 31, 32, 33, 64, 65, 172] {
+            let row = noise(k);
+            let bounds = [
+                (DType::F32, 0.0),
+                (DType::F16, 5e-4),
+                (DType::BF16, 4e-3),
+                (DType::Q8_0, 0.5 / 127.0 + 1e-3),
+                (DType::Q4_0, 0.13),
+            ];
+            for (dtype, bound) in bounds {
+                let mut panel = vec![0; dtype.steps(k) * dtype.step_bytes()];
+                for lane in [0, 7, 15] {
+                    dtype.pack_row(&row, lane, &mut panel);
+                    let mut back = vec![f32::NAN; k];
+                    dtype.unpack_row(&panel, lane, &mut back);
+                    for (x, y) in row.iter().zip(&back) {
+                        assert!((x - y).abs() <= bound, "{dtype:?} k {k} lane {lane}: {x} came back as {y}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_do_not_touch_each_other() {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0] {
+            let rows: Vec<Vec<f32>> =
+                (0..LANES).map(|lane| noise(100).iter().map(|x| x * (lane + 1) as f32).collect()).collect();
+            let mut panel = vec![0; dtype.steps(100) * dtype.step_bytes()];
+            for (lane, row) in rows.iter().enumerate() {
+                dtype.pack_row(row, lane, &mut panel);
+            }
+            for (lane, row) in rows.iter().enumerate() {
+                let (mut alone, mut back, mut own) = (vec![0; panel.len()], vec![0.0; 100], vec![0.0; 100]);
+                dtype.pack_row(row, lane, &mut alone);
+                dtype.unpack_row(&alone, lane, &mut own);
+                dtype.unpack_row(&panel, lane, &mut back);
+                assert_eq!(back, own, "{dtype:?} lane {lane}");
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_and_the_extremes_of_a_block_are_exact() {
+        let mut row = [0.0; 64];
+        row[3] = -8.0;
+        for dtype in [DType::Q8_0, DType::Q4_0] {
+            let mut panel = vec![0; dtype.step_bytes()];
+            dtype.pack_row(&row, 5, &mut panel);
+            let mut back = [f32::NAN; 64];
+            dtype.unpack_row(&panel, 5, &mut back);
+            let tolerance = if dtype == DType::Q8_0 { 8.0 * 5e-4 } else { 0.0 };
+            assert!(
+                (back[3] + 8.0).abs() <= tolerance
+                    && back.iter().enumerate().all(|(i, &x)| i == 3 || x == 0.0),
+                "{dtype:?}"
+            );
+        }
     }
 }

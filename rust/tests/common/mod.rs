@@ -1,4 +1,5 @@
 //! Tiny random models on disk, of any shape, that every run repeats.
+#![allow(dead_code)] // each test file takes what it needs
 
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::engine::{Context, Engine};

@@ -1,0 +1,65 @@
+# make chat MODEL=path/to/model    build what is missing, open the chat
+# make test                        Rust and Python tests, on what the repository holds
+# make lint                        formats, warnings, types, stubs
+# make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
+#
+# Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUST := Cargo.toml Cargo.lock rust/Cargo.toml $(shell find rust/src -name '*.rs')
+
+# What maturin and clippy build against, whatever Python is active outside.
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help chat test lint bench build format clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+chat: build
+	@$(BIN)/ropechat chat $(if $(MODEL),-m "$(MODEL)")
+
+test: build $(VENV)/.dev
+	cargo test --workspace
+	$(BIN)/python -m pytest
+
+lint: build $(VENV)/.dev
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest ropechat._core
+
+bench: build
+	$(BIN)/python tests/bench/bench.py $(BENCH)
+
+format: $(VENV)/.dev
+	cargo fmt --all
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+build: $(VENV)/.built
+
+# Only Rust sources and manifests need a build; Python files are used where they lie.
+$(VENV)/.built: $(VENV)/.maturin pyproject.toml $(RUST)
+	$(BIN)/maturin develop --release
+	@touch $@
+
+$(VENV)/.maturin:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.9.4,<2'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.maturin pyproject.toml
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV) target ropechat/*.so

@@ -1,0 +1,48 @@
+"""What callers give to the engine, checked. Each function raises RequestError that names the argument."""
+
+import operator
+import secrets
+from collections.abc import Sequence
+
+from ropechat.errors import RequestError
+from ropechat.sampling import Sampling
+
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1000
+MAX_TOP_K = 1000
+
+
+def checked_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
+    """Stop strings: at most 16, none empty."""
+    if stop is None:
+        return ()
+    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
+        raise RequestError(f"stop: {stop!r:.60} is not allowed; a list of texts is")
+    if len(stop) > MAX_STOPS:
+        raise RequestError(f"stop: {len(stop)} texts; at most {MAX_STOPS} are allowed")
+    for text in stop:
+        if not 1 <= len(text) <= MAX_STOP_LENGTH:
+            raise RequestError(f"stop: a text of {len(text)} characters; 1 to {MAX_STOP_LENGTH} are allowed")
+    return tuple(stop)
+
+
+def checked_ids(ids: Sequence[int]) -> list[int]:
+    """Plain ints of what a caller gave as ids. The compiled engine checks them against the vocabulary."""
+    try:
+        checked = [operator.index(id) for id in ids]
+    except TypeError:
+        raise RequestError("prompt: neither text nor a list of token ids") from None
+    if any(not 0 <= id < 2**32 for id in checked):
+        raise RequestError("prompt: a token id is below 0 or above 2^32 - 1")
+    return checked
+
+
+def check_top_k(top_k: int) -> None:
+    """How many candidates to record."""
+    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= MAX_TOP_K:
+        raise RequestError(f"top_k: {top_k!r} is not allowed; 0 to {MAX_TOP_K} are")
+
+
+def seed_of(sampling: Sampling) -> int:
+    """The seed of a request: the one that was asked for, or a new one."""
+    return secrets.randbits(63) if sampling.seed is None else sampling.seed

@@ -1,0 +1,1 @@
+"""Many prompts from a file: rows, the file of results, and the run over them."""

@@ -1,0 +1,147 @@
+"""A run over a batch file: rows to prompts, results to records, in the order of the input."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ropechat.batch.output import Output
+from ropechat.batch.rows import BatchReader, BatchRow, Content
+from ropechat.conversation import Message, Role
+from ropechat.errors import InternalError, RopechatError
+from ropechat.sampling import Sampling
+from ropechat.schedule import Prompt, Result
+
+if TYPE_CHECKING:
+    from ropechat.engine import Engine
+
+
+@dataclass
+class BatchReport:
+    """What a run has done so far."""
+
+    total: int
+    ok: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    made_tokens: int = 0
+    """New tokens, those of unfinished rows too."""
+    elapsed: float = 0.0
+    cancelled: bool = False
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.failed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows become prompts. raw: no chat template. system: goes before rows without a system message."""
+
+    raw: bool = False
+    system: str | None = None
+
+    def prompt(self, content: Content) -> Prompt:
+        """What the engine is given for a row."""
+        if isinstance(content, str):
+            if self.raw:
+                return (self.system or "") + content
+            content = [Message(Role.USER, content)]
+        if self.system is not None and content[0].role is not Role.SYSTEM:
+            content = [Message(Role.SYSTEM, self.system), *content]
+        if self.raw:
+            return "".join(message.content for message in content)
+        return content
+
+
+def ok_record(row: BatchRow, result: Result) -> dict[str, Any]:
+    """The line of a row that was answered."""
+    return {
+        "id": row.id,
+        "index": row.index,
+        "ok": True,
+        "text": result.text,
+        "finish_reason": result.finish_reason,
+        "usage": {
+            "prompt_tokens": result.prompt_tokens,
+            "completion_tokens": result.completion_tokens,
+        },
+        "seed": result.seed,
+    }
+
+
+def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
+    """The line of a row that failed."""
+    message = str(error)
+    prefix = f"line {row.line}: "
+    return {
+        "id": row.id,
+        "index": row.index,
+        "ok": False,
+        "error": {
+            "class": type(error).__name__,
+            "message": message if prefix in message else f"{prefix}{message}",
+        },
+    }
+
+
+def run_batch(
+    engine: "Engine",
+    reader: BatchReader,
+    output: Output,
+    sampling: Sampling,
+    settings: Settings,
+    *,
+    total: int,
+    window: int = 16,
+    on_progress: Callable[[BatchReport], None] | None = None,
+    on_failure: Callable[[str], None] | None = None,
+) -> BatchReport:
+    """Answer every row of `reader` and write a record each to `output`, in input order.
+
+    window: most sequences per forward pass. on_progress: called after each pass and each record.
+    on_failure: called with the message of each row that fails.
+    The result of row i depends on the model, the row, the settings, the seed and i; not on other rows.
+    """
+    report, waiting, begun = BatchReport(total), deque[BatchRow](), time.monotonic()
+
+    def prompts() -> Iterator[Prompt]:
+        for row in reader:
+            waiting.append(row)
+            if row.error is not None or row.content is None:
+                yield row.error or InternalError(f"line {row.line}: no content and no error")
+            else:
+                yield settings.prompt(row.content)
+
+    def tell() -> None:
+        report.elapsed = time.monotonic() - begun
+        if on_progress is not None:
+            on_progress(report)
+
+    def on_tokens(count: int) -> None:
+        report.made_tokens += count
+        tell()
+
+    for index, result in engine.generate_many(prompts(), sampling, window=window, on_tokens=on_tokens):
+        row = waiting.popleft()
+        if row.index != index:
+            raise InternalError(f"batch: result {index} for row {row.index}")
+        if result.finish_reason == "cancelled":
+            report.cancelled = True
+            continue
+        if result.error is not None:
+            report.failed += 1
+            failed = error_record(row, result.error)
+            output.write(failed)
+            if on_failure is not None:
+                on_failure(failed["error"]["message"])
+        else:
+            report.ok += 1
+            report.prompt_tokens += result.prompt_tokens
+            report.completion_tokens += result.completion_tokens
+            output.write(ok_record(row, result))
+        tell()
+    tell()
+    return report

@@ -1,0 +1,18 @@
+"""The command line. `main` is the console script; each command has a file and is imported when it is used."""
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code.
+
+    0 done, 2 usage or refused input, 3 finished but some lines failed, 4 model not to be had, 70 a bug in
+    ropechat, 74 input or output failed, 130 Ctrl-C, 143 SIGTERM.
+    """
+    from ropechat.cli.door import run_command
+    from ropechat.cli.group import ropechat
+
+    return run_command(ropechat, list(sys.argv[1:] if arguments is None else arguments))

@@ -1,0 +1,158 @@
+"""`ropechat batch`: many prompts from a JSONL file, a result line each."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import (
+    load_engine,
+    model_options,
+    note_missing_template,
+    sampling_of,
+    sampling_options,
+)
+from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
+from ropechat.text import fit
+
+if TYPE_CHECKING:
+    from ropechat.batch.runner import BatchReport
+
+_BAR = 24
+_TERMINAL_SECONDS = 0.1
+_PLAIN_SECONDS = 5.0
+_FAILURES_SHOWN = 5
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss, or m:ss below an hour."""
+    whole = int(seconds + 0.5)
+    minutes, second = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def progress_line(report: "BatchReport") -> str:
+    """Bar, rows, failures, tokens per second, time left (by rows)."""
+    share = report.done / report.total if report.total else 1.0
+    full = int(share * _BAR)
+    parts = [f"[{'█' * full}{'░' * (_BAR - full)}] {report.done}/{report.total}"]
+    if report.failed:
+        parts.append(f"{report.failed} failed")
+    if report.elapsed > 0:
+        parts.append(f"{report.made_tokens / report.elapsed:.0f} tok/s")
+    if report.done and report.done < report.total:
+        parts.append(f"ETA {clock(report.elapsed / report.done * (report.total - report.done))}")
+    return " · ".join(parts)
+
+
+class Progress:
+    """A bar that redraws itself on a terminal; elsewhere a line every few seconds."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._pause = _TERMINAL_SECONDS if self.is_terminal else _PLAIN_SECONDS
+        self._shown = time.monotonic() - (self._pause if self.is_terminal else 0)
+        self._drawn = False
+        self._failures = 0
+
+    def __call__(self, report: "BatchReport") -> None:
+        now = time.monotonic()
+        if now - self._shown < self._pause:
+            return
+        self._shown = now
+        if self.is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write("\r" + fit(progress_line(report), width))
+            sys.stderr.flush()
+            self._drawn = True
+        else:
+            say(progress_line(report))
+
+    def failure(self, text: str) -> None:
+        """Say what is wrong with a row; the first few only."""
+        self._failures += 1
+        if self._failures <= _FAILURES_SHOWN + 1:
+            self.clear()
+            say(f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output")
+
+    def clear(self) -> None:
+        """Wipe the bar, so that what is said next has the line to itself."""
+        if self._drawn:
+            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+            sys.stderr.flush()
+            self._drawn = False
+
+
+def closing_line(report: "BatchReport", path: Path) -> str:
+    """What was done, for stderr."""
+    rate = report.made_tokens / report.elapsed if report.elapsed > 0 else 0.0
+    return (
+        f"{path}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
+        f"{report.prompt_tokens} + {report.completion_tokens} tokens, "
+        f"{clock(report.elapsed)}, {rate:.0f} tok/s"
+    )
+
+
+@click.command()
+@click.argument("source", metavar="IN.jsonl", type=click.Path(path_type=Path))
+@click.option("-o", "--out", required=True, metavar="OUT.jsonl", type=click.Path(path_type=Path))
+@model_options
+@sampling_options
+@click.option("--system", help="A system message for rows that have none.")
+@click.option("--raw", is_flag=True, help="No chat template: continue the prompts as they are.")
+@click.option("--prompt-field", default="prompt", show_default=True, help="The field with the prompt.")
+@click.option("--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Rows at a time.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT.jsonl if it exists.")
+def batch(
+    source: Path,
+    out: Path,
+    system: str | None,
+    raw: bool,
+    prompt_field: str,
+    window: int,
+    overwrite: bool,
+    **given: Any,
+) -> int:
+    """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
+
+    A bad line gives an error record and exit code 3; the others are answered.
+    """
+    from ropechat.batch.output import Output, refuse_output
+    from ropechat.batch.rows import BatchReader
+    from ropechat.batch.runner import Settings, run_batch
+
+    sampling = sampling_of(given)
+    reader = BatchReader(source, prompt_field)
+    total = reader.check()
+    refuse_output(out, source, overwrite=overwrite)
+    engine = load_engine(given)
+    note_missing_template(engine, wanted=not raw)
+    progress = Progress()
+    with Output(out) as output:
+        try:
+            report = run_batch(
+                engine,
+                reader,
+                output,
+                sampling,
+                Settings(raw, system),
+                total=total,
+                window=window,
+                on_progress=progress,
+                on_failure=progress.failure,
+            )
+        except BaseException:
+            progress.clear()
+            output.settle()
+            say(f"stopped: {output.partial} holds the first {output.lines} results")
+            raise
+        progress.clear()
+        if report.cancelled:
+            return INTERRUPTED
+        output.complete()
+    say(closing_line(report, out))
+    return SOME_FAILED if report.failed else OK

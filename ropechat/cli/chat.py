@@ -1,0 +1,88 @@
+"""`ropechat chat`: the terminal app; without a terminal a plain chat, a line a turn."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import (
+    Out,
+    load_engine,
+    model_options,
+    need_model,
+    note_missing_template,
+    sampling_of,
+    sampling_options,
+)
+from ropechat.cli.door import say
+from ropechat.conversation import Conversation, Message, Role
+from ropechat.errors import ContextFullError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ropechat.engine import Engine
+    from ropechat.sampling import Sampling
+
+
+def _has_terminal() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+
+
+def _lines() -> "Iterator[str]":
+    """Lines of stdin that hold something. Raises RequestError for what is no UTF-8."""
+    if sys.stdin is None:
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            raise RequestError(f"stdin: line {number} is not UTF-8; convert the text to UTF-8") from None
+        if text:
+            yield text
+
+
+def _answer(engine: "Engine", chat: Conversation, sampling: "Sampling", out: Out) -> None:
+    """Stream a reply to stdout and add it to the conversation."""
+    pieces = []
+    try:
+        for step in engine.reply(chat.messages, sampling):
+            pieces.append(step.text)
+            out.write(step.text)
+    finally:
+        out.end_line()
+    chat.append(Role.ASSISTANT, "".join(pieces))
+
+
+def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> None:
+    """Each line of stdin is a message; the reply goes to stdout and ends with a newline."""
+    note_missing_template(engine)
+    chat = Conversation([Message(Role.SYSTEM, system)] if system is not None else [])
+    opening, out = len(chat), Out()
+    for line in _lines():
+        chat.append(Role.USER, line)
+        try:
+            _answer(engine, chat, sampling, out)
+        except ContextFullError as error:
+            if len(chat) == opening + 1:
+                raise
+            say(f"note: {error}; the conversation begins anew")
+            chat.truncate(opening)
+            chat.append(Role.USER, line)
+            _answer(engine, chat, sampling, out)
+
+
+@click.command()
+@model_options
+@sampling_options
+@click.option("--system", help="A system message at the beginning.")
+def chat(system: str | None, **given: Any) -> int:
+    """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message."""
+    sampling = sampling_of(given)
+    model = need_model(given["model"])
+    if not _has_terminal():
+        line_chat(load_engine(given), sampling, system)
+        return 0
+    from ropechat.tui import run_chat
+
+    return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system)

@@ -1,0 +1,68 @@
+"""The `ropechat` command: its subcommands by name, `chat` when none is named."""
+
+import importlib
+
+import click
+
+_COMMANDS = {
+    "chat": "Talk with a model (also: ropechat without a command).",
+    "run": "Complete one prompt.",
+    "inspect": "Show what a model says about each token of a text.",
+    "batch": "Complete many prompts of a JSONL file.",
+    "models": "Check model folders.",
+}
+_OWN_OPTIONS = ("-h", "--help", "-V", "--version")
+
+
+class LateGroup(click.Group):
+    """Imports a command when it is used; help needs none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"ropechat.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in _OWN_OPTIONS):
+            args = ["chat", *args]
+        return super().parse_args(ctx, args)
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"ropechat {version('ropechat')}")
+    except PackageNotFoundError:
+        click.echo("ropechat (not installed)")
+    ctx.exit()
+
+
+@click.group(
+    cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version.",
+)
+def ropechat() -> None:
+    """Chat with local language models and see every token's probability.
+
+    Without a command: chat. A model is a folder with config.json, *.safetensors and tokenizer.json.
+    """

@@ -1,0 +1,53 @@
+"""`ropechat inspect`: what a model says about each token of a given text."""
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import Out, load_engine, model_options, text_argument, wants_color
+
+if TYPE_CHECKING:
+    from ropechat.engine import Engine
+    from ropechat.trace import Trace
+
+_TABLE_TOP_K = 5
+_JSONL_TOP_K = 20
+
+
+def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
+    from ropechat.report import table
+
+    width = shutil.get_terminal_size((100, 24)).columns
+
+    def bytes_of(id: int) -> bytes:
+        return engine.tokenizer.token_bytes(id) if engine.tokenizer.present else b""
+
+    return table.render(trace, bytes_of, width, color=wants_color())
+
+
+@click.command()
+@click.argument("text", required=False)
+@model_options
+@click.option(
+    "--top-k",
+    type=click.IntRange(0, 1000),
+    help=f"Candidates per position [default: {_TABLE_TOP_K} in a table, {_JSONL_TOP_K} as jsonl].",
+)
+@click.option("--format", "form", type=click.Choice(["table", "jsonl"]), default="table", show_default=True)
+def inspect(text: str | None, top_k: int | None, form: str, **given: Any) -> None:
+    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or nothing: from stdin)."""
+    value = text_argument(text, "text")
+    engine = load_engine(given)
+    if top_k is None:
+        top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
+    trace, out = engine.score(value, top_k=top_k), Out()
+    if form == "table":
+        for line in _table(engine, trace):
+            out.raw_line(line)
+        return
+    from ropechat.report import jsonl
+
+    for line in jsonl.lines(trace):
+        out.write(line + "\n")

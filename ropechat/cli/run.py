@@ -1,0 +1,135 @@
+"""`ropechat run`: complete one prompt, text to stdout, statistics to stderr."""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import (
+    Out,
+    load_engine,
+    model_options,
+    note_missing_template,
+    sampling_of,
+    sampling_options,
+    text_argument,
+)
+from ropechat.cli.door import say
+from ropechat.conversation import Message, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ropechat.engine import Engine
+    from ropechat.sampling import Sampling
+    from ropechat.trace import Step
+
+
+@dataclass
+class Timing:
+    """When what happened, in seconds of a monotonic clock."""
+
+    begun: float = field(default_factory=time.perf_counter)
+    first: float | None = None
+    last: float | None = None
+    prompt_tokens: int = 0
+    steps: "list[Step]" = field(default_factory=list)
+
+    def take(self, step: "Step") -> None:
+        self.last = time.perf_counter()
+        if self.first is None:
+            self.first = self.last
+        self.steps.append(step)
+
+    def seconds(self) -> dict[str, float | None]:
+        """ttft (time to the first token), total, and tokens per second of the prompt and of the reply."""
+        if self.first is None or self.last is None:
+            return {"ttft_s": None, "total_s": None, "prefill_tok_s": None, "decode_tok_s": None}
+        ttft, decode = self.first - self.begun, self.last - self.first
+        rest = len(self.steps) - 1
+        return {
+            "ttft_s": ttft,
+            "total_s": self.last - self.begun,
+            "prefill_tok_s": self.prompt_tokens / ttft if ttft > 0 else None,
+            "decode_tok_s": rest / decode if rest > 0 and decode > 0 else None,
+        }
+
+
+def statistics(timing: Timing) -> str:
+    """The line for stderr."""
+    seconds = timing.seconds()
+    reason = timing.steps[-1].finish_reason if timing.steps else "cancelled"
+
+    def rate(name: str) -> str:
+        value = seconds[name]
+        return "–" if value is None else f"{value:.1f} tok/s"
+
+    ttft = seconds["ttft_s"]
+    first = "–" if ttft is None else f"{ttft * 1000:.0f} ms"
+    reply = f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')}"
+    return (
+        f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
+        f"{reply} · first token {first} · {reason or 'cut'}"
+    )
+
+
+def record(timing: Timing, model: str, text: str) -> dict[str, Any]:
+    """The object of --json."""
+    steps = timing.steps
+    return {
+        "model": model,
+        "text": text,
+        "ids": [step.id for step in steps],
+        "logprobs": [step.logprob if math.isfinite(step.logprob) else None for step in steps],
+        "finish_reason": steps[-1].finish_reason if steps else None,
+        "usage": {"prompt_tokens": timing.prompt_tokens, "completion_tokens": len(steps)},
+        "timings": timing.seconds(),
+    }
+
+
+def begin(
+    engine: "Engine", prompt: str, system: str | None, raw: bool, sampling: "Sampling", timing: Timing
+) -> "Iterator[Step]":
+    """The steps of the reply; with --raw the prompt is continued as it is."""
+
+    def on_prefill(done: int, total: int) -> None:
+        timing.prompt_tokens = total
+
+    if raw:
+        return engine.generate((system or "") + prompt, sampling, on_prefill=on_prefill)
+    messages = [Message(Role.SYSTEM, system)] if system is not None else []
+    messages.append(Message(Role.USER, prompt))
+    return engine.reply(messages, sampling, on_prefill=on_prefill)
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@model_options
+@sampling_options
+@click.option("--system", help="A system message before the prompt.")
+@click.option("--raw", is_flag=True, help="No chat template: continue the prompt as it is.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
+@click.option("--quiet", is_flag=True, help="No statistics on stderr.")
+def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Complete one PROMPT (- or nothing: from stdin) and write the text to stdout."""
+    sampling = sampling_of(given)
+    text = text_argument(prompt, "prompt")
+    engine = load_engine(given)
+    note_missing_template(engine, wanted=not raw)
+    timing, out, pieces = Timing(), Out(), []
+    try:
+        for step in begin(engine, text, system, raw, sampling, timing):
+            timing.take(step)
+            pieces.append(step.text)
+            if not as_json:
+                out.write(step.text)
+    finally:
+        if not as_json and pieces:
+            out.end_line()
+    if as_json:
+        out.write(json.dumps(record(timing, engine.name, "".join(pieces)), allow_nan=False) + "\n")
+    if not quiet:
+        say(statistics(timing))

@@ -1,0 +1,164 @@
+"""Token ids to text, one at a time: the pieces concatenate to exactly what decoding the whole would give.
+
+Two ways, by the tokenizer's decoder:
+
+`ByteStream` (byte-level vocabularies): text is the UTF-8 of the tokens' bytes, so an incremental UTF-8
+decoder is the whole of it.
+
+`WindowStream` (all others): the first token of a text is decoded in its own way (its space is dropped), and
+a run of byte tokens is read as a whole (one bad byte makes each byte of the run U+FFFD). So each piece is
+decoded behind one anchor token, whose own text is cut off again, and a run is held back until it ends.
+"""
+
+import codecs
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+_MAX_PEEK = 64
+_MAX_HOLD = 8
+_REPLACEMENT = "\ufffd"
+
+
+class Detokenizer(Protocol):
+    """Incremental text of the ids that follow a prompt."""
+
+    def push(self, id: int) -> str:
+        """What became certain with this id; never half a character."""
+
+    def peek(self) -> str:
+        """What `flush` would give now, where that is whole characters; else ""."""
+
+    def flush(self) -> str:
+        """The rest: U+FFFD for what never became a character."""
+
+
+class SilentStream:
+    """For a model without a tokenizer: ids have no text."""
+
+    def push(self, id: int) -> str:
+        return ""
+
+    def peek(self) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+class ByteStream:
+    """Ids of a byte-level vocabulary; `bytes_of` gives b"" for ids that stand for no text."""
+
+    def __init__(self, bytes_of: Callable[[int], bytes], prompt_ids: Sequence[int]) -> None:
+        self._bytes_of = bytes_of
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        tail = b""
+        for id in reversed(prompt_ids):
+            tail = bytes_of(id) + tail
+            if len(tail) >= 4:  # the longest character
+                break
+        self._decoder.decode(tail)
+        # Bytes that the prompt leaves open already show as this many U+FFFD in the prompt's own text.
+        self._shown = len(self._decoder.getstate()[0].decode("utf-8", "replace"))
+
+    def _closing(self, text: str) -> str:
+        if text and self._shown:
+            bad = len(text) - len(text.lstrip(_REPLACEMENT))
+            text, self._shown = text[min(bad, self._shown) :], 0
+        return text
+
+    def push(self, id: int) -> str:
+        return self._closing(self._decoder.decode(self._bytes_of(id)))
+
+    def peek(self) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return self._closing(self._decoder.decode(b"", final=True))
+
+
+class WindowStream:
+    """Ids of any other vocabulary.
+
+    decode: ids -> text by the library. byte_of: the byte of a byte-fallback token, else None.
+    skipped: ids that stand for no text. hold: a piece that ends in U+FFFD may still become a character.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        byte_of: Callable[[int], int | None],
+        skipped: Callable[[int], bool],
+        prompt_ids: Sequence[int],
+        *,
+        hold: bool = False,
+    ) -> None:
+        self._decode = decode
+        self._byte_of = byte_of
+        self._skipped = skipped
+        self._hold = hold
+        self._anchor: list[int] = []
+        self._pending: list[int] = []
+        self._run = bytearray()
+        for id in reversed(prompt_ids):
+            if skipped(id):
+                continue
+            byte = byte_of(id)
+            if byte is None:
+                self._anchor = [id]
+                break
+            self._pending.append(id)
+            self._run.append(byte)
+        self._pending.reverse()
+        self._run.reverse()
+        self._prompt_bytes = len(self._run)
+
+    def push(self, id: int) -> str:
+        if self._skipped(id):
+            return ""
+        self._pending.append(id)
+        byte = self._byte_of(id)
+        if byte is None:
+            return self._emit(final=False)
+        self._run.append(byte)
+        return ""
+
+    def peek(self) -> str:
+        if not self._run or len(self._run) > _MAX_PEEK or not _is_utf8(self._run):
+            return ""
+        return self._piece()
+
+    def flush(self) -> str:
+        return self._emit(final=True)
+
+    def _emit(self, *, final: bool) -> str:
+        if not self._pending:
+            return ""
+        text = self._piece()
+        if self._hold and not final and text.endswith(_REPLACEMENT) and len(self._pending) < _MAX_HOLD:
+            return ""
+        self._anchor = [self._pending[-1]]
+        self._pending = []
+        self._run.clear()
+        self._prompt_bytes = 0
+        return text
+
+    def _piece(self) -> str:
+        """The text of the pending ids without the anchor's and without what the prompt already showed."""
+        full = self._decode(self._anchor + self._pending)
+        base = self._decode(self._anchor)
+        if not full.startswith(base):
+            base = ""
+        if self._prompt_bytes == 0:
+            return full[len(base) :]
+        if not _is_utf8(self._run):  # every byte shows alone, those of the prompt too
+            return full[len(base) + self._prompt_bytes :]
+        whole = len(bytes(self._run[: self._prompt_bytes]).decode("utf-8", "ignore").encode())
+        return full[len(self._decode(self._anchor + self._pending[:whole])) :]
+
+
+def _is_utf8(data: bytes | bytearray) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

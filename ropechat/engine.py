@@ -1,0 +1,393 @@
+"""The engine as Python sees it: text and ids in, steps, traces and results out.
+
+The only importer of `ropechat._core`. Rows are computed there with the GIL released; here is what surrounds
+them: tokenizer, chat template, stop strings, cancelling, and the records of the inspector.
+"""
+
+import dataclasses
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ropechat.arguments import check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.conversation import Message
+from ropechat.errors import CancelledError, InternalError, MemoryLimitError, RequestError, RopechatError
+from ropechat.model_folder import display_name, find_stop_ids, resolve
+from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
+from ropechat.sampling import Sampling
+from ropechat.schedule import Prompt, Result, Schedule
+from ropechat.template import ChatTemplate
+from ropechat.text_lane import TextLane
+from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.trace import Row, Step, TokenScore, Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ropechat import _core
+
+MAX_ARRAY_BYTES = 1 << 30
+"""Largest array that `logits` and `probabilities` return: 1 GiB."""
+
+OnPrefill = Callable[[int, int], None]
+
+
+def _compiled() -> ModuleType:
+    try:
+        from ropechat import _core
+    except ImportError as error:
+        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
+    return _core
+
+
+class _Request:
+    """One running request: what `Engine.cancel` reaches."""
+
+    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
+        self.core = core
+        self.token = token
+
+
+class Engine:
+    """A loaded model. Thread-safe; one request does not wait for another.
+
+    facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
+    num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
+    stop_ids: the ids that end a text. tokenizer: see `Tokenizer`; without tokenizer.json only ids work.
+    """
+
+    def __init__(self, core: "_core.Engine", module: ModuleType, folder: Path) -> None:
+        """Use `Engine.load`."""
+        self._core: _core.Engine | None = core
+        self._module = module
+        self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
+        self.context: int = self.facts["context"]
+        self.name = display_name(folder)
+        self.tokenizer = Tokenizer.load(folder, self.facts["vocab_size"])
+        self._template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
+        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, self._template)
+        self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
+    ) -> "Engine":
+        """Load a model folder.
+
+        dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
+        threads: default all cores.
+        context: most tokens of a sequence; default the model's, at most 8192.
+        Raises ModelNotFoundError, ModelFileError (with TensorError, ConfigError, TokenizerError),
+        UnsupportedModelError, MemoryLimitError, RequestError.
+        """
+        folder = resolve(model)
+        module = _compiled()
+        core = module.Engine.load(str(folder), dtype=dtype, threads=threads, context=context)
+        return cls(core, module, folder)
+
+    @staticmethod
+    def check(model: str | Path) -> dict[str, Any]:
+        """Validate a model folder without loading its weights; returns its facts. Raises as `load` does."""
+        folder = resolve(model)
+        facts: dict[str, Any] = dict(_compiled().check(str(folder)))
+        tokenizer = Tokenizer.load(folder, facts["vocab_size"])
+        template = ChatTemplate.load(folder, tokenizer.config)
+        stop_ids = find_stop_ids(folder, facts, tokenizer, template)
+        return facts | {
+            "stop_ids": sorted(stop_ids),
+            "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
+            "chat_template": template is not None,
+        }
+
+    # Requests
+
+    def _request(self) -> _Request:
+        if self._core is None:
+            raise RequestError("engine: closed; load the model again")
+        request = _Request(self._core, self._module.CancelToken())
+        with self._lock:
+            self._requests.add(request)
+        return request
+
+    def cancel(self) -> None:
+        """Stop what runs now, within one layer; from any thread. The engine stays usable."""
+        with self._lock:
+            requests = list(self._requests)
+        for request in requests:
+            request.token.cancel()
+
+    def close(self) -> None:
+        """Stop what runs and let go of the weights. Requests after this raise RequestError."""
+        self.cancel()
+        self._core = None
+
+    # Prompts
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model comes with a chat template; without one `reply` completes text."""
+        return self._template is not None
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
+
+        Without a chat template the texts are concatenated as they are. Raises ChatTemplateError,
+        TokenizerError.
+        """
+        if self._template is None:
+            return self.tokenizer.encode("".join(message.content for message in messages))
+        ids = self.tokenizer.encode(self._template.render(messages), add_special_tokens=False)
+        bos = self.tokenizer.bos_id
+        if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Text encoded with special tokens as the tokenizer says; ids as they are."""
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else checked_ids(prompt)
+        if not ids:
+            raise RequestError("prompt: no tokens; at least one is required")
+        return ids
+
+    def _any_ids(self, prompt: Prompt) -> list[int]:
+        """Ids of text, ids or messages."""
+        if isinstance(prompt, str | RopechatError):
+            return self._ids(str(prompt))
+        messages = [message for message in prompt if isinstance(message, Message)]
+        ids = [id for id in prompt if not isinstance(id, Message)]
+        if messages and ids:
+            raise RequestError("prompt: messages and ids together; one of them is allowed")
+        return self._ids(self.prompt_ids(messages) if messages else ids)
+
+    # Whole arrays
+
+    def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        """Raw logits at every position.  # float32 [len(ids), vocab_size]
+
+        Row t is for the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` reads any length out
+        row by row), ContextFullError, RequestError, CancelledError.
+        """
+        ids = self._ids(ids)
+        vocab_size = self.facts["vocab_size"]
+        needed = len(ids) * vocab_size * 4
+        if needed > MAX_ARRAY_BYTES:
+            raise MemoryLimitError(
+                f"logits: {len(ids)} positions x {vocab_size} ids x 4 bytes = {needed} bytes; "
+                f"at most {MAX_ARRAY_BYTES} are returned at once; use score() or fewer ids"
+            )
+        request = self._request()
+        return request.core.logits(ids, request.token)
+
+    def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1
+
+        Row t is P(x[t+1] | x[1..t]): the transpose of the P in (0,1)^{N_V x length(x)} that the algorithm
+        DTransformerRoPE returns. The softmax is computed in f64 and rounded to f32. Raises as `logits`.
+        """
+        return softmax_rows(self.logits(ids))
+
+    # Generation
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        *,
+        top_k: int = 0,
+        stop: Sequence[str] | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> Generator[Step, None, None]:
+        """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
+
+        top_k: how many candidates each step records; above 0 the sampler's stages too.
+        stop: texts that end the reply; they are not part of it.
+        on_prefill(done, total): called as the prompt is read, in tokens.
+
+        One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
+        iterator then ends without an exception and half a character that was pending is dropped.
+        Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, MemoryLimitError.
+        """
+        return self._start(self._ids(prompt), sampling, top_k, stop, on_prefill)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        *,
+        top_k: int = 0,
+        stop: Sequence[str] | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> Generator[Step, None, None]:
+        """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
+
+        Raises ChatTemplateError and as `generate`.
+        """
+        return self._start(self._ids(self.prompt_ids(messages)), sampling, top_k, stop, on_prefill)
+
+    def _start(
+        self,
+        ids: list[int],
+        sampling: Sampling,
+        top_k: int,
+        stop: Sequence[str] | None,
+        on_prefill: OnPrefill | None,
+    ) -> Generator[Step, None, None]:
+        """Arguments are checked and the request can be cancelled before the first step is asked for."""
+        lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
+        check_top_k(top_k)
+        return self._steps(self._request(), ids, sampling, top_k, lane, on_prefill)
+
+    def _steps(
+        self,
+        request: _Request,
+        ids: list[int],
+        sampling: Sampling,
+        top_k: int,
+        lane: TextLane,
+        on_prefill: OnPrefill | None,
+    ) -> Generator[Step, None, None]:
+        core = request.core
+        sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
+        try:
+            while True:
+                try:
+                    events = core.step([sequence], request.token)
+                except CancelledError:
+                    return
+                if not events:
+                    return
+                for event in events:
+                    if event.kind == "prefill" and on_prefill is not None:
+                        on_prefill(event.done, event.total)
+                    if event.kind == "token":
+                        step = step_of(event, lane, self.tokenizer)
+                        if step.finish_reason is None and request.token.cancelled:
+                            step = dataclasses.replace(step, finish_reason="cancelled")
+                        yield step
+                        if step.finish_reason is not None:
+                            return
+        finally:
+            core.free(sequence)
+
+    def _add(
+        self, core: "_core.Engine", ids: list[int], sampling: Sampling, seed: int, stream: int, top_k: int
+    ) -> int:
+        """Hand a prompt to the compiled engine; returns the sequence's number."""
+        return core.generate(
+            ids,
+            max_tokens=sampling.max_tokens,
+            temperature=float(sampling.temperature),
+            top_k=sampling.top_k,
+            top_p=float(sampling.top_p),
+            min_p=float(sampling.min_p),
+            repetition_penalty=float(sampling.repetition_penalty),
+            seed=seed,
+            stream=stream,
+            stop_ids=sorted(self.stop_ids),
+            readout_top_k=top_k,
+        )
+
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        *,
+        stop: Sequence[str] | None = None,
+        window: int = 16,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Continue many prompts (text, ids or messages), up to `window` in each forward pass.
+
+        Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
+        A prompt that fails has its error in its Result, the others go on; an error given as a prompt is
+        passed through. The draws of prompt i depend on (seed, i) only, not on its neighbours.
+        on_tokens(n): called with the number of tokens that each forward pass made.
+        On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
+        """
+        if window < 1:
+            raise RequestError(f"window: {window} is not allowed; 1 or more is")
+        many = _Many(self, self._request(), sampling, checked_stops(stop))
+        return Schedule(many, window, on_tokens).run(iter(prompts))
+
+    # Inspection
+
+    def score(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        top_k: int = 20,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Trace:
+        """What the model says about each token of a given text (or ids), in one pass.
+
+        Token i is scored under row i-1; the first has no context and None. `next` is the row after the last.
+        top_k: candidates recorded per row. on_progress(done, total): in tokens.
+        Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, CancelledError.
+        """
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode_aligned(prompt)
+        else:
+            tokens = self.tokenizer.align(checked_ids(prompt))
+        if not tokens:
+            raise RequestError("prompt: no tokens; at least one is required")
+        check_top_k(top_k)
+        request = self._request()
+        core = request.core
+        scores: list[TokenScore] = []
+        following: Row | None = None
+        sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
+        try:
+            while events := core.step([sequence], request.token):
+                for event in events:
+                    if event.kind == "score":
+                        scores.append(score_of(event, tokens[event.position], self.tokenizer))
+                    elif event.kind == "next" and event.row is not None:
+                        following = row_of(event.row, len(tokens) - 1)
+                if on_progress is not None:
+                    on_progress(len(scores), len(tokens))
+        finally:
+            core.free(sequence)
+        if following is None or [score.index for score in scores] != list(range(len(tokens))):
+            raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
+        return Trace(tuple(scores), following, self._meta(tokens, top_k))
+
+    def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "dtype": self.facts["dtype"],
+            "engine": self._module.__version__,
+            "vocab_size": self.facts["vocab_size"],
+            "top_k": top_k,
+            "bos": tokens[0].id == self.tokenizer.bos_id,
+        }
+
+
+class _Many:
+    """A request of many prompts: what `Schedule` needs."""
+
+    def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
+        self.seed = seed_of(sampling)
+        self._engine = engine
+        self._request = request
+        self._sampling = sampling
+        self._stops = stops
+
+    def add(self, prompt: Prompt, index: int) -> tuple[int, int, TextLane]:
+        engine = self._engine
+        ids = engine._any_ids(prompt)
+        sequence = engine._add(self._request.core, ids, self._sampling, self.seed, index, 0)
+        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), self._stops)
+
+    def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
+        return self._request.core.step(sequences, self._request.token)
+
+    def record(self, event: EventLike, lane: TextLane) -> Step:
+        return step_of(event, lane, self._engine.tokenizer)
+
+    def free(self, sequence: int) -> None:
+        self._request.core.free(sequence)

@@ -1,0 +1,1 @@
+"""Ways to show and keep a trace."""

@@ -1,0 +1,77 @@
+"""A trace as JSON lines, schema `ropechat.trace/1`.
+
+Line 1 says what the numbers are of; then comes a line per token; the last is the row after the last token
+(`"next": true`). Logprobs and entropies are in nats and raw (temperature 1, no filter). `token` is for
+people, `bytes` and `id` are exact. Readers must check the major version in `schema`.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ropechat.trace import Row, TokenScore, Trace
+
+SCHEMA = "ropechat.trace/1"
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity: null."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _top(row: Row | None) -> list[list[float | int | None]] | None:
+    return None if row is None else [[id, _number(logprob)] for id, logprob in row.top]
+
+
+def meta_record(trace: Trace) -> dict[str, Any]:
+    """The first line."""
+    meta = trace.meta
+    return {
+        "schema": SCHEMA,
+        "model": meta.get("model"),
+        "revision": meta.get("revision"),
+        "dtype": meta.get("dtype"),
+        "engine": meta.get("engine"),
+        "vocab": meta.get("vocab_size"),
+        "top_k": meta.get("top_k"),
+        "bos": meta.get("bos"),
+        "log_base": "e",
+        "stage": "raw",
+        "tokens": len(trace),
+    }
+
+
+def token_record(token: TokenScore) -> dict[str, Any]:
+    """The line of a token."""
+    logprob = _number(token.logprob)
+    return {
+        "i": token.index,
+        "id": token.id,
+        "token": token.text,
+        "bytes": list(token.bytes),
+        "span": list(token.span),
+        "role": token.role,
+        "logprob": logprob,
+        "rank": token.rank,
+        "entropy": _number(token.entropy),
+        "surprisal_bits": None if logprob is None else -logprob / math.log(2),
+        "top": _top(token.row),
+        "top_mass": None if token.row is None else _number(token.row.top_mass),
+    }
+
+
+def next_record(row: Row) -> dict[str, Any]:
+    """The last line."""
+    return {
+        "next": True,
+        "entropy": _number(row.entropy),
+        "top": _top(row),
+        "top_mass": _number(row.top_mass),
+    }
+
+
+def lines(trace: Trace) -> Iterator[str]:
+    """The whole file, line by line, without line ends."""
+    for record in (meta_record(trace), *map(token_record, trace), next_record(trace.next)):
+        yield json.dumps(record, ensure_ascii=False, allow_nan=False)

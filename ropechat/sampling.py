@@ -1,0 +1,60 @@
+"""How the next token is chosen. A leaf: imports nothing of ours."""
+
+import math
+from dataclasses import dataclass
+
+MAX_SEED = 2**64 - 1
+MAX_COUNT = 2**31 - 1
+
+
+def _integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name}: {value!r} is not allowed; an integer from {low} to {high} is")
+
+
+def _number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
+    """`above`: the low end itself is excluded."""
+    fits = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (low < value if above else low <= value)
+        and value <= high
+    )
+    if not fits:
+        allowed = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
+        raise ValueError(f"{name}: {value!r} is not allowed; {allowed} is")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The settings of the sampler, checked when made.
+
+    temperature: 0 is greedy (ties to the lowest id); up to 100.
+    top_k: keep the k most probable ids; 0 keeps all.
+    top_p: keep the smallest set of ids whose probability reaches top_p; 1 keeps all.
+    min_p: keep ids with at least min_p times the largest probability; 0 keeps all.
+    repetition_penalty: divides positive and multiplies negative logits of ids seen so far; 1 is none.
+    max_tokens: most new tokens, at least 1.
+    seed: makes draws repeatable; None takes a fresh one.
+
+    Raises ValueError that names the field, the value and the allowed range.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 512
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0, 100)
+        _integer("top_k", self.top_k, 0, MAX_COUNT)
+        _number("top_p", self.top_p, 0, 1, above=True)
+        _number("min_p", self.min_p, 0, 1)
+        _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
+        _integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        if self.seed is not None:
+            _integer("seed", self.seed, 0, MAX_SEED)

@@ -1,0 +1,56 @@
+"""Text on its way to a screen. A leaf: imports nothing of ours."""
+
+import re
+import unicodedata
+
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]")
+
+
+def _mark(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)  # ␀ .. ␟
+    if code == 0x7F:
+        return "␡"
+    return f"⟨{code:04X}⟩"
+
+
+def clean(text: str) -> str:
+    """Text that cannot act on a terminal: control, bidi, line-separator and tag characters become marks.
+
+    Newline and tab stay. Works character by character, so that a sequence split over pieces cannot pass; at
+    most 7 characters for one.
+    """
+    return _UNSAFE.sub(_mark, text)
+
+
+def one_line(text: str) -> str:
+    """`clean` for a place that holds one line: newline and tab become visible marks too."""
+    return clean(text).replace("\n", "␊").replace("\t", "␉")
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal cleaned text takes: wide characters 2, combining ones 0."""
+    if text.isascii():
+        return len(text)
+    total = 0
+    for character in text:
+        if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+            continue
+        total += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return total
+
+
+def fit(text: str, width: int) -> str:
+    """Text cut (with …) or padded with spaces to exactly `width` columns."""
+    used = cells(text)
+    if used <= width:
+        return text + " " * (width - used)
+    kept = ""
+    for character in text:
+        if cells(kept + character) > width - 1:
+            break
+        kept += character
+    kept += "…"
+    return kept + " " * (width - cells(kept))

@@ -1,0 +1,42 @@
+"""The chat in the terminal. Textual is imported only when a chat is opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.sampling import Sampling
+    from ropechat.tui.ports import ChatEngine
+
+__all__ = ["run_chat"]
+
+
+def run_chat(
+    load: Callable[[], ChatEngine], model: str, sampling: Sampling, system: str | None = None
+) -> int:
+    """Open the chat and return the exit code once it is closed.
+
+    `load` is called on the inference thread after the first frame; `model` is what the title says until then.
+    A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
+    """
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.errors import explain
+    from ropechat.tui.terminal import owned_screen, teach_keys
+
+    teach_keys()
+    app = ChatApp(load, model, sampling, system)
+    with owned_screen():
+        app.run()
+        stopped = app.inference.shutdown()
+    code = app.outcome
+    if (error := app._exception or app.session.load_error) is not None:
+        print(f"error: {explain(error)}", file=sys.stderr)
+    if not stopped:  # native code still runs: unwinding the interpreter under it could hang or crash
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

@@ -1,0 +1,389 @@
+"""The chat application: keys and events in, session and widgets out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App, ComposeResult, SystemCommand
+from textual.containers import Horizontal
+from textual.theme import BUILTIN_THEMES
+from textual.widgets import Label, TextArea
+
+from ropechat.text import one_line
+from ropechat.tui import events as ev
+from ropechat.tui import keys, panel, theme
+from ropechat.tui.errors import exit_code, explain
+from ropechat.tui.inference import Inference
+from ropechat.tui.render.blocks import AnswerBlock, Block
+from ropechat.tui.session import Session
+from ropechat.tui.terminal import leave_on_signals
+from ropechat.tui.widgets.bars import Bar, whole_items
+from ropechat.tui.widgets.composer import Composer
+from ropechat.tui.widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual.binding import BindingType
+    from textual.screen import Screen
+    from textual.timer import Timer
+
+    from ropechat.sampling import Sampling
+    from ropechat.trace import Step
+    from ropechat.tui.ports import ChatEngine
+
+FRAMES = 30.0  # per second, while the model works
+FRAMES_REMOTE = 15.0
+COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
+ARMED = 3.0  # seconds in which a key may be pressed again
+
+BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
+
+
+class ChatApp(App[None]):
+    """Composer, transcript, title, gauge and footer around one session and one inference thread."""
+
+    TITLE = "ropechat"
+    CSS_PATH = "app.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy"), (30, "-large")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
+
+    def __init__(
+        self, load: Callable[[], ChatEngine], model: str, sampling: Sampling, system: str | None = None
+    ) -> None:
+        self.set_reactive(App.theme, theme.choose(os.environ))
+        super().__init__()
+        self.session = Session(one_line(model), sampling, system)
+        self.inference = Inference()
+        self.outcome = 70  # until the app ends as it should
+        self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        self.transcript = Transcript(id="transcript")
+        self.composer = Composer(self._send, id="composer")
+        self._load = load
+        self._blocks: dict[int, AnswerBlock] = {}
+        self._ticker: Timer | None = None
+        self._counter: Timer | None = None
+        self._hint = ""
+        self._armed = ""
+        self._disarmer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """Title, transcript, composer, gauge, footer."""
+        yield self.title_bar
+        yield self.transcript
+        with Horizontal(id="compose"):
+            yield Label("› ", id="prompt", markup=False)
+            yield self.composer
+        yield self.gauge
+        yield self.footer
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our own colour names, for themes that lack them."""
+        return dict(theme.DEFAULTS)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: every command with an action, and the themes."""
+        for command in keys.COMMANDS:
+            if command.action and command.id != "chat.interrupt":
+                action = command.action
+                yield SystemCommand(
+                    command.label.capitalize(),
+                    command.help,
+                    lambda action=action: self.call_later(self.run_action, action),
+                )
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+
+    # --- life ---
+
+    def on_mount(self) -> None:
+        """Show the first frame, then start loading."""
+        self.composer.focus()
+        rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
+        self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
+        self.theme_changed_signal.subscribe(self, lambda _: self._redraw())
+        if not self.is_headless:
+            leave_on_signals(self._leave)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._redraw()
+        self.inference.start()
+        self._submit(ev.Load(self._load))
+
+    async def action_quit(self) -> None:
+        """Quit at once; whatever runs is cancelled."""
+        error = self.session.load_error
+        self._leave(exit_code(error) if error is not None else 0)
+
+    def _leave(self, code: int) -> None:
+        if self.session.last is not None and self.session.generating:
+            self.inference.cancel(self.session.last.request)
+        self.outcome = code
+        self.exit(return_code=code)
+
+    def _fatal_error(self) -> None:
+        """Textual would print a traceback with all local values, the chat among them; only when asked for."""
+        if os.environ.get("ROPECHAT_DEBUG"):
+            super()._fatal_error()
+        else:
+            self._close_messages_no_wait()
+
+    # --- asking and stopping ---
+
+    def _send(self, text: str) -> bool:
+        """Send a question, or say why not."""
+        if self.session.load_error is not None:
+            self._say_hint("no model is loaded")
+        elif self.session.generating:
+            self._say_hint("still writing: esc stops it, then ⏎ sends")
+        else:
+            self._ask(text)
+            return True
+        return False
+
+    def _ask(self, question: str) -> None:
+        turn = self.session.ask(question)
+        answer = AnswerBlock("answer", self._answer_title(), live=True)
+        answer.flow.resize(self.transcript.measure)
+        self._blocks[turn.request.serial] = answer
+        self.transcript.follow = True
+        if self._completes:
+            answer.begin(question)
+        else:
+            asked = Block("user", "you")
+            asked.flow.resize(self.transcript.measure)
+            asked.say(question)
+            self.transcript.add(asked)
+        self.transcript.add(answer)
+        self._submit(turn.request)
+
+    @property
+    def _completes(self) -> bool:
+        """Does the model continue text instead of answering?"""
+        return self.session.info is not None and not self.session.info.has_chat_template
+
+    def _answer_title(self) -> str:
+        info = self.session.info
+        return one_line(info.name) if info else self.session.model
+
+    def action_stop(self) -> None:
+        """Stop the answer; with nothing to stop, move between composer and transcript."""
+        if self._stop() or self.session.generating:
+            return
+        target = self.transcript if self.composer.has_focus else self.composer
+        target.focus()
+
+    def _stop(self) -> bool:
+        turn = self.session.stop()
+        if turn is None:
+            return False
+        self.inference.cancel(turn.request)
+        self._redraw()
+        return True
+
+    def action_interrupt(self) -> None:
+        """ctrl+c: stop, or copy what is selected, or quit when pressed twice."""
+        selected = self.composer.selected_text or self.screen.get_selected_text()
+        if self._stop() or self.session.generating:
+            return
+        if selected:
+            self.copy_to_clipboard(selected)
+            self._say_hint("copied")
+        elif self._again("interrupt", "ctrl+c again quits"):
+            self.call_later(self.action_quit)
+
+    def action_new_chat(self) -> None:
+        """Begin anew; asks first, for nothing is stored yet."""
+        if self.session.turns and not self._again("new", "ctrl+n again drops this chat and begins a new one"):
+            return
+        self._stop()
+        self.session.clear()
+        self._blocks.clear()
+        self.transcript.clear()
+        self._welcome()
+        self._redraw()
+
+    def action_toggle_tint(self) -> None:
+        """Surprisal colours on or off."""
+        shown = self.transcript.toggle_tint()
+        self._say_hint("tint: surprising tokens are coloured" if shown else "tint off")
+
+    def action_help(self) -> None:
+        """The list of keys."""
+        from ropechat.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen())
+
+    # --- what the composer reports ---
+
+    async def on_composer_leave(self) -> None:
+        """ctrl+d on an empty line."""
+        await self.action_quit()
+
+    def on_composer_page(self, message: Composer.Page) -> None:
+        """Scroll the transcript without leaving the composer."""
+        if message.direction < 0:
+            self.transcript.action_page_up()
+        else:
+            self.transcript.action_page_down()
+
+    def on_text_area_changed(self, _: TextArea.Changed) -> None:
+        """Count the draft once the typing rests."""
+        if self._counter is not None:
+            self._counter.stop()
+        self._counter = self.set_timer(COUNT_DELAY, self._count)
+
+    def _count(self) -> None:
+        session, draft = self.session, self.composer.text
+        if session.info is None or session.generating:
+            return
+        if not session.turns and not draft.strip():
+            session.draft_tokens = None
+            self._redraw()
+            return
+        self._submit(session.count(draft))
+
+    # --- events of the inference thread ---
+
+    def _submit(self, request: ev.Request) -> None:
+        self.inference.submit(request)
+        if self._ticker is not None:
+            self._ticker.resume()
+        self._redraw()
+
+    def _tick(self) -> None:
+        """Take in all that happened since the last frame."""
+        steps: list[Step] = []
+        serial = 0
+        for event in self.inference.drain():
+            if not self.session.apply(event):
+                continue
+            if isinstance(event, ev.Produced):
+                steps.append(event.step)
+                serial = event.serial
+                continue
+            self._feed(serial, steps)
+            self._react(event)
+        self._feed(serial, steps)
+        self._redraw()
+        if not self.inference.busy and self._ticker is not None:
+            self._ticker.pause()
+
+    def _feed(self, serial: int, steps: list[Step]) -> None:
+        if steps:
+            self.transcript.feed(self._blocks[serial], steps)
+            steps.clear()
+
+    def _react(self, event: ev.Happening) -> None:
+        match event:
+            case ev.Loaded():
+                self._loaded()
+            case ev.LoadFailed(error):
+                self._notice("error", f"The model cannot be loaded: {explain(error)}")
+                self._notice("notice", "ctrl+q leaves.")
+            case ev.TooLong(serial, tokens, context):
+                self._refuse(serial, tokens, context)
+            case ev.Finished(serial, _) | ev.Failed(serial, _):
+                self._ended(serial)
+
+    def _loaded(self) -> None:
+        if self._completes:
+            self.composer.placeholder = "Text to continue"
+        for block in self._blocks.values():
+            block.title = self._answer_title()
+            self.transcript.touch(block)
+        self._welcome()
+        self._count()
+
+    def _welcome(self) -> None:
+        info = self.session.info
+        if info is not None and self._completes:
+            self._notice(
+                "notice",
+                f"{info.name} has no chat template: it continues your text.",
+                at=0,
+            )
+
+    def _refuse(self, serial: int, tokens: int, context: int) -> None:
+        question = self.session.withdraw().question
+        self.transcript.drop_from(self._blocks.pop(serial))
+        if not self.composer.text:
+            self.composer.set_text(question)
+        self._notice(
+            "error",
+            f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
+            "Shorten the text, or begin a new chat with ctrl+n.",
+        )
+
+    def _ended(self, serial: int) -> None:
+        block, turn = self._blocks[serial], self.session.last
+        assert turn is not None
+        answer = turn.answer
+        block.live = False
+        block.note = panel.summary(answer)
+        self.transcript.touch(block)
+        if answer.error is not None:
+            self._notice("error", f"The answer broke off: {explain(answer.error)}")
+        elif answer.reason == "context":
+            self._notice(
+                "notice",
+                f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
+                "ctrl+n begins a new chat.",
+            )
+        if not answer.counts:
+            self._notice("notice", "No answer, so this question is not part of what the model reads next.")
+        self._count()
+
+    # --- the screen ---
+
+    def _notice(self, kind: str, text: str, at: int | None = None) -> None:
+        block = Block("error" if kind == "error" else "notice")
+        block.flow.resize(self.transcript.measure)
+        block.say(text)
+        self.transcript.add(block, at)
+
+    def _redraw(self) -> None:
+        """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
+        width = self.size.width
+        self.title_bar.show(*panel.title(self.session, width))
+        left, right = panel.gauge(self.session, width)
+        if width >= 120 and self.transcript.tinted:
+            right = panel.legend(theme.tints(self.current_theme.dark, self.native_ansi_color)) + right
+        self.gauge.show(left, right)
+        left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
+        self.footer.show(left)
+
+    def _keys(self) -> list[tuple[str, str]]:
+        if self.transcript.has_focus and not self.session.generating:
+            return [("j k", "scroll"), ("g G", "ends"), ("esc", "back"), ("F1", "help"), ("^q", "quit")]
+        return keys.footer(self.session.generating)
+
+    def on_resize(self) -> None:
+        """Fit the lines to the new width."""
+        self.call_after_refresh(self._redraw)
+
+    def on_descendant_focus(self) -> None:
+        """The footer tells the keys of what has the focus."""
+        self._redraw()
+
+    def _say_hint(self, text: str) -> None:
+        self._hint = text
+        if self._disarmer is not None:
+            self._disarmer.stop()
+        self._disarmer = self.set_timer(ARMED, self._disarm)
+        self._redraw()
+
+    def _disarm(self) -> None:
+        self._hint = self._armed = ""
+        self._redraw()
+
+    def _again(self, name: str, hint: str) -> bool:
+        """True at the second press within a few seconds; the first says what the second will do."""
+        if self._armed == name:
+            self._disarm()
+            return True
+        self._say_hint(hint)
+        self._armed = name
+        return False

@@ -1,0 +1,131 @@
+"""What travels between the UI and the inference thread: requests one way, events the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.conversation import Message
+    from ropechat.sampling import Sampling
+    from ropechat.trace import FinishReason, Step
+    from ropechat.tui.ports import ChatEngine
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load the model."""
+
+    load: Callable[[], ChatEngine]
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count the tokens of a prompt; a newer count makes an older one pointless."""
+
+    messages: tuple[Message, ...]
+    serial: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Answer these messages; `cancelled` may be set at any time, from any thread."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    serial: int
+    top_k: int = 20
+    cancelled: Event = field(default_factory=Event)
+
+
+Request = Load | Count | Reply
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the UI shows of a loaded model."""
+
+    name: str
+    dtype: str
+    context: int
+    has_chat_template: bool
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The model is ready."""
+
+    info: ModelInfo
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    """The model is not to be had."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A prompt takes `tokens` tokens."""
+
+    serial: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The prompt is known and fits: `prompt_tokens` of it."""
+
+    serial: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """The prompt leaves no room for an answer; nothing was computed."""
+
+    serial: int
+    tokens: int
+    context: int
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """`done` of `total` prompt tokens are computed."""
+
+    serial: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Produced:
+    """One token, and when it came (seconds, monotonic)."""
+
+    serial: int
+    step: Step
+    at: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The answer ended."""
+
+    serial: int
+    reason: FinishReason
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The answer broke off; what came before it stays."""
+
+    serial: int
+    error: BaseException
+
+
+Happening = Loaded | LoadFailed | Counted | Started | TooLong | Prefilled | Produced | Finished | Failed

@@ -1,0 +1,165 @@
+"""The thread that owns the engine.
+
+Requests come in by a queue; events go out by a deque that the UI drains when it likes, so that no token waits
+for the UI and the UI waits for no token. The thread is a daemon: quitting never waits for a forward pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING
+
+from ropechat.errors import ContextFullError
+from ropechat.tui import events as ev
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.tui.ports import ChatEngine
+
+
+class Inference:
+    """Runs one request after another on its own thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
+        self._events: deque[ev.Happening] = deque()
+        self._pending = 0  # requests not yet answered; only touched under the lock
+        self._lock = Lock()
+        self._engine: ChatEngine | None = None
+        self._running: ev.Reply | None = None
+        self._latest_count = -1
+        self._closing = Event()
+        self._clock = clock
+        self._thread = Thread(target=self._run, name="ropechat-inference", daemon=True)
+
+    @property
+    def busy(self) -> bool:
+        """Is any request unanswered, or any event not yet drained?"""
+        return self._pending > 0 or bool(self._events)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, request: ev.Request) -> None:
+        """Queue a request; returns at once."""
+        if isinstance(request, ev.Count):
+            self._latest_count = request.serial
+        with self._lock:
+            self._pending += 1
+        self._requests.put(request)
+
+    def drain(self) -> list[ev.Happening]:
+        """All events since the last call, oldest first."""
+        events = self._events
+        return [events.popleft() for _ in range(len(events))]
+
+    def cancel(self, request: ev.Reply) -> None:
+        """Stop a reply, queued or running; what it produced stays."""
+        request.cancelled.set()
+        with self._lock:
+            engine = self._engine if self._running is request else None
+        if engine is not None:
+            engine.cancel()
+
+    def shutdown(self, limit: float = 0.5) -> bool:
+        """Cancel everything and wait at most `limit` seconds; False if the thread is still computing."""
+        self._closing.set()
+        with self._lock:
+            running = self._running
+        if running is not None:
+            self.cancel(running)
+        self._requests.put(None)
+        if self._thread.is_alive():
+            self._thread.join(limit)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None and not self._closing.is_set():
+            try:
+                self._serve(request)
+            except (
+                BaseException
+            ) as error:  # a Rust panic is no Exception; the UI must hear of it all the same
+                self._events.append(_failure(request, error))
+            finally:
+                with self._lock:
+                    self._pending -= 1
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _serve(self, request: ev.Request) -> None:
+        if isinstance(request, ev.Load):
+            engine = request.load()
+            with self._lock:
+                self._engine = engine
+            self._events.append(ev.Loaded(describe(engine)))
+            return
+        if self._engine is None:
+            raise RuntimeError("no model is loaded")
+        if isinstance(request, ev.Reply):
+            self._reply(self._engine, request)
+        elif request.serial == self._latest_count:
+            tokens = len(self._engine.prompt_ids(request.messages))
+            self._events.append(ev.Counted(request.serial, tokens))
+
+    def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
+        with self._lock:
+            self._running = request
+        try:
+            self._stream(engine, request)
+        finally:
+            with self._lock:
+                self._running = None
+
+    def _stream(self, engine: ChatEngine, request: ev.Reply) -> None:
+        emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
+        if stopped():
+            emit(ev.Finished(serial, "cancelled"))
+            return
+        prompt_tokens = len(engine.prompt_ids(request.messages))
+        if prompt_tokens >= engine.context:
+            emit(ev.TooLong(serial, prompt_tokens, engine.context))
+            return
+        emit(ev.Started(serial, prompt_tokens))
+
+        def on_prefill(done: int, total: int) -> None:
+            emit(ev.Prefilled(serial, done, total))
+            if stopped():  # a cancel that came before the engine was running is repeated
+                engine.cancel()
+
+        steps = engine.reply(request.messages, request.sampling, top_k=request.top_k, on_prefill=on_prefill)
+        reason = None
+        try:
+            for step in steps:
+                emit(ev.Produced(serial, step, self._clock()))
+                reason = step.finish_reason
+                if reason is not None or stopped():
+                    break
+        except ContextFullError:
+            reason = "context"
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+        emit(ev.Finished(serial, reason or "cancelled"))
+
+
+def describe(engine: ChatEngine) -> ev.ModelInfo:
+    """What the UI shows of an engine."""
+    facts = tuple((str(key), str(value)) for key, value in engine.facts.items())
+    dtype = str(engine.facts.get("dtype", ""))
+    return ev.ModelInfo(engine.name, dtype, engine.context, engine.has_chat_template, facts)
+
+
+def _failure(request: ev.Request, error: BaseException) -> ev.Happening:
+    if isinstance(request, ev.Load):
+        return ev.LoadFailed(error)
+    if isinstance(request, ev.Count):
+        return ev.Counted(request.serial, -1)
+    return ev.Failed(request.serial, error)

@@ -1,0 +1,89 @@
+"""Every command of the chat, once: keys, footer, help and palette are all made from this list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command. `action` is the app's; commands without one are keys that a widget handles itself."""
+
+    id: str
+    keys: str
+    shown: str
+    label: str
+    help: str
+    action: str = ""
+    priority: bool = False
+
+
+COMMANDS = (
+    Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
+    Command(
+        "composer.newline",
+        "ctrl+j",
+        "^j",
+        "newline",
+        "New line; alt+⏎, shift+⏎ or \\ at the end of a line also do",
+    ),
+    Command(
+        "composer.history", "up,down", "↑ ↓", "history", "Earlier questions, from the first and the last line"
+    ),
+    Command(
+        "chat.stop", "escape", "esc", "stop", "Stop the answer and keep its text; ctrl+c also does", "stop"
+    ),
+    Command(
+        "chat.interrupt",
+        "ctrl+c",
+        "^c",
+        "stop",
+        "Stop; copy a selection; twice while idle: quit",
+        "interrupt",
+        True,
+    ),
+    Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True),
+    Command("chat.tint", "f3", "F3", "tint", "Colour tokens by surprisal, or not", "toggle_tint"),
+    Command(
+        "scroll.page", "pageup,pagedown", "PgUp PgDn", "scroll", "Scroll; at the end the view follows again"
+    ),
+    Command(
+        "focus.transcript", "escape", "esc", "transcript", "While idle: to the transcript (j k g G), and back"
+    ),
+    Command("app.palette", "ctrl+p", "^p", "commands", "All commands"),
+    Command("app.help", "f1", "F1", "help", "List the keys", "help"),
+    Command(
+        "app.quit", "ctrl+q", "^q", "quit", "Quit at once; ctrl+d on an empty line also does", "quit", True
+    ),
+)
+BY_ID = {command.id: command for command in COMMANDS}
+
+
+def bindings() -> list[Binding]:
+    """The app's key bindings, each with an id that a keymap can name."""
+    return [
+        Binding(
+            command.keys, command.action, command.label, id=command.id, show=False, priority=command.priority
+        )
+        for command in COMMANDS
+        if command.action
+    ]
+
+
+def footer(generating: bool) -> list[tuple[str, str]]:
+    """(key, label) pairs, the most wanted first."""
+    if generating:
+        names = ["chat.stop", "composer.newline", "chat.tint", "app.palette", "app.help", "app.quit"]
+    else:
+        names = [
+            "composer.send",
+            "composer.newline",
+            "chat.tint",
+            "chat.new",
+            "app.palette",
+            "app.help",
+            "app.quit",
+        ]
+    return [(BY_ID[name].shown, BY_ID[name].label) for name in names]

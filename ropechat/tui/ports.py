@@ -1,0 +1,51 @@
+"""What the terminal UI needs of an engine; `ropechat.engine.Engine` and the fake of the tests both fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ropechat.conversation import Message
+    from ropechat.sampling import Sampling
+    from ropechat.trace import Step
+
+
+class ChatEngine(Protocol):
+    """A loaded model that answers; only `cancel` is called from another thread."""
+
+    @property
+    def name(self) -> str:
+        """Display name of the model."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that prompt and answer may take together."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What is known of the model: dtype, parameters, ..."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """False: the model continues text instead of answering."""
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids that `reply` would feed."""
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        top_k: int = 0,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Step]:
+        """One step for each token of the answer."""
+
+    def cancel(self) -> None:
+        """Stop what runs now."""
+
+    def close(self) -> None:
+        """Give back memory and threads."""

@@ -1,0 +1,1 @@
+"""Text to rows of cells; nothing here knows a widget."""

@@ -1,0 +1,122 @@
+"""Text wrapped into rows of cells, growing at its end at the cost of its last row."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+from rich.cells import cell_len, split_graphemes
+
+TAB = "    "
+_WIDE = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7af\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
+_CLINGS = "\u0300-\u036f\u3099\u309a\ufe00-\ufe0f\u200d。、，．：；！？」』）】〉》’”"
+_WORD = re.compile(f"[{_WIDE}][{_CLINGS}]* *|[^ {_WIDE}]+ *| +")
+
+
+class Row(NamedTuple):
+    """Characters `start` to `end` of one line of the text; rows tile their line, blanks included."""
+
+    line: int
+    start: int
+    end: int
+
+
+def graphemes(text: str) -> list[tuple[int, int, int]]:
+    """(start, end, cells) of each user-perceived character; a flag's two letters stay together."""
+    spans, _ = split_graphemes(text)
+    joined: list[tuple[int, int, int]] = []
+    open_flag = False
+    for start, end, cells in spans:
+        is_flag = end - start == 1 and 0x1F1E6 <= ord(text[start]) <= 0x1F1FF
+        if is_flag and open_flag:
+            joined[-1] = (joined[-1][0], end, joined[-1][2] + cells)
+            open_flag = False
+        else:
+            joined.append((start, end, cells))
+            open_flag = is_flag
+    return joined
+
+
+def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
+    """(start, end) of the rows of one line from `start` on, at most `width` cells; blanks may hang over."""
+    rows: list[tuple[int, int]] = []
+    row_start, column, has_word = start, 0, False
+    for match in _WORD.finditer(text, start):
+        word = match[0].rstrip(" ")
+        cells = len(word) if word.isascii() else cell_len(word)
+        if has_word and column + cells > width:
+            rows.append((row_start, match.start()))
+            row_start, column = match.start(), 0
+        if column + cells > width:
+            for first, _, size in graphemes(word):
+                if column and column + size > width:
+                    rows.append((row_start, match.start() + first))
+                    row_start, column = match.start() + first, 0
+                column += size
+        else:
+            column += cells
+        column += len(match[0]) - len(word)
+        has_word = has_word or bool(word)
+    rows.append((row_start, len(text)))
+    return rows
+
+
+class Flow:
+    """A text as rows for one width. Offsets count characters, each newline as one."""
+
+    def __init__(self, text: str = "", width: int = 80) -> None:
+        self.width = max(1, width)
+        self._lines = [""]
+        self._line_starts = [0]
+        self.rows: list[Row] = [Row(0, 0, 0)]
+        if text:
+            self.append(text)
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "\n".join(self._lines)
+
+    @property
+    def length(self) -> int:
+        """Characters of the text."""
+        return self._line_starts[-1] + len(self._lines[-1])
+
+    def append(self, text: str) -> int:
+        """Append text; returns the number of the first row that changed."""
+        first, *rest = text.split("\n")
+        changed = len(self.rows) - 1
+        self._lines[-1] += first
+        self._wrap_last_line(self.rows.pop().start)
+        for line in rest:
+            self._line_starts.append(self.length + 1)
+            self._lines.append(line)
+            self._wrap_last_line(0)
+        return changed
+
+    def resize(self, width: int) -> None:
+        """Wrap everything anew for another width."""
+        width = max(1, width)
+        if width == self.width:
+            return
+        self.width, self.rows = width, []
+        for number, line in enumerate(self._lines):
+            self.rows.extend(Row(number, start, end) for start, end in wrap(line, 0, width))
+
+    def row_text(self, row: Row) -> str:
+        """The characters of a row."""
+        return self._lines[row.line][row.start : row.end]
+
+    def offset(self, row: Row) -> int:
+        """Where a row begins in the text."""
+        return self._line_starts[row.line] + row.start
+
+    def row_at(self, offset: int) -> int:
+        """The number of the row that shows the character at `offset`."""
+        line = bisect_right(self._line_starts, offset) - 1
+        return max(0, bisect_right(self.rows, (line, offset - self._line_starts[line], 1 << 60)) - 1)
+
+    def _wrap_last_line(self, start: int) -> None:
+        number = len(self._lines) - 1
+        self.rows.extend(Row(number, *span) for span in wrap(self._lines[-1], start, self.width))

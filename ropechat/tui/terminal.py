@@ -1,0 +1,92 @@
+"""Keeps everything but the UI off the screen while the UI has it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+
+from ropechat.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
+
+
+class _Extra(StrEnum):
+    """Keys that Textual has no name for."""
+
+    ALT_ENTER = "alt+enter"
+
+
+def teach_keys() -> None:
+    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter."""
+    table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
+    table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
+
+
+def leave_on_signals(leave: Callable[[int], None]) -> None:
+    """Make signals that end a program end the app in order: `leave` is called with the exit code."""
+    loop = asyncio.get_running_loop()
+    for name in ("SIGHUP", "SIGINT", "SIGTERM"):
+        number = getattr(signal, name, None)
+        if number is not None:
+            with suppress(NotImplementedError, ValueError):
+                loop.add_signal_handler(number, leave, 128 + number)
+
+
+@contextmanager
+def owned_screen() -> Iterator[None]:
+    """Give Textual, which draws through `sys.__stderr__`, the terminal, and nothing else the screen.
+
+    File descriptor 2 is a scratch file meanwhile; whatever a library wrote there comes out, cleaned, once the
+    screen is restored. If it was no terminal to begin with (`2> log`) it stays, and the UI draws on /dev/tty.
+    """
+    terminal = _terminal()
+    if terminal is None:
+        yield
+        return
+    original, redirected = sys.__stderr__, os.isatty(2)
+    sys.stderr.flush()
+    with (
+        tempfile.TemporaryFile() as scratch,
+        os.fdopen(terminal, "w", encoding="utf-8", newline="") as screen,
+    ):
+        if redirected:
+            os.dup2(scratch.fileno(), 2)
+        sys.__stderr__ = screen  # type: ignore[misc]
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            screen.flush()
+            sys.__stderr__ = original  # type: ignore[misc]
+            if redirected:
+                os.dup2(terminal, 2)
+                _replay(scratch)
+
+
+def _terminal() -> int | None:
+    """A new descriptor of the terminal, or None where there is none."""
+    if os.name == "nt" or sys.__stderr__ is None:
+        return None
+    try:
+        return os.dup(2) if os.isatty(2) else os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return None
+
+
+def _replay(scratch: IO[bytes]) -> None:
+    end = scratch.seek(0, os.SEEK_END)
+    scratch.seek(max(0, end - KEPT))
+    if text := clean(scratch.read().decode("utf-8", "replace")):
+        sys.stderr.write(text if text.endswith("\n") else text + "\n")
+        sys.stderr.flush()

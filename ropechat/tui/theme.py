@@ -1,0 +1,98 @@
+"""Colours: our themes, the choice for terminals with few colours or none, and the tint of surprisal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from textual.theme import BUILTIN_THEMES, Theme
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ANSI = {"rule": "ansi_bright_black", "quiet": "ansi_default"}
+LEVELS = (1.0, 2.0, 4.0, 8.0)  # bits at which tint level 1, 2, 3 and 4 begin
+
+DARK = Theme(
+    name="ropechat-dark",
+    primary="#d9a766",
+    secondary="#7fa7c9",
+    accent="#d9a766",
+    warning="#e0b060",
+    error="#e07a70",
+    success="#8fb573",
+    foreground="#d5d8dc",
+    background="#14171b",
+    surface="#14171b",
+    panel="#20252b",
+    dark=True,
+    variables={
+        "rule": "#333a43",
+        "quiet": "#8b939d",
+        "input-selection-background": "#d9a766 30%",
+        "scrollbar": "#333a43",
+        "scrollbar-hover": "#4a535e",
+        "scrollbar-active": "#5c6773",
+        "scrollbar-background": "#14171b",
+        "scrollbar-background-hover": "#14171b",
+        "scrollbar-background-active": "#14171b",
+    },
+)
+LIGHT = Theme(
+    name="ropechat-light",
+    primary="#8a5a12",
+    secondary="#2f5f86",
+    accent="#8a5a12",
+    warning="#8a5a12",
+    error="#a8322a",
+    success="#3f6b25",
+    foreground="#24292f",
+    background="#fbfaf7",
+    surface="#fbfaf7",
+    panel="#efede7",
+    dark=False,
+    variables={
+        "rule": "#d3cfc4",
+        "quiet": "#656c75",
+        "scrollbar": "#d3cfc4",
+        "scrollbar-background": "#fbfaf7",
+    },
+)
+ANSI_DARK, ANSI_LIGHT = (
+    replace(BUILTIN_THEMES[name], name=f"ropechat-{name}", variables=BUILTIN_THEMES[name].variables | _ANSI)
+    for name in ("ansi-dark", "ansi-light")
+)
+OWN = (DARK, LIGHT, ANSI_DARK, ANSI_LIGHT)
+DEFAULTS = {"rule": "#6b727c", "quiet": "#868d96"}  # for themes that are not ours
+
+_TINT_DARK = ("", "on #2b2a22", "on #47391f", "on #74491d", "#fff4e4 on #a3452b")
+_TINT_LIGHT = ("", "on #f4ecd6", "on #f0d9a5", "on #edb978", "#1d1208 on #e58f6b")
+_TINT_ANSI = ("", "underline", "bold underline", "reverse", "bold reverse")
+
+
+def level(bits: float) -> int:
+    """The tint level, 0 to 4, of a surprisal in bits."""
+    return sum(bits >= limit for limit in LEVELS)
+
+
+def tints(dark: bool, ansi: bool) -> tuple[str, ...]:
+    """The style of each tint level in words; without colours they are underline and reverse."""
+    return _TINT_ANSI if ansi else _TINT_DARK if dark else _TINT_LIGHT
+
+
+def choose(environ: Mapping[str, str]) -> str:
+    """The theme to start with: the terminal's own colours when it has few, or NO_COLOR asks for none."""
+    if wanted := environ.get("TEXTUAL_THEME"):
+        return wanted
+    if "NO_COLOR" in environ or not _many_colours(environ):
+        return ANSI_DARK.name
+    return DARK.name
+
+
+def _many_colours(environ: Mapping[str, str]) -> bool:
+    if environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
+        return True
+    term = environ.get("TERM", "")
+    return any(
+        mark in term for mark in ("256color", "direct", "kitty", "ghostty", "alacritty", "wezterm", "foot")
+    )

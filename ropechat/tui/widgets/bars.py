@@ -1,0 +1,87 @@
+"""The one-line widgets: title, gauge and footer. Each redraws only when its line changed."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+from textual.widget import Widget
+
+from ropechat.text import one_line
+
+Part = tuple[str, str]  # text, style
+
+
+class Bar(Widget):
+    """One line: parts at the left, parts at the right; the left gives way."""
+
+    DEFAULT_CSS = "Bar { height: 1; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._left: tuple[Part, ...] = ()
+        self._right: tuple[Part, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What stands on the line."""
+        return self.render().plain
+
+    def show(self, left: list[Part], right: list[Part] | None = None) -> None:
+        """Set the line."""
+        parts = tuple(left), tuple(right or ())
+        if parts != (self._left, self._right):
+            self._left, self._right = parts
+            self.refresh(layout=False)
+
+    def render(self) -> Content:
+        """Left, blanks, right: exactly as wide as the widget."""
+        width = self.size.width
+        right = [(one_line(text), style) for text, style in self._right]
+        while right and _cells(right) > width:
+            right.pop(0)
+        left = fit([(one_line(text), style) for text, style in self._left], width - _cells(right))
+        gap = width - _cells(left) - _cells(right)
+        return Content.assemble(*left, " " * max(0, gap), *right)
+
+
+def _cells(parts: list[Part]) -> int:
+    return sum(cell_len(text) for text, _ in parts)
+
+
+def fit(parts: list[Part], width: int) -> list[Part]:
+    """The parts cut to `width` cells, with an ellipsis where text is missing."""
+    if _cells(parts) <= width:
+        return parts
+    kept: list[Part] = []
+    room = width - 2
+    for text, style in parts:
+        if cell_len(text) > room:
+            kept.append((set_cell_size(text, max(0, room)).rstrip() + "…", style))
+            break
+        kept.append((text, style))
+        room -= cell_len(text)
+    return kept
+
+
+def meter(share: float, width: int) -> tuple[str, str]:
+    """A bar of `width` cells as (filled, rest), in halves of a cell; anything above nothing shows."""
+    halves = round(min(1.0, max(0.0, share)) * width * 2)
+    if share > 0:
+        halves = max(1, halves)
+    filled = "━" * (halves // 2) + "╸" * (halves % 2)
+    return filled, "─" * (width - len(filled))
+
+
+def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
+    """Keys with labels, as many whole ones as fit; the last two are kept before any other."""
+
+    def cells(pairs: list[tuple[str, str]]) -> int:
+        return 1 + sum(cell_len(key) + cell_len(label) + 3 for key, label in pairs)
+
+    items = list(items)
+    while len(items) > 1 and cells(items) > width:
+        del items[-3 if len(items) > 3 else -1]
+    parts: list[Part] = [("  ", "")]
+    for index, (key, label) in enumerate(items):
+        parts += [("  " if index else "", ""), (key, "$primary"), (f" {label}", "$quiet")]
+    return parts

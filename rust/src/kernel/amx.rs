@@ -1,0 +1,302 @@
+//! AMX tiles (Sapphire Rapids): 16 x 16 outputs per instruction, for blocks of bytes and for bf16.
+//!
+//! Everything else is the AVX-512 table's. Products of bytes are exact, and the scaling after each 32-block is the very
+//! arithmetic of `generic.rs`, so few rows (VNNI) and many (tiles) have the same bits. bf16 products round inside the
+//! tile unit, in an order of its own, so they go through tiles for one row and many alike.
+//!
+//! Rust has no stable AMX intrinsics: the instructions are written as assembly. The compiler itself never uses tile
+//! registers, so nothing needs to be saved around them.
+
+use super::generic::{self, BlockFormat, Product, Q8_STEP_BYTES};
+use super::lanes::LANES;
+use super::{Isa, Table, avx512};
+use crate::quant::{BLOCK, DType, GROUP};
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+
+/// This ISA's functions.
+pub(in crate::kernel) const TABLE: Table = Table {
+    isa: Isa::Amx,
+    product_q8_0: q8_0,
+    product_q4_0: q4_0,
+    product_bf16: bf16,
+    ..avx512::bf16::TABLE
+};
+
+/// Fewer rows than this leave most of a tile empty: VNNI is then as fast.
+const ROWS_WORTH_TILES: usize = 8;
+/// Rows and columns of a tile of sums.
+const TILE: usize = 16;
+
+/// Whether this process may use tiles: the CPU has them and the kernel grants their (large) register state.
+pub(super) fn is_available() -> bool {
+    use std::sync::OnceLock;
+    static GRANTED: OnceLock<bool> = OnceLock::new();
+    *GRANTED.get_or_init(|| {
+        const AMX_BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+        if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & AMX_BF16_TILE_INT8 != AMX_BF16_TILE_INT8 {
+            return false;
+        }
+        const ARCH_PRCTL: i64 = 158;
+        const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+        const XFEATURE_XTILEDATA: i64 = 18;
+        let mut result = ARCH_PRCTL;
+        // SAFETY: asks Linux for a permission; on refusal (old kernel, small signal stack) an error number comes back.
+        unsafe {
+            asm!("syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
+                out("rcx") _, out("r11") _, options(nostack));
+        }
+        result == 0
+    })
+}
+
+/// The tile shapes of one product: tiles 0..4 are sums, 4 and 5 activations, 6 and 7 weights.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Config {
+    fn new(x_rows: usize, x_bytes: u16, weight_rows: u8) -> Self {
+        let mut config =
+            Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        for tile in 0..8 {
+            (config.row_bytes[tile], config.rows[tile]) = match tile {
+                0..4 => (64, x_rows as u8),
+                4 | 5 => (x_bytes, x_rows as u8),
+                _ => (64, weight_rows),
+            };
+        }
+        config
+    }
+
+    /// # Safety
+    /// Needs AMX.
+    unsafe fn load(&self) {
+        // SAFETY: the caller's duty; the operand is 64 valid bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly, preserves_flags)) }
+    }
+}
+
+/// Gives the tile state up, so that context switches need not save it.
+///
+/// # Safety
+/// Needs AMX.
+unsafe fn release() {
+    // SAFETY: the caller's duty.
+    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+}
+
+unsafe fn q8_0(job: &Product) {
+    // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
+    unsafe {
+        if job.rows < ROWS_WORTH_TILES {
+            return (avx512::bf16::TABLE.product_q8_0)(job);
+        }
+        block_product::<generic::Q8_0>(job);
+    }
+}
+
+unsafe fn q4_0(job: &Product) {
+    // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
+    unsafe {
+        if job.rows < ROWS_WORTH_TILES {
+            return (avx512::bf16::TABLE.product_q4_0)(job);
+        }
+        block_product::<generic::Q4_0>(job);
+    }
+}
+
+/// 64 bytes at a cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([i8; 64]);
+
+thread_local! {
+    /// One panel as signed bytes.
+    static SIGNED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A product of 32-blocks: per panel the weights become signed bytes once, then 16 rows at a time.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn block_product<F: BlockFormat>(job: &Product) {
+    // SAFETY: the caller vouches for the CPU and the job; tiles stay inside `rows` and `panels`.
+    unsafe {
+        let rows = job.rows.min(TILE);
+        Config::new(rows, BLOCK as u16, 8).load();
+        SIGNED.with_borrow_mut(|signed| {
+            signed.resize(signed.len().max(job.steps * TILE), Line([0; 64]));
+            for panel in 0..job.panels {
+                let weights = job.weights.add(panel * job.panel_bytes);
+                signed_panel::<F>(weights, job.steps, signed);
+                let mut row = 0;
+                loop {
+                    // The last tile overlaps the one before it rather than being short: the same bits twice.
+                    row = row.min(job.rows - rows);
+                    block_tile::<F>(job, weights, signed, panel, row, rows);
+                    row += rows;
+                    if row >= job.rows {
+                        break;
+                    }
+                }
+            }
+        });
+        release();
+    }
+}
+
+/// Stored (unsigned) weights of one panel as signed bytes, a line per quad.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
+    let offset = _mm512_set1_epi8((128_u8 >> F::OFFSET_SHIFT) as i8);
+    for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
+        // SAFETY: the step lies inside the panel; a line is 64 bytes.
+        unsafe {
+            let quads = weights.add(step * F::DTYPE.step_bytes() + 4 * LANES);
+            for (t, line) in lines.iter_mut().enumerate() {
+                let unsigned = F::quads::<avx512::bf16::Zmm>(quads, t / 8, t % 8);
+                _mm512_store_si512((line as *mut Line).cast(), _mm512_sub_epi8(unsigned, offset));
+            }
+        }
+    }
+}
+
+/// Up to 16 rows by one panel: per block one tile product, then sum += int * weight scale * activation scale.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn block_tile<F: BlockFormat>(
+    job: &Product,
+    weights: *const u8,
+    signed: &[Line],
+    panel: usize,
+    row: usize,
+    rows: usize,
+) {
+    // SAFETY: row + rows <= job.rows; rows beyond are read as the last one again and never stored.
+    unsafe {
+        let x: [*const u8; TILE] = std::array::from_fn(|m| job.x.add((row + m.min(rows - 1)) * job.x_bytes));
+        let mut ints = [Line([0; 64]); TILE];
+        let mut sums = [_mm512_setzero_ps(); TILE];
+        for step in 0..job.steps {
+            for block in 0..2 {
+                asm!(
+                    "tilezero tmm0",
+                    "tileloadd tmm4, [{x} + {x_bytes}]",
+                    "tileloadd tmm6, [{weights} + {line}]",
+                    "tdpbssd tmm0, tmm4, tmm6",
+                    "tilestored [{ints} + {line}], tmm0",
+                    x = in(reg) x[0].add(step * Q8_STEP_BYTES + block * BLOCK),
+                    x_bytes = in(reg) job.x_bytes,
+                    weights = in(reg) signed.as_ptr().add(step * TILE + block * 8),
+                    line = in(reg) 64_usize,
+                    ints = in(reg) ints.as_mut_ptr(),
+                    options(nostack, preserves_flags)
+                );
+                let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
+                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+                for m in 0..TILE {
+                    let x_scale = x[m].add(step * Q8_STEP_BYTES + GROUP + 4 * block).cast::<f32>();
+                    let int = _mm512_load_si512(ints.as_ptr().add(m).cast());
+                    let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(int), scale);
+                    sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale.read_unaligned()), sums[m]);
+                }
+            }
+        }
+        for (m, sum) in sums.iter().enumerate().take(rows) {
+            _mm512_storeu_ps(job.out.add((row + m) * job.out_stride + panel * LANES), *sum);
+        }
+    }
+}
+
+/// Steps (pairs of k) of one bf16 tile.
+const PAIRS: usize = DType::BF16_STEP_MULTIPLE;
+
+/// A bf16 product: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
+unsafe fn bf16(job: &Product) {
+    debug_assert!(job.steps.is_multiple_of(PAIRS));
+    // SAFETY: this table is handed out when the CPU has AMX; tiles stay inside `rows` and `panels`.
+    unsafe {
+        let rows = job.rows.min(TILE);
+        Config::new(rows, 64, PAIRS as u8).load();
+        for panel in (0..job.panels).step_by(2) {
+            // A lone panel or tile is computed twice over: the same bits.
+            let second_panel = (panel + 1).min(job.panels - 1);
+            let mut row = 0;
+            loop {
+                row = row.min(job.rows - rows);
+                let second_row = (row + rows).min(job.rows - rows);
+                bf16_tiles(job, [panel, second_panel], [row, second_row]);
+                row = second_row + rows;
+                if row >= job.rows {
+                    break;
+                }
+            }
+        }
+        release();
+    }
+}
+
+unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2]) {
+    // SAFETY: the caller passes panels and rows of the job.
+    unsafe {
+        let x = rows.map(|row| job.x.add(row * job.x_bytes));
+        let weights = panels.map(|panel| job.weights.add(panel * job.panel_bytes));
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            options(nostack, nomem, preserves_flags)
+        );
+        let single = rows[0] == rows[1];
+        for step in (0..job.steps).step_by(PAIRS) {
+            let (x_at, weights_at) = (step * 4, step * 4 * LANES);
+            asm!(
+                "tileloadd tmm6, [{w0} + {line}]",
+                "tileloadd tmm4, [{x0} + {x_bytes}]",
+                "tileloadd tmm7, [{w1} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                x0 = in(reg) x[0].add(x_at),
+                w0 = in(reg) weights[0].add(weights_at),
+                w1 = in(reg) weights[1].add(weights_at),
+                x_bytes = in(reg) job.x_bytes,
+                line = in(reg) 64_usize,
+                options(nostack, preserves_flags, readonly)
+            );
+            if !single {
+                asm!(
+                    "tileloadd tmm5, [{x1} + {x_bytes}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    x1 = in(reg) x[1].add(x_at),
+                    x_bytes = in(reg) job.x_bytes,
+                    options(nostack, preserves_flags, readonly)
+                );
+            }
+        }
+        let out = |row: usize, panel: usize| job.out.add(row * job.out_stride + panel * LANES);
+        asm!(
+            "tilestored [{o00} + {stride}], tmm0",
+            "tilestored [{o01} + {stride}], tmm1",
+            o00 = in(reg) out(rows[0], panels[0]),
+            o01 = in(reg) out(rows[0], panels[1]),
+            stride = in(reg) job.out_stride * 4,
+            options(nostack, preserves_flags)
+        );
+        if !single {
+            asm!(
+                "tilestored [{o10} + {stride}], tmm2",
+                "tilestored [{o11} + {stride}], tmm3",
+                o10 = in(reg) out(rows[1], panels[0]),
+                o11 = in(reg) out(rows[1], panels[1]),
+                stride = in(reg) job.out_stride * 4,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}

@@ -1,0 +1,67 @@
+"""Running the command line on fake_core: in this process, or in one of its own."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+LAUNCH = """
+import sys
+sys.path[:0] = {paths!r}
+import fake_core, ropechat
+sys.modules["ropechat._core"] = ropechat._core = fake_core
+from ropechat.cli import main
+code = main(sys.argv[1:])
+{after}
+sys.exit(code)
+"""
+
+
+def command(arguments: list[str], after: str = "") -> list[str]:
+    """The argv of a process that runs the command line; `after` runs at its end."""
+    source = LAUNCH.format(paths=[str(HERE), str(HERE.parent)], after=after)
+    return [sys.executable, "-c", source, *arguments]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("ROPECHAT", "NO_COLOR"))
+    }
+    return {**kept, "TERM": "xterm", **changes}
+
+
+def process(arguments: list[str], stdin: bytes = b"", after: str = "", **changes: str) -> Any:
+    """Run to the end; stdout and stderr as bytes."""
+    return subprocess.run(
+        command(arguments, after), input=stdin, capture_output=True, timeout=60, env=environment(**changes)
+    )
+
+
+class Door:
+    """`door("run", "-m", model, stdin="x")` -> (exit code, stdout, stderr), in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        import fake_core
+
+        import ropechat
+
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+        monkeypatch.setitem(sys.modules, "ropechat._core", fake_core)
+        monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)
+        monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
+
+    def __call__(self, *arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        from ropechat.cli import main
+
+        self._capfd.readouterr()
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main([str(argument) for argument in arguments])
+        out, err = self._capfd.readouterr()
+        return code, out, err

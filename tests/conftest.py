@@ -1,0 +1,43 @@
+"""Fixtures of all tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ISAS = ("scalar", "avx2", "avx512")
+
+
+@pytest.fixture(scope="session", params=ISAS)
+def isa(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """ROPECHAT_ISA forces this set on every engine loaded meanwhile; skipped where the CPU lacks it."""
+    from core import load  # late: the oracle's tests need no built module
+    from models import write_llama
+
+    from ropechat.errors import RequestError
+
+    forced: str = request.param
+    tiny = write_llama(tmp_path_factory.mktemp("isa"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROPECHAT_ISA", forced)
+        try:
+            engine = load(tiny)
+        except RequestError as error:
+            pytest.skip(f"this CPU: {error}")
+        assert str(engine.facts["isa"]).startswith(forced)
+        yield forced
+
+
+@pytest.fixture(scope="session")
+def real() -> Path:
+    """Trained models lie beside a checkout of the project's own machines (never inside it)."""
+    directory = Path(__file__).parents[2] / "shared" / "real"
+    if not directory.is_dir():
+        pytest.skip("no ../shared/real beside this checkout")
+    return directory
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(2024)

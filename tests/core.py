@@ -1,0 +1,86 @@
+"""Short ways to ask the compiled engine: every row it produces, by position."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropechat._core import CancelToken, Event, Row
+from ropechat._core import Engine as Core
+
+GREEDY: dict[str, Any] = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": 0,
+}
+Rows = dict[int, tuple[Any, ...]]  # position -> everything that a row says, exactly
+
+
+def load(directory: Path, *, threads: int | None = 1, context: int | None = 512, dtype: str = "f32") -> Core:
+    return Core.load(str(directory), dtype=dtype, threads=threads, context=context)
+
+
+def logits(engine: Core, ids: Sequence[int]) -> np.ndarray:
+    """[T, V]"""
+    return engine.logits(ids, CancelToken())
+
+
+def add(engine: Core, ids: Sequence[int], max_tokens: int, **sampling: Any) -> int:
+    """A sequence to be continued, whose rows are read out over the whole vocabulary."""
+    vocab = engine.facts["vocab_size"]
+    return engine.generate(ids, max_tokens=max_tokens, readout_top_k=vocab, **(GREEDY | sampling))
+
+
+def add_score(engine: Core, ids: Sequence[int]) -> int:
+    return engine.score(ids, readout_top_k=engine.facts["vocab_size"])
+
+
+def say(row: Row) -> tuple[Any, ...]:
+    """What a row says, to be compared bit for bit."""
+    return row.logsumexp, row.entropy, tuple(row.top_ids), tuple(row.top_logprobs)
+
+
+def logits_of(row: Row) -> np.ndarray:
+    """The logits again: a logit is its logprob plus the log-sum-exp.  # [V]"""
+    out = np.full(max(row.top_ids) + 1, np.nan)
+    out[row.top_ids] = np.array(row.top_logprobs) + row.logsumexp
+    return out
+
+
+def drain(engine: Core, sequences: Sequence[int]) -> Iterator[Event]:
+    """Step until all sequences are finished; every event."""
+    while events := engine.step(sequences, CancelToken()):
+        yield from events
+
+
+def score(engine: Core, *prompts: Sequence[int]) -> list[Rows]:
+    """All prompts scored in the same steps, then freed."""
+    return scored(engine, {add_score(engine, ids): ids for ids in prompts})
+
+
+def scored(engine: Core, sequences: Mapping[int, Sequence[int]]) -> list[Rows]:
+    """The rows of sequences (number: ids), by the position they speak about; then these are freed."""
+    rows: dict[int, Rows] = {sequence: {} for sequence in sequences}
+    for event in drain(engine, list(sequences)):
+        if event.row is not None:
+            at = len(sequences[event.sequence]) if event.kind == "next" else event.position
+            assert at not in rows[event.sequence], "a row was reported twice"
+            rows[event.sequence][at] = say(event.row)
+    for sequence in sequences:
+        engine.free(sequence)
+    return [rows[sequence] for sequence in sequences]
+
+
+def generate(
+    engine: Core, ids: Sequence[int], max_tokens: int, **sampling: Any
+) -> tuple[list[int], Rows, int]:
+    """(new ids, rows, reused prompt tokens) of one sequence, alone."""
+    sequence = add(engine, ids, max_tokens, **sampling)
+    tokens = [event for event in drain(engine, [sequence]) if event.kind == "token"]
+    reused = engine.reused(sequence)
+    engine.free(sequence)
+    return [event.id for event in tokens], {event.position: say(event.row) for event in tokens}, reused

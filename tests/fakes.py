@@ -1,0 +1,169 @@
+"""Stand-ins for the engine: deterministic, with a speed, a gate and faults to order."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ropechat.trace import Row, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ropechat.conversation import Message
+    from ropechat.sampling import Sampling
+
+STORY = (
+    "Once upon a time, there was a little girl named Lily. She loved to play outside in the big, green park. "
+    "One day, she saw a shiny red ball under a tree.\n\nThe ball was stuck between two roots, and Lily "
+    'pulled with all her might. A small mouse looked up and said, "Please be gentle, that is my roof!" '
+    "Lily was surprised. She had never met a mouse that could talk.\n\n"
+    '"I am sorry," said Lily. "May I build you a better roof?" '
+    "The mouse smiled and showed her a heap of acorn caps.\n"
+)
+
+
+def pieces(text: str) -> list[bytes]:
+    """A toy tokenization: short pieces of words with their leading blank; their joined bytes are the text."""
+    found: list[str] = []
+    word = ""
+    for character in text:
+        if character in " \n" or len(word) >= 5:
+            found.append(word)
+            word = ""
+        word += character
+    found.append(word)
+    return [piece.encode("utf-8", "surrogatepass") for piece in found if piece]
+
+
+class FakeEngine:
+    """Answers with a script, one toy token at a time."""
+
+    def __init__(
+        self,
+        script: str | Sequence[str] = STORY,
+        *,
+        name: str = "fake-1m",
+        context: int = 512,
+        has_chat_template: bool = True,
+        rate: float = 0.0,
+        prefill: float = 0.0,
+        fail_after: int | None = None,
+        error: BaseException | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.context = context
+        self.has_chat_template = has_chat_template
+        self.facts: Mapping[str, Any] = facts or {"dtype": "f32"}
+        self.scripts = [script] if isinstance(script, str) else list(script)
+        self.asked: list[tuple[Message, ...]] = []
+        self.settings: list[Sampling] = []
+        self.rate = rate  # tokens per second; 0: as fast as it goes
+        self.prefill = prefill  # seconds
+        self.fail_after = fail_after
+        self.error = error or RuntimeError("broken on purpose")
+        self.gate = threading.Event()  # closed: the answer waits before each token
+        self.gate.set()
+        self.closed = False
+        self.cancels = 0
+        self._cancelled = threading.Event()
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """One id for each toy token."""
+        overhead = 4 if self.has_chat_template else 0
+        return [7] * sum(len(pieces(message.content)) + overhead for message in messages)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        top_k: int = 0,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Step]:
+        """The next script, cut by max_tokens, the context, cancelling or the fault that was ordered."""
+        self._cancelled.clear()
+        self.asked.append(tuple(messages))
+        self.settings.append(sampling)
+        used = len(self.prompt_ids(messages))
+        yield from self._steps(used, sampling, top_k, on_prefill)
+
+    def _steps(
+        self, used: int, sampling: Sampling, top_k: int, on_prefill: Callable[[int, int], None] | None
+    ) -> Iterator[Step]:
+        chunks = 10
+        for chunk in range(1, chunks + 1):
+            if self._wait(self.prefill / chunks):
+                return
+            if on_prefill is not None:
+                on_prefill(used * chunk // chunks, used)
+        tokens = pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
+        held = b""
+        for index, token in enumerate(tokens):
+            if self.fail_after == index:
+                raise self.error
+            if self._wait(1 / self.rate if self.rate else 0.0):
+                return
+            held += token
+            try:
+                text, held = held.decode("utf-8", "surrogatepass"), b""
+            except UnicodeDecodeError:
+                text = ""
+            reason = (
+                "context"
+                if used + index + 1 >= self.context
+                else "length"
+                if index + 1 >= sampling.max_tokens
+                else "stop"
+                if index + 1 == len(tokens)
+                else None
+            )
+            yield fake_step(index, token, text, reason, used + index, top_k)
+            if reason is not None:
+                return
+
+    def cancel(self) -> None:
+        """Stop what runs."""
+        self.cancels += 1
+        self._cancelled.set()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+        self.closed = True
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for the time and for the gate; True if cancelled."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not self.gate.is_set():
+            if self._cancelled.is_set():
+                return True
+            time.sleep(min(0.002, max(0.0, end - time.monotonic())) or 0.001)
+        return self._cancelled.is_set()
+
+
+def fake_step(
+    index: int, token: bytes, text: str, reason: Any = None, position: int = 0, top_k: int = 0
+) -> Step:
+    """A step whose surprisal is a fixed function of its bytes: mostly small, now and then large."""
+    draw = ((sum(token) * 2654435761 + index * 40503) >> 7) % 1000 / 1000
+    bits = 0.05 + 10.0 * draw**8 + 0.6 * draw
+    logprob = -bits * math.log(2)
+    top = tuple((number, logprob - 0.3 * number) for number in range(top_k))
+    row = Row(position, top, 10.0, bits * 0.8, 0.9) if top_k else None
+    return Step(
+        id=index,
+        bytes=token,
+        text=text,
+        logprob=logprob,
+        rank=1 + int(bits),
+        entropy=bits * 0.8,
+        top=top,
+        finish_reason=reason,
+        position=position,
+        row=row,
+        stages=(),
+        u=None,
+    )

@@ -1,0 +1,49 @@
+"""The folders of tests/golden: what is in one, and its pass rule."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from reference import read_safetensors
+
+CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/golden.safetensors"))
+PROMPTS = ("p1", "p7", "p33", "long")
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What transformers computed for one model directory."""
+
+    name: str
+    tensors: dict[str, np.ndarray]
+    atol: float
+    rtol: float
+
+    @classmethod
+    def read(cls, directory: Path) -> "Golden":
+        tolerance = json.loads((directory / "golden.json").read_text())["tolerance"]
+        tensors = read_safetensors(directory / "golden.safetensors")
+        return cls(directory.name, tensors, tolerance["atol"], tolerance["rtol"])
+
+    def ids(self, prompt: str) -> list[int]:
+        ids: list[int] = self.tensors[f"input_ids.{prompt}"].tolist()
+        return ids
+
+    def greedy_runs(self) -> Iterator[tuple[str, list[int]]]:
+        """(tensor prefix, prompt ids) of each greedy run that ropechat promises to reproduce."""
+        yield "greedy", self.tensors["greedy.prompt_ids"].tolist()
+        for run, prompt in (("greedy_long", "input_ids.long"), ("greedy_cross", "greedy_cross.prompt_ids")):
+            if f"{run}.recompute.output_ids" in self.tensors:
+                yield f"{run}.recompute", self.tensors[prompt].tolist()
+
+    def check(self, found: np.ndarray, tensor: str, index: int | None = None) -> None:
+        """|found - golden| <= atol + rtol * |golden|, everywhere."""
+        golden = self.tensors[tensor] if index is None else self.tensors[tensor][index]
+        assert found.shape == golden.shape, f"{self.name}: {tensor}: {found.shape}; {golden.shape} expected"
+        excess = np.abs(found - golden) / (self.atol + self.rtol * np.abs(golden))
+        at = np.nan_to_num(excess, nan=np.inf).argmax()
+        worst = tuple(int(i) for i in np.unravel_index(at, excess.shape))
+        message = f"{found[worst]} at {worst}, {golden[worst]} expected: {excess[worst]:.3g} x the tolerance"
+        assert (excess <= 1).all(), f"{self.name}: {tensor}: outside: {message}"

@@ -1,0 +1,377 @@
+"""The command line: what goes to stdout, what to stderr, and with which exit code it ends."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_door import Door, command, environment, process
+from model_folders import CHATML, byte_folder
+
+NOTE = "note: this model has no chat template; it continues the text\n"
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return byte_folder(tmp_path / "model")
+
+
+@pytest.fixture
+def chat_model(tmp_path: Path) -> Path:
+    """Its prompts end in "\\n", so that greedy replies begin with vertical tab; <|im_end|> ends a turn."""
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
+    return byte_folder(tmp_path / "chat", tokenizer_config=config)
+
+
+# ---- run
+
+
+def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
+    code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "xa")
+    assert (code, out) == (0, "bcdef\n")
+    assert err.startswith(NOTE)
+    assert "prompt 2 tokens" in err
+    assert "reply 5 tokens" in err
+    assert err.count("\n") == 2
+
+
+def test_run_reads_stdin(door: Door, model: Path) -> None:
+    for arguments in (["-"], []):
+        code, out, _ = door("run", "-m", model, "--temperature", 0, "--max-tokens", 2, *arguments, stdin=b"a")
+        assert (code, out) == (0, "bc\n")
+    code, _, err = door("run", "-m", model, stdin=b"\xff")
+    assert (code, err) == (2, "error: stdin: byte 0 is not UTF-8; convert the text to UTF-8\n")
+
+
+def test_run_json(door: Door, model: Path) -> None:
+    code, out, _ = door("run", "-m", model, "--temperature", 0, "--max-tokens", 3, "--json", "a")
+    record = json.loads(out)
+    assert code == 0
+    assert out.count("\n") == 1
+    assert (record["text"], record["ids"], record["finish_reason"]) == ("bcd", [98, 99, 100], "length")
+    assert record["usage"] == {"prompt_tokens": 1, "completion_tokens": 3}
+    assert len(record["logprobs"]) == 3
+    assert record["timings"]["ttft_s"] > 0
+
+
+def test_run_uses_the_template_unless_raw(door: Door, chat_model: Path) -> None:
+    options = ["-m", chat_model, "--temperature", 0, "--max-tokens", 2, "--json"]
+    _, out, err = door("run", *options, "a")
+    assert "note:" not in err
+    assert json.loads(out)["usage"]["prompt_tokens"] == len("|user\na|\n|assistant\n")
+    _, out, _ = door("run", *options, "--system", "s", "a")
+    assert json.loads(out)["usage"]["prompt_tokens"] == len("|system\ns|\n|user\na|\n|assistant\n")
+    _, out, err = door("run", *options, "--raw", "a")
+    assert json.loads(out)["text"] == "bc"
+    assert "note:" not in err
+
+
+def test_run_takes_the_model_from_the_environment(
+    door: Door, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = door("run", "a")
+    assert code == 2
+    assert err.startswith("error: no model; name its folder with -m or in ROPECHAT_MODEL")
+    monkeypatch.setenv("ROPECHAT_MODEL", str(model))
+    assert door("run", "--max-tokens", 1, "a")[0] == 0
+
+
+# ---- Errors and exit codes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "-m", "{missing}", "a"], 2, "no such model"),
+        (["run", "-m", "{model}", "--top-p", "2", "a"], 2, "--top-p: 2.0 is not allowed"),
+        (["run", "-m", "{model}", "--seed", "-1", "a"], 2, "--seed: -1 is not allowed"),
+        (["run", "-m", "{model}", "--temperature", "nan", "a"], 2, "--temperature: nan"),
+        (["run", "-m", "{model}", "--max-tokens", "x", "a"], 2, "--max-tokens"),
+        (["run", "-m", "{model}", "--dtype", "int4", "a"], 2, "--dtype"),
+        (["run", "-m", "{model}", ""], 2, "prompt: no tokens"),
+        (["run", "-m", "{model}", "a" * 65], 2, "65 tokens"),
+        (["run", "-m", "{broken}", "a"], 2, "config.json"),
+        (["inspect", "-m", "{model}", "--top-k", "-1", "a"], 2, "--top-k"),
+        (["batch", "-m", "{model}", "{missing}", "-o", "{missing}.out"], 2, "no such file"),
+        (["models", "check", "{missing}"], 2, "does not exist"),
+        (["models", "check", "{broken}"], 2, "config.json"),
+        (["nonsense"], 2, "nonsense"),
+        (["--nonsense"], 2, "--nonsense"),
+    ],
+)
+def test_refusals_are_one_line(
+    arguments: list[str], code: int, words: str, door: Door, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("")
+    paths = {"missing": tmp_path / "nowhere", "broken": tmp_path / "broken", "model": model}
+    got, out, err = door(*(argument.format(**paths) for argument in arguments))
+    lines = [line for line in err.splitlines() if not line.startswith("note:")]
+    assert (got, out, len(lines)) == (code, "", 1)
+    assert lines[0].startswith("error: ")
+    assert words in lines[0]
+
+
+def test_help_and_version(door: Door) -> None:
+    code, out, _ = door("--help")
+    assert code == 0
+    assert all(name in out for name in ("chat", "run", "inspect", "batch", "models"))
+    assert door("-V")[0] == 0
+    assert "--max-tokens" in door("run", "-h")[1]
+    assert "--max-tokens" in door("chat", "-h")[1]
+
+
+def test_an_error_line_cannot_act_on_the_terminal(door: Door) -> None:
+    _, _, err = door("run", "-m", "/no\x1b]52;c;AA\x07\nwhere", "a")
+    assert "\x1b" not in err
+    assert err.count("\n") == 1
+
+
+def test_a_bug_is_70_and_one_line(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("fake_core.Engine.step", panic)
+    code, out, err = door("run", "-m", model, "a")
+    assert (code, out) == (70, "")
+    assert err.splitlines()[-1].startswith("error: a bug in ropechat: PanicException: index out of bounds")
+    assert "Traceback" not in err
+
+
+def test_a_full_disk_is_74(model: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command(["run", "-m", str(model), "--max-tokens", "5", "a"]),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+    assert done.returncode == 74
+    assert done.stderr.splitlines()[-1] == b"error: stdout: No space left on device"
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_quiet(closed: int, model: Path) -> None:
+    arguments = command(["run", "-m", str(model), "--max-tokens", "5", "--temperature", "0", "a"])
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *arguments], capture_output=True, env=environment()
+    )
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+    assert b"rror" not in done.stderr
+    if closed == 2:
+        assert done.stdout == b"bcdef\n"
+
+
+def test_a_reader_that_leaves_is_quiet(model: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command(["inspect", "-m", str(model), "some text"]),
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path) -> None:
+    slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
+    slow += (
+        "fake_core.Engine._advance = lambda *a: (time.sleep(0.2), fake_core.Engine._advance_fast(*a))[1]\n"
+    )
+    arguments = command(["run", "-m", str(model), "--max-tokens", "60", "--temperature", "0", "!"])
+    arguments[2] = arguments[2].replace("from ropechat.cli", slow + "from ropechat.cli")
+    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    assert child.stdout is not None
+    assert child.stdout.read(1) == b'"'
+    child.send_signal(number)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == code
+    assert out.endswith(b"\n")
+    assert b"Traceback" not in err
+
+
+# ---- On a terminal
+
+
+def on_terminal(arguments: list[str], columns: int = 80, **changes: str) -> str:
+    """What a terminal on stdout and stderr gets."""
+    main, sub = pty.openpty()
+    child = subprocess.Popen(
+        command(arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=sub,
+        stderr=sub,
+        env=environment(COLUMNS=str(columns), **changes),
+    )
+    os.close(sub)
+    data = b""
+    while True:
+        try:
+            piece = os.read(main, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        data += piece
+    os.close(main)
+    assert child.wait(20) == 0
+    return data.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_cleaned_text_a_pipe_the_raw(model: Path) -> None:
+    arguments = ["run", "-m", str(model), "--temperature", "0", "--max-tokens", "5", "--quiet", "\x19"]
+    assert process(arguments).stdout == b"\x1a\x1b\x1c\x1d\x1e\n"
+    assert "␚␛␜␝␞\n" in on_terminal(arguments)
+
+
+def test_colours_only_where_they_are_wanted(model: Path) -> None:
+    arguments = ["inspect", "-m", str(model), "abz"]
+    assert "\x1b[" in on_terminal(arguments)
+    assert "\x1b" not in on_terminal(arguments, NO_COLOR="1")
+    assert "\x1b" not in on_terminal(arguments, TERM="dumb")
+    assert b"\x1b" not in process(arguments).stdout
+
+
+# ---- inspect
+
+
+def test_inspect_table_fits_every_width(model: Path) -> None:
+    from ropechat.text import cells
+
+    for width in (1, 30, 40, 60, 80, 100, 160):
+        table = process(
+            ["inspect", "-m", str(model), "ab 日\x1b", "--top-k", "3"], COLUMNS=str(width)
+        ).stdout.decode()
+        lines = table.splitlines()
+        assert len(lines) == 1 + 7 + 6 * 3 + 1 + 3 + 1
+        assert all(cells(line) <= max(width, 30) for line in lines[:-1])
+        assert "\x1b" not in table
+
+
+def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None:
+    code, out, err = door("inspect", "-m", model, "ab", "--top-k", 2)
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[1].split() == ["0", "a", "61", "–", "–", "–", "–"]
+    assert lines[2].split()[:3] == ["1", "b", "62"]
+    assert lines[3].endswith("b ◂")
+    assert not lines[4].endswith("◂")
+    assert lines[-1].startswith("2 tokens, 1 scored: nll ")
+
+
+def test_inspect_jsonl(door: Door, model: Path) -> None:
+    code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--top-k", 2, "aé")
+    meta, *tokens, following = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert (meta["schema"], meta["vocab"], meta["top_k"], meta["log_base"]) == (
+        "ropechat.trace/1",
+        260,
+        2,
+        "e",
+    )
+    assert [token["i"] for token in tokens] == [0, 1, 2]
+    assert [token["bytes"] for token in tokens] == [[97], [195], [169]]
+    assert [token["span"] for token in tokens] == [[0, 1], [1, 2], [2, 3]]
+    assert tokens[0]["logprob"] is tokens[0]["rank"] is tokens[0]["top"] is None
+    assert tokens[1]["surprisal_bits"] == pytest.approx(-tokens[1]["logprob"] / 0.6931471805599453)
+    assert len(tokens[1]["top"]) == 2
+    assert (following["next"], len(following["top"])) == (True, 2)
+    assert (
+        len(json.loads(door("inspect", "-m", model, "--format", "jsonl", "ab")[1].splitlines()[2])["top"])
+        == 20
+    )
+
+
+def test_jsonl_has_no_infinity(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fake_core
+
+    judge = fake_core.Engine._judge
+    monkeypatch.setattr(fake_core.Engine, "_judge", lambda *a: {**judge(*a), "logprob": float("-inf")})
+    code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "ab")
+    assert code == 0
+    assert json.loads(out.splitlines()[2])["logprob"] is None
+    assert "Infinity" not in out
+
+
+# ---- models, chat
+
+
+def test_models_check(door: Door, model: Path) -> None:
+    code, out, err = door("models", "check", model)
+    assert (code, err) == (0, "")
+    assert out.endswith("ok\n")
+    assert "stop ids:       257" in out
+
+
+def test_line_chat_remembers(door: Door, model: Path) -> None:
+    code, out, err = door("chat", "-m", model, "--temperature", 0, "--max-tokens", 2, stdin=b"a\n\nx\n")
+    assert (code, out, err) == (0, "bc\nyz\n", NOTE)
+    assert door("-m", model, "--temperature", 0, "--max-tokens", 1, stdin=b"a")[:2] == (0, "b\n")
+
+
+def test_line_chat_begins_anew_when_the_context_is_full(door: Door, model: Path) -> None:
+    lines = b"".join(bytes([97 + i]) * 20 + b"\n" for i in range(3))
+    code, out, err = door("chat", "-m", model, "--temperature", 0, "--max-tokens", 3, stdin=lines)
+    assert (code, out) == (0, "bcd\ncde\ndef\n")
+    assert err.count("begins anew") == 1
+    assert door("chat", "-m", model, stdin=b"a" * 65)[0] == 2
+
+
+# ---- What is imported
+
+
+def test_run_inspect_and_batch_import_little(model: Path, tmp_path: Path) -> None:
+    after = "print(*sorted({m.partition('.')[0] for m in sys.modules}), file=sys.stderr)"
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"id": "a", "prompt": "a"}\n')
+    for arguments in (
+        ["run", "-m", str(model), "--max-tokens", "2", "a"],
+        ["inspect", "-m", str(model), "a"],
+        ["batch", "-m", str(model), str(source), "-o", str(tmp_path / "out.jsonl"), "--max-tokens", "2"],
+    ):
+        begun = time.monotonic()
+        done = process(arguments, after=after)
+        loaded = set(done.stderr.decode().splitlines()[-1].split())
+        assert done.returncode == 0
+        assert {"tokenizers", "click", "ropechat"} <= loaded
+        assert not loaded & {"textual", "rich", "huggingface_hub", "jinja2", "httpx", "sqlite3"}
+        assert time.monotonic() - begun < 30
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    source = "import sys; import ropechat; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "ropechat" in loaded
+    assert not {name for name in loaded if name.startswith(("ropechat.", "numpy", "click", "tokenizers"))}
+
+
+def test_public_names() -> None:
+    import ropechat
+
+    assert all(getattr(ropechat, name) is not None for name in ropechat.__all__)
+    with pytest.raises(AttributeError):
+        _ = ropechat.nonsense

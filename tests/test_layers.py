@@ -1,0 +1,153 @@
+"""The Python half of CONTRIBUTING's map: who may import whom, who may import which library, and how late."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ropechat"
+
+# Each module imports only modules of the rungs before its own.
+LADDER: list[set[str]] = [
+    {"errors", "conversation", "sampling", "trace", "settings", "paths", "text", "detokenizer"},  # leaves
+    {"arguments", "model_files", "tokenizer_file", "text_lane"},
+    {"template", "tokenizer", "hub"},
+    {"model_folder", "records"},
+    {"schedule"},
+    {"engine"},
+    {"store", "batch", "report"},
+    {"tui"},
+    {"cli"},
+]
+
+
+def below(rung: int) -> set[str]:
+    return set().union(*LADDER[:rung])
+
+
+MAY_IMPORT: dict[str, set[str]] = {name: below(rung) for rung, names in enumerate(LADDER) for name in names}
+MAY_IMPORT["engine"] |= {"_core"}  # and nobody else
+MAY_IMPORT |= {"store": LADDER[0], "__init__": below(6), "__main__": {"cli"}}
+
+LIBRARIES: dict[str, set[str]] = {
+    "textual": {"tui"},
+    "rich": {"tui"},
+    "tokenizers": {"tokenizer"},
+    "jinja2": {"template"},
+    "huggingface_hub": {"hub"},
+    "click": {"cli"},
+    "platformdirs": {"paths"},
+    "sqlite3": {"store"},
+}
+
+
+def module_of(file: Path) -> str:
+    """The module or subpackage of ropechat that a file belongs to: tui/render/x.py is `tui`."""
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import statement, however late it runs."""
+    package = ["ropechat", *file.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}" if module == "ropechat" else module
+
+
+def faults(files: list[Path]) -> list[str]:
+    found = []
+    for file in files:
+        own = module_of(file)
+        for line, name in imports(file):
+            top, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            where = f"{file.relative_to(PACKAGE.parent)}:{line}: {own} imports {name}"
+            if top == "ropechat" and other not in {own, "__version__"} | MAY_IMPORT.get(own, set()):
+                found.append(f"{where}; it may import {sorted(MAY_IMPORT.get(own, set()))}")
+            if own not in LIBRARIES.get(top, {own}):
+                found.append(f"{where}; only {sorted(LIBRARIES[top])} may")
+    return found
+
+
+def test_who_imports_whom() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    unknown = {module_of(file) for file in files} - MAY_IMPORT.keys() - {"builtin"}
+    assert not unknown, f"give {unknown} a line in MAY_IMPORT and in CONTRIBUTING"
+    assert not faults(files)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("sampling.py", "from .errors import RequestError"),
+        ("sampling.py", "from ropechat import errors"),
+        ("tokenizer.py", "def f():\n    from . import _core"),
+        ("engine.py", "import ropechat.tui.app"),
+        ("tui/app.py", "from ..cli import main"),
+        ("tui/widgets/composer.py", "from ... import _core"),
+        ("batch/runner.py", "import textual.widgets"),
+        ("cli/run.py", "import huggingface_hub"),
+        ("nowhere.py", "from ropechat import engine"),
+    ],
+)
+def test_the_check_can_fail(file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path / "ropechat")
+    path = tmp_path / "ropechat" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(line)
+    assert len(faults([path])) == 1
+
+
+# ---- What a process really loads -------------------------------------------------------------------------
+
+HEAVY = {"textual", "huggingface_hub", "jinja2", "sqlite3", "tokenizers", "numpy", "ropechat._core"}
+
+
+def loaded_by(code: str) -> set[str]:
+    report = "import atexit, sys; atexit.register(lambda: print('\\n', *sys.modules, file=sys.stderr))\n"
+    done = subprocess.run([sys.executable, "-c", report + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = set(done.stderr.splitlines()[-1].split())
+    return {name for name in HEAVY if name in names}
+
+
+def test_import_ropechat_is_light() -> None:
+    assert not loaded_by("import ropechat")
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "run --help", "inspect --help", "batch --help", "models --help"]
+)
+def test_help_is_light(command: str) -> None:
+    code = f"from ropechat.cli import main; sys.argv = ['ropechat', *{command.split()}]; sys.exit(main())"
+    assert not loaded_by(code)
+
+
+@pytest.mark.parametrize("command", ["run", "inspect", "batch"])
+def test_what_a_use_loads(command: str, tmp_path: Path) -> None:
+    """A model with ids only cannot take text, but everything is loaded by then."""
+    from models import write_llama
+
+    model = write_llama(tmp_path / "model")
+    given = tmp_path / "in.jsonl"
+    given.write_text('{"id": "a", "prompt": "x"}\n')
+    rest = [str(given), "-o", str(tmp_path / "out.jsonl")] if command == "batch" else ["x"]
+    arguments = ["ropechat", command, "-m", str(model), *rest]
+    code = f"""
+from ropechat.cli import main
+sys.argv = {arguments!r}
+try:
+    main()
+except SystemExit as error:
+    assert error.code in (None, 0, 2, 3), error.code
+"""
+    assert not loaded_by(code) & {"textual", "huggingface_hub", "jinja2", "sqlite3"}

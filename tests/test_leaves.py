@@ -1,0 +1,100 @@
+"""sampling, conversation, trace and text: what they promise without an engine."""
+
+import math
+
+import pytest
+
+from ropechat.conversation import Conversation, Message, Role
+from ropechat.sampling import Sampling
+from ropechat.text import cells, clean, fit, one_line
+from ropechat.trace import Row, TokenScore, Trace
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("temperature", [-0.1, math.nan, math.inf, 101, "hot", True, None]),
+        ("top_k", [-1, 1.5, 2**31, True, "1", None]),
+        ("top_p", [0, -1, 1.01, math.nan, True]),
+        ("min_p", [-0.1, 1.1, math.nan]),
+        ("repetition_penalty", [0, -1, math.inf, 101]),
+        ("max_tokens", [0, -1, 1.5, True, 2**31, None]),
+        ("seed", [-1, 2**64, 1.5, True, "x"]),
+    ],
+)
+def test_sampling_refuses_and_names_the_field(field: str, bad: list[object]) -> None:
+    for value in bad:
+        with pytest.raises(ValueError, match=rf"^{field}: "):
+            Sampling(**{field: value})
+
+
+def test_sampling_takes_its_limits() -> None:
+    assert Sampling() == Sampling(0.7, 40, 0.95, 0.0, 1.0, 512, None)
+    Sampling(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=100, max_tokens=1, seed=2**64 - 1)
+    with pytest.raises(AttributeError):
+        Sampling().seed = 1  # type: ignore[misc]
+
+
+def test_conversation_hands_out_copies() -> None:
+    chat = Conversation([Message(Role.SYSTEM, "s")])
+    assert chat.append(Role.USER, "u") == Message(Role.USER, "u")
+    chat.messages.clear()
+    assert [m.content for m in chat] == ["s", "u"]
+    chat.replace_last("v")
+    assert chat.messages[-1] == Message(Role.USER, "v")
+    chat.truncate(1)
+    assert len(chat) == 1
+    with pytest.raises(ValueError):
+        chat.append("narrator", "x")  # type: ignore[arg-type]
+
+
+def test_clean_leaves_nothing_that_acts() -> None:
+    harmful = [*range(0x20), 0x7F, *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F)]
+    harmful += [*range(0x2066, 0x206A), 0x2028, 0x2029, 0xD800, 0xDFFF, *range(0xE0000, 0xE0080)]
+    for code in set(harmful) - {0x0A, 0x09}:
+        cleaned = clean(f"a{chr(code)}b")
+        assert chr(code) not in cleaned
+        assert cleaned.isprintable()
+        assert 3 <= len(cleaned) <= 9
+    kept = "tab\t, newline\n, é 日本 👩🏽‍💻 ▁ \u00a0"
+    assert clean(kept) == kept
+    assert one_line("a\nb\tc\x1b[2J") == "a␊b␉c␛[2J"
+
+
+def test_clean_works_on_pieces() -> None:
+    text = "\x1b]52;c;aGk=\x07\x9b2J\u202e"
+    assert "".join(clean(character) for character in text) == clean(text)
+
+
+def test_cells_and_fit() -> None:
+    assert (cells("abc"), cells("日本"), cells("é"), cells("👍")) == (3, 4, 1, 2)
+    assert fit("abc", 5) == "abc  "
+    assert fit("abcdef", 4) == "abc…"
+    assert fit("日本語", 4) == "日… "
+    assert all(cells(fit("a日本語x", width)) == width for width in range(1, 12))
+
+
+def _token(index: int, logprob: float | None, span: tuple[int, int], role: str = "text") -> TokenScore:
+    return TokenScore(index, 0, b"", "", span, role, logprob, 1, 0.0, None)
+
+
+def test_trace_sums_what_was_scored() -> None:
+    row = Row(3, (), 0.0, 0.0, 0.0)
+    tokens = (
+        _token(0, None, (0, 0), "bos"),
+        _token(1, -1.0, (0, 2)),
+        _token(2, -2.0, (2, 6)),
+        _token(3, -9.0, (6, 6), "special"),
+    )
+    trace = Trace(tokens, row)
+    assert (len(trace), trace[1], list(trace)[2]) == (4, tokens[1], tokens[2])
+    assert trace.nll() == 3.0
+    assert trace.nll(("text", "special")) == 12.0
+    assert math.isclose(trace.ppl(), math.exp(1.5))
+    assert math.isclose(trace.bits_per_byte(), 3 / math.log(2) / 6)
+    shared = Trace((_token(0, -1.0, (0, 4)), _token(1, -1.0, (0, 4)), _token(2, -1.0, (4, 5))), row)
+    assert math.isclose(shared.bits_per_byte(), 3 / math.log(2) / 5)
+    empty = Trace(tokens[:1], row)
+    assert empty.nll() == 0
+    assert math.isnan(empty.ppl())
+    assert math.isnan(empty.bits_per_byte())

@@ -1,0 +1,229 @@
+"""Scores of given text, and many prompts at once, on a bigram stand-in whose numbers can be recomputed."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_core
+import numpy as np
+import pytest
+from model_folders import (
+    adds_bos,
+    byte_folder,
+    byte_tokenizer,
+    load_fake,
+)
+
+from ropechat.conversation import Message, Role
+from ropechat.engine import Engine
+from ropechat.errors import (
+    ContextFullError,
+    NonFiniteError,
+    RequestError,
+    RopechatError,
+)
+from ropechat.sampling import Sampling
+from ropechat.schedule import LOOKAHEAD
+from ropechat.trace import Step
+
+GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """One token per byte; greedy continues "a" with "bcdef..."."""
+    loaded: Engine = load_fake(monkeypatch, byte_folder(tmp_path / "bytes"))
+    return loaded
+
+
+def core_of(engine: Engine) -> Any:
+    return engine._core
+
+
+def text_of(steps: Iterator[Step]) -> str:
+    return "".join(step.text for step in steps)
+
+
+# ---- Scoring
+
+
+def test_score_is_aligned(engine: Engine) -> None:
+    ids = [97, 98, 100, 101, 102, 10]
+    trace, table = engine.score(ids, top_k=5), fake_core.table(260).astype(np.float64)
+    logprobs = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+    assert [token.index for token in trace] == [*range(6)]
+    assert (trace[0].logprob, trace[0].rank, trace[0].entropy, trace[0].row) == (None, None, None, None)
+    for i in range(1, 6):
+        assert math.isclose(trace[i].logprob or 0, logprobs[ids[i - 1], ids[i]])
+        row = trace[i].row
+        assert row is not None
+        assert row.position == i - 1
+        assert row.top[0][0] == ids[i - 1] + 1
+        assert len(row.top) == 5
+    assert trace.next.position == 5
+    assert trace.next.top[0][0] == 11
+    expected = -sum(logprobs[a, b] for a, b in itertools.pairwise(ids))
+    assert math.isclose(trace.nll(), expected)
+    assert trace.meta["model"] == "bytes"
+
+
+def test_score_of_a_greedy_text_ranks_1(engine: Engine) -> None:
+    text = "a" + text_of(engine.generate("a", Sampling(temperature=0, max_tokens=9)))
+    assert {token.rank for token in engine.score(text)} == {None, 1}
+
+
+def test_score_of_text_has_bytes_spans_and_roles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = byte_folder(tmp_path, tokenizer=byte_tokenizer(post_processor=adds_bos()))
+    trace = load_fake(monkeypatch, folder).score("aé", top_k=0)
+    assert [(t.bytes, t.span, t.role) for t in trace] == [
+        (b"<s>", (0, 0), "bos"),
+        (b"a", (0, 1), "text"),
+        (b"\xc3", (1, 2), "text"),
+        (b"\xa9", (2, 3), "text"),
+    ]
+    assert trace[2].text == "\ufffd"
+    assert trace[1].logprob is not None
+    assert trace.next.top == ()
+
+
+def test_score_reports_progress(engine: Engine) -> None:
+    seen: list[tuple[int, int]] = []
+    engine.score("abcdef", on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(4, 6), (6, 6)]
+
+
+@pytest.mark.parametrize("top_k", [-1, 1001, 1.5, True])
+def test_top_k_has_a_range(engine: Engine, top_k: Any) -> None:
+    for call in (engine.score, engine.generate):
+        with pytest.raises(RequestError, match="top_k"):
+            call("a", top_k=top_k)
+
+
+# ---- Many prompts
+
+
+def test_many_equal_one_by_one_and_come_in_order(engine: Engine) -> None:
+    prompts = ["a", "bcdefghijk", "m", "xy", "q" * 30, "é", "ab"]
+    for sampling in (GREEDY, Sampling(max_tokens=7, seed=11)):
+        alone = [list(engine.generate_many([p], sampling)) for p in prompts]
+        if sampling is GREEDY:
+            assert [text_of(engine.generate(p, sampling)) for p in prompts] == [a[0][1].text for a in alone]
+        by_window = [list(engine.generate_many(prompts, sampling, window=w)) for w in (1, 2, 3, 7)]
+        assert all(results == by_window[0] for results in by_window)
+        assert [index for index, _ in by_window[0]] == [*range(7)]
+    assert core_of(engine).sequences == {}
+
+
+def test_equal_prompts_draw_differently(engine: Engine) -> None:
+    sampling = Sampling(temperature=5, max_tokens=8, seed=1)
+    results = [result for _, result in engine.generate_many(["a"] * 4, sampling)]
+    assert len({result.ids for result in results}) == 4
+    assert results[0].ids == tuple(step.id for step in engine.generate("a", sampling))
+
+
+def test_many_share_passes(engine: Engine) -> None:
+    list(engine.generate_many(["a", "b", "c"], GREEDY, window=3))
+    assert max(len(live) for live in core_of(engine).log) == 3
+    assert len(core_of(engine).log) == 6
+
+
+def test_a_result_is_complete(engine: Engine) -> None:
+    ((index, result),) = engine.generate_many(["ab"], Sampling(temperature=0, max_tokens=2, seed=5))
+    steps = list(engine.generate("ab", Sampling(temperature=0, max_tokens=2)))
+    assert index == 0
+    assert (result.text, result.ids, result.finish_reason) == ("cd", (99, 100), "length")
+    assert (result.prompt_tokens, result.completion_tokens, result.seed) == (2, 2, 5)
+    assert result.logprobs == tuple(step.logprob for step in steps)
+
+
+def test_prompts_of_every_kind(engine: Engine) -> None:
+    prompts: list[Any] = ["a", [97], [Message(Role.USER, "a")]]
+    results = [result for _, result in engine.generate_many(prompts, GREEDY)]
+    assert [result.text for result in results] == ["bcdefg"] * 3
+
+
+def test_a_bad_prompt_stays_alone(engine: Engine) -> None:
+    core_of(engine).poison = 80
+    given = RopechatError("from outside")
+    prompts: list[Any] = [
+        "a",
+        [97] * 99,
+        "",
+        [999],
+        given,
+        [97, 80],
+        "b",
+        [97, Message(Role.USER, "")],
+    ]
+    results = [result for _, result in engine.generate_many(prompts, GREEDY)]
+    assert [type(result.error) for result in results] == [
+        type(None),
+        ContextFullError,
+        RequestError,
+        RequestError,
+        RopechatError,
+        NonFiniteError,
+        type(None),
+        RequestError,
+    ]
+    assert results[4].error is given
+    assert (results[0].text, results[6].text) == ("bcdefg", "cdefgh")
+    assert core_of(engine).sequences == {}
+
+
+def test_prompts_are_read_as_they_are_worked_off(engine: Engine) -> None:
+    read = 0
+
+    def prompts() -> Iterator[str]:
+        nonlocal read
+        for _ in range(1000):
+            read += 1
+            yield "a"
+
+    results = engine.generate_many(prompts(), GREEDY, window=2)
+    for count in range(1, 50):
+        next(results)
+        assert read <= count + 2 * (LOOKAHEAD + 1)
+    results.close()  # type: ignore[attr-defined]
+    assert core_of(engine).sequences == {}
+
+
+def test_a_slow_prompt_holds_up_a_bounded_number(engine: Engine) -> None:
+    read = 0
+
+    def prompts() -> Iterator[Any]:
+        nonlocal read
+        for i in range(100):
+            read += 1
+            yield [97] * 20 if i == 0 else RopechatError("fast")
+
+    index, _ = next(engine.generate_many(prompts(), Sampling(temperature=0, max_tokens=30), window=2))
+    assert index == 0
+    assert read <= 2 * LOOKAHEAD + 1
+
+
+def test_cancel_of_many(engine: Engine) -> None:
+    results = engine.generate_many((chr(97 + i) for i in range(20)), Sampling(temperature=0), window=2)
+    core, count = core_of(engine), 0
+
+    def on_step() -> None:
+        nonlocal count
+        count += 1
+        if count == 5:
+            engine.cancel()
+
+    core.before_step = on_step
+    got = list(results)
+    assert [(i, r.finish_reason, r.text) for i, r in got] == [
+        (0, "cancelled", "bcde"),
+        (1, "cancelled", "cdef"),
+    ]
+    assert core.sequences == {}
+
+
+def test_tokens_are_counted_as_they_are_made(engine: Engine) -> None:
+    made: list[int] = []
+    list(engine.generate_many(["a", "b"], GREEDY, window=2, on_tokens=made.append))
+    assert made == [2] * 6

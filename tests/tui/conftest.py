@@ -1,0 +1,102 @@
+"""A chat on a fake engine, run headless."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from textual.pilot import Pilot
+
+    from ropechat.tui.app import ChatApp
+
+
+class Chat:
+    """A running chat: the app, its pilot and its engine."""
+
+    def __init__(self, app: ChatApp, pilot: Pilot[None], engine: Any) -> None:
+        self.app, self.pilot, self.engine = app, pilot, engine
+
+    async def until(self, condition: Callable[[], bool], limit: float = 10.0) -> None:
+        """Wait for a condition; the screen is up to date afterwards."""
+        end = time.monotonic() + limit
+        while not condition():
+            assert time.monotonic() < end, f"waited {limit} s in vain; the screen:\n{self.screen()}"
+            await asyncio.sleep(0.01)
+        await self.pilot.pause(0.05)
+
+    async def ready(self) -> None:
+        """Wait for the model."""
+        await self.until(lambda: self.app.session.info is not None)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        await self.until(lambda: not self.app.session.generating and not self.app.inference.busy)
+
+    async def ask(self, text: str) -> None:
+        """Send a question."""
+        self.app.composer.set_text(text)
+        await self.pilot.press("enter")
+
+    def screen(self) -> str:
+        """The rows of the screen as text."""
+        return "\n".join(strip.text.rstrip() for strip in self.strips())
+
+    def strips(self) -> list[Any]:
+        """What the compositor would write to the terminal."""
+        return list(self.app.screen._compositor.render_strips())
+
+    def line(self, name: str) -> str:
+        """The text of title, gauge or footer."""
+        return str(self.app.query_one(f"#{name}").text)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal with colours, not over ssh."""
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    for name in ("NO_COLOR", "TEXTUAL_THEME", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def chat() -> Callable[..., Any]:
+    """`async with chat(engine, size=(80, 24)) as c:` runs a chat; an error is raised at load."""
+
+    @asynccontextmanager
+    async def open_chat(
+        engine: Any, size: tuple[int, int] = (80, 24), wait: bool = True, **settings: Any
+    ) -> AsyncIterator[Chat]:
+        from ropechat.sampling import Sampling
+        from ropechat.tui.app import ChatApp
+
+        def load() -> Any:
+            if isinstance(engine, BaseException):
+                raise engine
+            return engine() if callable(engine) else engine
+
+        system = settings.pop("system", None)
+        app = ChatApp(load, "models/fake-1m", Sampling(**{"max_tokens": 1000, **settings}), system)
+        async with app.run_test(size=size) as pilot:
+            running = Chat(app, pilot, engine)
+            if wait:
+                await running.until(
+                    lambda: app.session.info is not None or app.session.load_error is not None
+                )
+                await running.idle()
+            yield running
+        if hasattr(engine, "gate"):
+            engine.gate.set()
+        app.inference.shutdown(2.0)
+
+    return open_chat

@@ -1,0 +1,393 @@
+"""Keys and behaviour of the chat, driven as a user would."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from fakes import STORY, FakeEngine
+
+from ropechat.conversation import Role
+from ropechat.errors import ModelNotFoundError
+from ropechat.tui.session import State
+
+
+def answer(c: Any) -> Any:
+    return c.app.session.last.answer
+
+
+async def test_first_frame_before_the_model(chat: Any) -> None:
+    gate = threading.Event()
+    engine = FakeEngine()
+
+    def load() -> FakeEngine:
+        gate.wait(10)
+        return engine
+
+    async with chat(load, wait=False) as c:
+        await c.pilot.pause(0.1)
+        assert "loading" in c.line("title")
+        assert "send" in c.line("footer")
+        await c.ask("typed too early")  # waits for the model instead of getting lost
+        assert answer(c).state is State.WAITING
+        gate.set()
+        await c.ready()
+        await c.idle()
+        assert "fake-1m·f32" in c.line("title")
+        assert answer(c).text == STORY
+
+
+async def test_ask_and_answer(chat: Any) -> None:
+    engine = FakeEngine(["Hello there.", "And again."])
+    async with chat(engine, system="Be brief.") as c:
+        await c.ask("Hi!")
+        await c.idle()
+        assert c.app.composer.text == ""
+        assert "Hello there." in c.screen()
+        assert "▌ Hi!" in c.screen()
+        await c.ask("More?")
+        await c.idle()
+        assert [(m.role, m.content) for m in engine.asked[-1]] == [
+            (Role.SYSTEM, "Be brief."),
+            (Role.USER, "Hi!"),
+            (Role.ASSISTANT, "Hello there."),
+            (Role.USER, "More?"),
+        ]
+        assert all(step.row is not None and len(step.top) == 20 for step in answer(c).steps)
+        assert "tok/s" in c.line("title")
+        assert "b/tok" in c.line("gauge")
+        assert "ttft" in c.line("gauge")
+
+
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_stop_keeps_the_text(chat: Any, key: str) -> None:
+    engine = FakeEngine(STORY, rate=100)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 5)
+        begun = time.monotonic()
+        await c.pilot.press(key)
+        assert answer(c).state in (State.STOPPING, State.STOPPED)
+        await c.idle()
+        assert time.monotonic() - begun < 1.0
+        kept = answer(c).text
+        assert kept
+        assert STORY.startswith(kept)
+        assert kept.split()[0] in c.screen()
+        assert "stopped" in c.screen()
+        await c.ask("Go on")
+        await c.until(lambda: len(engine.asked) == 2)
+        assert engine.asked[-1][1].content == kept
+
+
+async def test_stop_during_prefill_says_so_and_leaves_the_turn_out(chat: Any) -> None:
+    engine = FakeEngine("ok", prefill=20.0)
+    async with chat(engine) as c:
+        await c.ask("Long one")
+        await c.until(lambda: answer(c).prefilled > 0)
+        assert "reading" in c.line("title")
+        await c.pilot.press("escape")
+        await c.idle()
+        assert answer(c).state is State.STOPPED
+        assert "not part of what the model reads" in c.screen()
+        engine.prefill = 0.0
+        await c.ask("Short one")
+        await c.idle()
+        assert [m.content for m in engine.asked[-1]] == ["Short one"]
+
+
+@pytest.mark.parametrize("key", ["ctrl+q", "ctrl+d"])
+async def test_quit_at_once_while_generating(chat: Any, key: str) -> None:
+    engine = FakeEngine(STORY * 50, rate=50, context=10**6)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 2)
+        begun = time.monotonic()
+        await c.pilot.press(key)
+        await c.until(lambda: not c.app.is_running, 2.0)
+        assert c.app.inference.shutdown(1.0)
+        assert time.monotonic() - begun < 1.5
+        assert c.app.outcome == 0
+
+
+async def test_ctrl_d_deletes_when_there_is_text(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        c.app.composer.set_text("abc")
+        await c.pilot.press("home", "ctrl+d")
+        assert c.app.composer.text == "bc"
+        assert c.app.is_running
+
+
+async def test_ctrl_c_twice_quits_when_idle(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press("ctrl+c")
+        assert "again quits" in c.line("footer")
+        assert c.app.is_running
+        await c.pilot.press("ctrl+c")
+        await c.until(lambda: not c.app.is_running, 2.0)
+        assert c.app.outcome == 0
+
+
+async def test_ctrl_c_copies_a_selection(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        c.app.composer.set_text("take this")
+        c.app.composer.select_all()
+        await c.pilot.press("ctrl+c")
+        assert c.app.clipboard == "take this"
+        assert "copied" in c.line("footer")
+
+
+@pytest.mark.parametrize("key", ["ctrl+j", "alt+enter", "shift+enter"])
+async def test_newline_keys(chat: Any, key: str) -> None:
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press("a", key, "b")
+        assert c.app.composer.text == "a\nb"
+        assert not c.app.session.turns
+
+
+async def test_backslash_enter_is_a_newline(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press("a", "backslash", "enter", "b")
+        assert c.app.composer.text == "a\nb"
+
+
+async def test_keys_typed_right_after_enter_stay(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.pilot.press("h", "i", "enter", "y", "o")
+        await c.idle()
+        assert c.app.session.turns[0].question == "hi"
+        assert c.app.composer.text == "yo"
+
+
+async def test_enter_on_nothing_and_while_writing(chat: Any) -> None:
+    engine = FakeEngine(STORY, rate=30)
+    async with chat(engine) as c:
+        await c.pilot.press("enter", "space", "enter")
+        assert not c.app.session.turns
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.ask("too early")
+        assert c.app.composer.text == "too early"
+        assert "esc stops" in c.line("footer")
+
+
+async def test_history(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        for text in ("first", "second\nline"):
+            await c.ask(text)
+            await c.idle()
+        c.app.composer.set_text("draft")
+        await c.pilot.press("up")
+        assert c.app.composer.text == "second\nline"
+        await c.pilot.press("up")  # inside the text first
+        assert c.app.composer.text == "second\nline"
+        await c.pilot.press("up")
+        assert c.app.composer.text == "first"
+        await c.pilot.press("up")
+        assert c.app.composer.text == "first"
+        await c.pilot.press("down")
+        assert c.app.composer.text == "second\nline"
+        await c.pilot.press("down")
+        assert c.app.composer.text == "draft"
+
+
+async def test_paste_is_cleaned_and_not_sent(chat: Any) -> None:
+    from textual import events
+
+    async with chat(FakeEngine()) as c:
+        c.app.composer.post_message(events.Paste("one\r\ntwo\x1b[31m\rthree\n"))
+        await c.pilot.pause(0.1)
+        assert c.app.composer.text == "one\ntwo␛[31m\nthree\n"
+        assert not c.app.session.turns
+
+
+async def test_context_gauge_is_exact_and_counts_the_draft(chat: Any) -> None:
+    engine = FakeEngine("Fine.", context=100)
+    async with chat(engine) as c:
+        assert "100 tokens" in c.line("gauge")
+        await c.ask("How are you?")
+        await c.idle()
+        await c.idle()
+        used = len(engine.prompt_ids(c.app.session.messages()))
+        assert f" {used}/100" in c.line("gauge")
+        c.app.composer.set_text("and you?")
+        await c.until(lambda: c.app.session.draft_tokens != used)
+        used = len(engine.prompt_ids(c.app.session.messages("and you?")))
+        assert f" {used}/100" in c.line("gauge")
+
+
+async def test_context_full_ends_the_answer_and_says_so(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, context=40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        assert answer(c).reason == "context"
+        assert "The context is full (40 tokens)" in c.screen()
+        await c.ask("More")
+        await c.idle()
+        assert "Not sent" in c.screen()
+        assert c.app.composer.text == "More"  # nothing is lost
+        assert len(c.app.session.turns) == 1
+        assert len(c.app.transcript.blocks) == len(c.app.transcript._tops)
+
+
+async def test_a_draft_that_does_not_fit_shows_before_it_is_sent(chat: Any) -> None:
+    async with chat(FakeEngine(context=20)) as c:
+        c.app.composer.set_text("word " * 50)
+        await c.until(lambda: "do not fit in 20" in c.line("gauge"))
+
+
+async def test_token_limit_is_said(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), max_tokens=5) as c:
+        await c.ask("Tell")
+        await c.idle()
+        assert len(answer(c).steps) == 5
+        assert "token limit" in c.screen()
+
+
+async def test_error_while_writing_keeps_the_text(chat: Any) -> None:
+    engine = FakeEngine(STORY, fail_after=6, error=RuntimeError("[/bad] \x1b[2J"))
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        assert answer(c).state is State.FAILED
+        assert "The answer broke off" in c.screen()
+        assert "[/bad] ␛[2J" in c.screen()
+        assert answer(c).text.split()[0] in c.screen()
+        engine.fail_after = None
+        await c.ask("Again")
+        await c.idle()
+        assert answer(c).state is State.DONE
+
+
+async def test_load_error_is_shown_and_is_the_exit_code(chat: Any) -> None:
+    async with chat(ModelNotFoundError("nowhere: no such directory; give one")) as c:
+        assert "nowhere: no such directory" in c.screen()
+        assert "not loaded" in c.line("title")
+        await c.ask("anyone?")
+        assert c.app.composer.text == "anyone?"
+        await c.pilot.press("ctrl+q")
+        await c.until(lambda: not c.app.is_running, 2.0)
+        assert c.app.outcome == 4
+
+
+async def test_completion_mode_says_so_once(chat: Any) -> None:
+    async with chat(FakeEngine(" there was a king.", has_chat_template=False)) as c:
+        assert c.screen().count("has no chat template") == 1
+        assert "Text to continue" in c.screen()
+        await c.ask("Once")
+        await c.idle()
+        assert "▌ Once there was a king." in c.screen()  # one text, the user's part marked
+        block = c.app.transcript.blocks[-1]
+        assert block.spans(block.flow.rows[0])[0] == ("Once", -1)
+        assert [block.token_at(offset) for offset in (0, 3, 4)] == [None, None, 0]
+        assert c.screen().count("has no chat template") == 1
+
+
+async def test_new_chat_asks_first(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=30)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.pilot.press("ctrl+n")
+        assert c.app.session.turns
+        assert "ctrl+n again" in c.line("footer")
+        await c.pilot.press("ctrl+n")
+        await c.idle()
+        assert not c.app.session.turns
+        assert not c.app.transcript.blocks
+        assert "new chat" in c.line("title")
+        await c.ask("Again")  # the old answer's last tokens must not land here
+        await c.until(lambda: len(answer(c).steps) > 2)
+        assert STORY.startswith(answer(c).text)
+
+
+async def test_tint_toggles(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await c.ask("Tell")
+        await c.idle()
+
+        def backgrounds() -> set[Any]:
+            return {s.style.bgcolor for strip in c.strips() for s in strip if s.style and s.style.bgcolor}
+
+        tinted = backgrounds()
+        await c.pilot.press("f3")
+        plain = backgrounds()
+        assert len(tinted) > len(plain)
+        await c.pilot.press("f3")
+        assert backgrounds() == tinted
+
+
+async def test_help_lists_every_command(chat: Any) -> None:
+    from ropechat.tui.keys import COMMANDS
+
+    async with chat(FakeEngine(), size=(100, 40)) as c:
+        await c.pilot.press("f1")
+        await c.pilot.pause(0.1)
+        for command in COMMANDS:
+            assert command.shown in c.screen()
+            assert command.help.split(";")[0] in c.screen()
+        await c.pilot.press("escape")
+        await c.pilot.pause(0.1)
+        assert c.app.composer.has_focus
+
+
+async def test_the_answer_goes_on_under_help_and_palette(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=300)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.pilot.press("f1")
+        await c.pilot.resize_terminal(100, 30)
+        await c.pilot.press("escape", "ctrl+p")
+        await c.idle()
+        await c.pilot.press("escape")
+        assert answer(c).text == STORY
+        assert "acorn caps" in c.screen()
+
+
+async def test_palette_runs_commands(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press("ctrl+p")
+        await c.pilot.pause(0.2)
+        await c.pilot.press(*"tint")
+        await c.pilot.pause(0.5)
+        await c.pilot.press("enter")
+        await c.until(lambda: not c.app.transcript.tinted)
+
+
+async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:
+    async with chat(FakeEngine(STORY * 5, context=10**5)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await c.pilot.press("escape")
+        assert c.app.transcript.has_focus
+        assert "j k scroll" in c.line("footer")
+        await c.pilot.press("g")
+        await c.until(lambda: c.app.transcript.scroll_y == 0)
+        await c.pilot.press("G")
+        await c.until(lambda: c.app.transcript.scroll_y == c.app.transcript.max_scroll_y)
+        await c.pilot.press("escape")
+        assert c.app.composer.has_focus
+
+
+async def test_nothing_runs_when_idle(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask("Hi")
+        await c.idle()
+        await asyncio.sleep(0.6)
+        ticks: list[int] = []
+        original = c.app._tick
+        c.app._tick = lambda: (ticks.append(1), original())
+        await asyncio.sleep(0.5)
+        assert not ticks
+        assert not c.app._ticker._active.is_set()
+
+
+def test_no_default_key_is_another_key_in_disguise() -> None:
+    from ropechat.tui.keys import COMMANDS
+
+    taken = {"ctrl+i", "ctrl+m", "ctrl+h", "ctrl+[", "ctrl+b", "ctrl+a", "ctrl+s", "ctrl+z"}
+    for command in COMMANDS:
+        assert not taken & set(command.keys.split(","))
+    assert len({command.id for command in COMMANDS}) == len(COMMANDS)

@@ -1,0 +1,99 @@
+"""Wrapping: rows are right for any text, and growing gives the same rows as wrapping at once."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from rich.cells import cell_len
+
+from ropechat.tui.render.flow import Flow, graphemes, wrap
+
+FAMILY = "👩\u200d👩\u200d👧"
+ALPHABET = [
+    "a",
+    "bc",
+    "word ",
+    " ",
+    "  ",
+    "\n",
+    "你",
+    "好。",
+    FAMILY,
+    "e\u0301",
+    "☺️",
+    "👍🏽",
+    "🇩🇪",
+    "supercalifragil",
+    "क्षि",
+]
+
+
+def rows(flow: Flow) -> list[str]:
+    return [flow.row_text(row) for row in flow.rows]
+
+
+def test_words_move_whole_and_blanks_hang() -> None:
+    assert rows(Flow("the quick brown fox", 10)) == ["the quick ", "brown fox"]
+    assert rows(Flow("ab    cd", 3)) == ["ab    ", "cd"]
+    assert rows(Flow("", 10)) == [""]
+    assert rows(Flow("a\n\nb\n", 10)) == ["a", "", "b", ""]
+
+
+def test_words_longer_than_a_row_are_cut() -> None:
+    assert rows(Flow("see abcdefghijklm ok", 5)) == ["see ", "abcde", "fghij", "klm ", "ok"]
+    assert rows(Flow("    abcdefghij", 8)) == ["    abcd", "efghij"]  # an indent alone makes no row
+
+
+def test_wide_characters_break_anywhere_but_not_before_a_full_stop() -> None:
+    assert rows(Flow("你好世界", 5)) == ["你好", "世界"]
+    assert rows(Flow("你好。", 5)) == ["你", "好。"]
+
+
+def test_characters_are_never_split() -> None:
+    assert rows(Flow(FAMILY * 3, 4)) == [FAMILY * 2, FAMILY]
+    assert rows(Flow("e\u0301" * 5, 3)) == ["e\u0301" * 3, "e\u0301" * 2]
+    assert rows(Flow("🇩🇪🇫🇷", 3)) == ["🇩🇪", "🇫🇷"]
+    assert [span[:2] for span in graphemes("🇩🇪🇫🇷a")] == [(0, 2), (2, 4), (4, 5)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_growing_equals_wrapping_at_once(seed: int) -> None:
+    draw = random.Random(seed)
+    width = draw.choice([1, 2, 3, 5, 8, 13, 40])
+    parts = [draw.choice(ALPHABET) for _ in range(draw.randrange(1, 120))]
+    grown = Flow("", width)
+    for part in parts:
+        for character in part if draw.random() < 0.5 else [part]:  # tokens may end inside a character
+            before = rows(grown)
+            changed = grown.append(character)
+            assert rows(grown)[:changed] == before[:changed]
+    text = "".join(parts)
+    whole = Flow(text, width)
+    assert rows(grown) == rows(whole)
+    assert grown.rows == whole.rows
+    assert grown.text == text
+    resized = Flow(text, 7)
+    resized.resize(width)
+    assert resized.rows == whole.rows
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_tile_the_text_and_fit(seed: int) -> None:
+    draw = random.Random(1000 + seed)
+    width = draw.choice([2, 3, 5, 8, 13, 40])
+    line = "".join(draw.choice(ALPHABET) for _ in range(80)).replace("\n", "")
+    spans = wrap(line, 0, width)
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(line)
+    assert all(left[1] == right[0] for left, right in pairwise(spans))
+    starts = {start for start, _, _ in graphemes(line)} | {len(line)}
+    for start, end in spans:
+        assert start in starts
+        assert cell_len(line[start:end].rstrip(" ")) <= width
+
+
+def test_row_at_finds_the_row_of_each_character() -> None:
+    flow = Flow("the quick brown fox\n\njumps over", 6)
+    for number, row in enumerate(flow.rows):
+        for offset in range(flow.offset(row), flow.offset(row) + row.end - row.start):
+            assert flow.row_at(offset) == number

@@ -1,0 +1,201 @@
+"""The real program in a pseudo-terminal: what it leaves behind, and what it returns."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+HEAD = f"""
+import fcntl, os, sys, termios, time
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
+from fakes import STORY, FakeEngine
+from ropechat.errors import ModelNotFoundError
+from ropechat.sampling import Sampling
+from ropechat.tui import run_chat
+def load(): return FakeEngine(STORY * 50, rate=50, context=10**6)
+"""
+RUN = "sys.exit(run_chat(load, 'models/fake', Sampling(max_tokens=10**6)))"
+RESTORED = (b"\x1b[?1049l", b"\x1b[?25h")
+
+
+class Terminal:
+    """A program on a pty; stderr is the pty too, unless taken apart."""
+
+    def __init__(self, code: str, log: Path | None = None, **environ: str) -> None:
+        self.master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        env = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "PYTHONUNBUFFERED": "1",
+            **environ,
+        }
+        stderr = log.open("wb") if log else slave
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HEAD + code],
+            stdin=slave,
+            stdout=slave,
+            stderr=stderr,
+            env=env,
+            start_new_session=True,
+        )
+        if log:
+            stderr.close()
+        os.close(slave)
+        self.output = b""
+
+    def read(self, seconds: float) -> None:
+        """Take in output for a while."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not select.select([self.master], [], [], left)[0]:
+                return
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self.output += data
+
+    def wait_for(self, text: bytes, limit: float = 20.0) -> None:
+        """Read until a text was drawn."""
+        end = time.monotonic() + limit
+        while text not in self.output:
+            assert time.monotonic() < end, self.output[-2000:]
+            self.read(0.1)
+
+    def type(self, text: bytes) -> None:
+        """Press keys."""
+        os.write(self.master, text)
+
+    def leave(self, limit: float = 10.0) -> int:
+        """Read to the end; the exit code."""
+        end = time.monotonic() + limit
+        while self.process.poll() is None:
+            assert time.monotonic() < end, self.output[-2000:]
+            self.read(0.05)
+        self.read(0.3)
+        os.close(self.master)
+        return self.process.returncode
+
+    def generating(self) -> None:
+        """Ask, and wait for an answer."""
+        self.wait_for(b"ready")
+        self.type(b"hi\r")
+        self.wait_for(b"tok/s")
+
+
+def test_quit_while_generating_is_quick_and_restores() -> None:
+    terminal = Terminal(RUN)
+    terminal.generating()
+    begun = time.monotonic()
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    assert time.monotonic() - begun < 2.0
+    assert all(mark in terminal.output for mark in RESTORED)
+
+
+def test_quit_when_the_engine_does_not_listen() -> None:
+    code = "FakeEngine.cancel = lambda self: None\nFakeEngine.close = lambda self: time.sleep(60)\n"
+    code += "def load():\n    engine = FakeEngine(); engine.gate.clear(); return engine\n"
+    terminal = Terminal(code + RUN)
+    terminal.wait_for(b"ready")
+    terminal.type(b"hi\r")
+    terminal.wait_for(b"reading")
+    begun = time.monotonic()
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    assert time.monotonic() - begun < 2.0
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_signals_restore_the_terminal(number: signal.Signals, code: int) -> None:
+    terminal = Terminal(RUN)
+    terminal.generating()
+    terminal.process.send_signal(number)
+    assert terminal.leave() == code
+    assert all(mark in terminal.output for mark in RESTORED)
+
+
+def test_load_error_on_stderr_after_the_screen() -> None:
+    code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J no such directory')\n"
+    terminal = Terminal(code + RUN)
+    terminal.wait_for(b"not loaded")
+    terminal.type(b"\x11")
+    assert terminal.leave() == 4
+    after = terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
+    assert "error: nowhere: ␛[2J no such directory".encode() in after
+
+
+def test_a_crash_in_the_app_restores_the_terminal() -> None:
+    code = "import ropechat.tui.app as a\ndef boom(self): raise RuntimeError('boom on purpose')\n"
+    code += "a.ChatApp.action_toggle_tint = boom\n"
+    terminal = Terminal(code + RUN)
+    terminal.generating()
+    terminal.type(b"\x1bOR")  # F3
+    assert terminal.leave() == 70
+    assert all(mark in terminal.output for mark in RESTORED)
+    after = terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
+    assert b"error: a bug in ropechat: RuntimeError: boom on purpose" in after
+    assert b"Traceback" not in after
+    assert b"once upon" not in after.lower()
+
+
+def test_stray_output_stays_off_the_screen() -> None:
+    code = "def load():\n    os.write(2, b'stray \\x1b]0;x\\x07 words\\n'); return FakeEngine()\n"
+    terminal = Terminal(code + RUN)
+    terminal.wait_for(b"ready")
+    assert b"stray" not in terminal.output
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    assert "stray ␛]0;x␇ words".encode() in terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
+
+
+def test_alt_enter_is_a_newline() -> None:
+    terminal = Terminal(RUN)
+    terminal.wait_for(b"ready")
+    terminal.type(b"aaa\x1b\r")
+    terminal.read(0.5)
+    terminal.type(b"bbb")
+    terminal.wait_for(b"bbb")
+    assert b"reading" not in terminal.output
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+
+
+def test_no_color_sends_no_colours() -> None:
+    terminal = Terminal(RUN, NO_COLOR="1")
+    terminal.generating()
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    assert b"38;2;" not in terminal.output
+    assert b"48;2;" not in terminal.output
+    assert b"38;5;" not in terminal.output
+
+
+def test_with_stderr_in_a_file_the_screen_is_still_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "def load():\n    os.write(2, b'stray words\\n'); return FakeEngine()\n"
+    terminal = Terminal(code + RUN, log=log)
+    terminal.wait_for(b"ready")
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    assert all(mark in terminal.output for mark in RESTORED)
+    assert log.read_bytes() == b"stray words\n"

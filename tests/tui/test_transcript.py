@@ -1,0 +1,262 @@
+# ruff: noqa: E501
+"""The transcript: follows without fighting the reader, keeps the place on resize, draws any text safely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import STORY, FakeEngine
+from rich.cells import cell_len
+from textual import events
+
+LONG = STORY * 6
+ESCAPES = (
+    "\x1b[2J", "\x1b]0;title\x07", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1bP+q\x1b\\",
+    "\x9b31m", "\x9d0;t\x9c", "\x90q\x9c", "\x1bc", "\x1b[?1049l", "\x1b[?25l", "\x1b[6n", "\x1b[5i", "\x1b_G\x1b\\",
+    "\x1b^pm\x1b\\", "\x07\x08\x0b\x0c\x0e\x0f", "\r overwritten", "\x7f\x7f", "\u202egnp.exe", "\u2066a\u2069",
+    "\u200fab", "\u2028next", "\u2029next", "\U000e0041\U000e007f", "\x00nul", "\x1b[1;31mred\x1b[0m", "\x85nel",
+    "\x1b#8", "\x1b(0lqk", "\ud800 lone",
+)  # fmt: skip
+FORBIDDEN = {
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    0x61C,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+}
+FORBIDDEN |= {0x2028, 0x2029, *range(0xE0000, 0xE0080), *range(0xD800, 0xE000)}
+BRACKETS = [
+    opening + body + closing
+    for opening in ("[", "[/", "[[", "\\[", "[@click=app.quit]")
+    for closing in ("]", "", "]]", "[/]", "\\")
+    for body in ("INST", "bold", "/", "red on blue", "link=http://x", "0m", "", "=", "#fff", "$primary", "@", " ", "(",
+                 "]", "}{", "/INST", "b]x[/b", "not blink", "on", "\\")
+]  # fmt: skip
+
+
+def raw(c: Any) -> set[str]:
+    """Characters that must never reach a terminal, as found on the screen."""
+    found = {character for strip in c.strips() for character in strip.text if ord(character) in FORBIDDEN}
+    return found | {"control" for strip in c.strips() for segment in strip if segment.control}
+
+
+def widths(c: Any) -> set[int]:
+    return {sum(cell_len(segment.text) for segment in strip) for strip in c.strips()}
+
+
+async def test_follows_while_writing(chat: Any) -> None:
+    async with chat(FakeEngine(LONG, context=10**5)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        view = c.app.transcript
+        assert view.max_scroll_y > 0
+        assert round(view.scroll_y) == view.max_scroll_y
+        assert view.follow
+
+
+async def test_a_reader_who_scrolls_up_is_left_alone(chat: Any) -> None:
+    engine = FakeEngine(LONG, context=10**5, rate=400)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        view = c.app.transcript
+        await c.until(lambda: view.max_scroll_y > 8)
+        engine.gate.clear()  # hold the answer
+        await c.pilot.press("pageup")
+        assert not view.follow
+        place, end = round(view.scroll_y), view.max_scroll_y
+        engine.gate.set()
+        await c.until(lambda: view.max_scroll_y > end + 4)
+        assert round(view.scroll_y) == place
+        await c.idle()
+        for _ in range(8):
+            await c.pilot.press("pagedown")
+        assert view.follow
+        await c.ask("More")  # asking brings the end back
+        await c.until(lambda: len(c.app.session.last.answer.steps) > 30)
+        assert round(view.scroll_y) == view.max_scroll_y
+
+
+async def test_the_wheel_leaves_and_takes_up_following(chat: Any) -> None:
+    engine = FakeEngine(LONG, context=10**5, rate=300)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        view = c.app.transcript
+        await c.until(lambda: view.max_scroll_y > 10)
+        engine.gate.clear()
+
+        def wheel(kind: Any) -> None:
+            view.post_message(kind(view, 5, 5, 0, 1, 0, False, False, False))
+
+        wheel(events.MouseScrollUp)
+        wheel(events.MouseScrollUp)
+        await c.until(lambda: not view.follow and round(view.scroll_y) < view.max_scroll_y)
+        engine.gate.set()
+        await c.idle()
+        for _ in range(40):
+            wheel(events.MouseScrollDown)
+        await c.until(lambda: view.follow)
+        assert round(view.scroll_y) == view.max_scroll_y
+
+
+async def test_resize_keeps_the_place_or_the_end(chat: Any) -> None:
+    async with chat(FakeEngine(LONG, context=10**5)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        view = c.app.transcript
+        for size in ((60, 20), (160, 45), (40, 12), (80, 24)):
+            await c.pilot.resize_terminal(*size)
+            await c.pilot.pause(0.1)
+            assert round(view.scroll_y) == view.max_scroll_y
+            assert widths(c) == {size[0]}
+        view.follow = False
+        view.scroll_to(y=12, animate=False)
+        await c.pilot.pause(0.1)
+        block, offset = view._place(12)
+        for size in ((50, 24), (120, 24), (80, 24)):
+            await c.pilot.resize_terminal(*size)
+            await c.pilot.pause(0.1)
+            row = view._tops[block] + view.blocks[block].head + view.blocks[block].flow.row_at(offset)
+            assert round(view.scroll_y) == row
+        assert not view.follow
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 20), (60, 19), (40, 13), (20, 6), (160, 45), (1, 1)])
+async def test_any_size_draws(chat: Any, size: tuple[int, int]) -> None:
+    async with chat(FakeEngine(STORY), size=size) as c:
+        await c.ask("Tell me")
+        await c.idle()
+        assert widths(c) == {size[0]}
+        assert c.app.query_one("#gauge").display is (size[1] >= 20)
+        assert c.app.query_one("#footer").display is (size[1] >= 14)
+
+
+async def test_escapes_never_reach_the_screen(chat: Any) -> None:
+    for begin in range(0, len(ESCAPES), 10):
+        some = [text.replace("\n", " ") for text in ESCAPES[begin : begin + 10]]
+        script = [f"({text})\n" for text in some]
+        engine = FakeEngine("".join(script), name="\x1b[31mname\u202e", facts={"dtype": "\x1b]0;x\x07"})
+        async with chat(engine, size=(80, 50)) as c:
+            question = " ".join(some).encode("utf-8", "replace").decode()
+            await c.ask(question)
+            await c.idle()
+            assert not raw(c)
+            assert widths(c) == {80}
+            c.app.composer.set_text(question)
+            c.app._say_hint(question)
+            await c.pilot.pause(0.1)
+            assert not raw(c)
+
+
+async def test_an_escape_split_over_tokens_does_not_pass(chat: Any) -> None:
+    from fakes import fake_step
+
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask("Hi")
+        await c.idle()
+        block = c.app.transcript.blocks[-1]
+        for payload in ESCAPES:
+            steps = [fake_step(0, b"", character) for character in payload + "\n"]
+            c.app.transcript.feed(block, steps)
+            await c.pilot.pause()
+            assert not raw(c)
+
+
+async def test_brackets_are_only_text(chat: Any) -> None:
+    assert len(BRACKETS) == 500
+    engine = FakeEngine("\n".join(BRACKETS), context=10**6)
+    async with chat(engine, size=(80, 45), max_tokens=10**6) as c:
+        await c.ask("\n".join(BRACKETS) + "\n.")
+        await c.idle()
+        view = c.app.transcript
+        shown = "\n".join(block.flow.text for block in view.blocks)
+        assert all(text in shown for text in BRACKETS)
+        for y in range(0, int(view.max_scroll_y), 30):
+            view.scroll_to(y=y, animate=False)
+            await c.pilot.pause()
+            assert widths(c) == {80}
+        for text in BRACKETS[::25]:
+            c.app._say_hint(text)
+            c.app.composer.placeholder = "Message"
+            c.app._notice("notice", text)
+            c.app.session.turns[0].question = text
+            c.app._redraw()
+            await c.pilot.pause()
+
+
+async def test_wide_text_keeps_the_columns(chat: Any) -> None:
+    text = "你好，世界。 これは👩\u200d👩\u200d👧 試験 e\u0301 ☺️ 👍🏽 🇩🇪🇫🇷 " * 12
+    for width in (80, 41, 23):
+        async with chat(FakeEngine(text, context=10**5), size=(width, 24)) as c:
+            await c.ask(text)
+            await c.idle()
+            assert widths(c) == {width}
+
+
+async def test_without_colours_tint_is_underline_and_reverse(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with chat(FakeEngine(STORY * 3, context=10**5)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        assert c.app.native_ansi_color
+        styles = [segment.style for strip in c.strips() for segment in strip if segment.style]
+        assert any(style.underline for style in styles)
+        assert any(style.reverse for style in styles)
+
+
+async def test_long_chats_cost_no_more(chat: Any) -> None:
+    import time
+
+    from fakes import fake_step
+
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask("Hi")
+        await c.idle()
+        block = c.app.transcript.blocks[-1]
+        c.app.transcript.feed(block, [fake_step(i, b" word", " word") for i in range(50_000)])
+        await c.pilot.pause(0.1)
+        begun = time.process_time()
+        for number in range(200):
+            c.app.transcript.feed(block, [fake_step(number, b" more", " more")] * 7)
+        assert time.process_time() - begun < 1.0
+
+
+async def test_selected_text_is_joined_again(chat: Any) -> None:
+    text = "A sentence that is long enough to be wrapped on a narrow screen, for sure.\nNext 你好 line."
+    async with chat(FakeEngine(text), size=(40, 24)) as c:
+        await c.ask("Hi")
+        await c.idle()
+        rows = c.screen().split("\n")
+        first = next(number for number, row in enumerate(rows) if "A sentence" in row)
+        last = next(number for number, row in enumerate(rows) if "Next" in row)
+        await c.pilot.mouse_down(offset=(4, first))
+        await c.pilot.hover(offset=(10, last))
+        await c.pilot.mouse_up(offset=(10, last))
+        assert c.app.composer.has_focus
+        selected = c.app.screen.get_selected_text()
+        assert selected is not None
+        assert text.startswith("A " + selected)
+        assert widths(c) == {40}
+        await c.pilot.press("ctrl+c")
+        assert c.app.clipboard == selected
+
+
+async def test_a_new_theme_is_seen_at_once(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), size=(130, 40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+
+        def colours() -> set[str]:
+            styles = [segment.style for strip in c.strips() for segment in strip if segment.style]
+            return {style.bgcolor.name for style in styles if style.bgcolor}
+
+        assert c.app.current_theme.background in colours()
+        for name in ("ropechat-light", "dracula", "ropechat-ansi-dark"):
+            before = c.app.current_theme.background
+            c.app.theme = name
+            await c.pilot.pause(0.2)
+            assert before not in colours(), name
