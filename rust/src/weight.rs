@@ -10,10 +10,11 @@ use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels};
 use crate::parallel::Pool;
 use crate::quant::DType;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
-const ROW_BLOCK: usize = 48;
+const ROW_BLOCK: usize = 128;
 
 /// Parts of a matmul per thread.
 const PARTS_PER_THREAD: usize = 4;
@@ -148,7 +149,8 @@ impl Weight {
         // Panels in pairs, so that a gated pair is never cut.
         let all = self.panels.div_ceil(2);
         let work = |pairs: Range<usize>| {
-            let mut tile = [0.0; ROW_BLOCK * 2 * LANES];
+            let mut tile = TILE.take();
+            tile.resize(ROW_BLOCK.min(x.rows()).max(tile.len() / (2 * LANES)) * 2 * LANES, 0.0);
             for first in (0..x.rows()).step_by(ROW_BLOCK) {
                 let rows = first..(first + ROW_BLOCK).min(x.rows());
                 for pair in pairs.clone() {
@@ -157,6 +159,7 @@ impl Weight {
                     unsafe { sink.take(&tile, rows.clone(), 2 * pair, width, kernels) }
                 }
             }
+            TILE.set(tile);
         };
         if self.bytes() * x.rows() < WORTH_THREADS {
             work(0..all);
@@ -194,6 +197,11 @@ impl Weight {
         }
         panels * LANES
     }
+}
+
+thread_local! {
+    /// Products of a row block with a pair of panels, on their way to the epilogue.  // [rows, 32]
+    static TILE: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// What becomes of a matmul's product.

@@ -179,23 +179,28 @@ unsafe fn block_tile<F: BlockFormat>(
     // SAFETY: row + rows <= job.rows; rows beyond are read as the last one again and never stored.
     unsafe {
         let x: [*const u8; TILE] = std::array::from_fn(|m| job.x.add((row + m.min(rows - 1)) * job.x_bytes));
-        let mut ints = [Line([0; 64]); TILE];
+        let mut ints = [[Line([0; 64]); TILE]; 2];
         let mut sums = [_mm512_setzero_ps(); TILE];
         for step in 0..job.steps {
-            for block in 0..2 {
-                asm!(
-                    "tilezero tmm0",
-                    "tileloadd tmm4, [{x} + {x_bytes}]",
-                    "tileloadd tmm6, [{weights} + {line}]",
-                    "tdpbssd tmm0, tmm4, tmm6",
-                    "tilestored [{ints} + {line}], tmm0",
-                    x = in(reg) x[0].add(step * Q8_STEP_BYTES + block * BLOCK),
-                    x_bytes = in(reg) job.x_bytes,
-                    weights = in(reg) signed.as_ptr().add(step * TILE + block * 8),
-                    line = in(reg) 64_usize,
-                    ints = in(reg) ints.as_mut_ptr(),
-                    options(nostack, preserves_flags)
-                );
+            asm!(
+                "tileloadd tmm4, [{x} + {x_bytes}]",
+                "tileloadd tmm6, [{weights} + {line}]",
+                "tilezero tmm0",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{x} + {x_bytes} + 32]",
+                "tileloadd tmm7, [{weights} + {line} + 512]",
+                "tilezero tmm1",
+                "tdpbssd tmm1, tmm5, tmm7",
+                "tilestored [{ints} + {line}], tmm0",
+                "tilestored [{ints} + {line} + 1024], tmm1",
+                x = in(reg) x[0].add(step * Q8_STEP_BYTES),
+                x_bytes = in(reg) job.x_bytes,
+                weights = in(reg) signed.as_ptr().add(step * TILE),
+                line = in(reg) 64_usize,
+                ints = in(reg) ints.as_mut_ptr(),
+                options(nostack, preserves_flags)
+            );
+            for (block, ints) in ints.iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
                 for m in 0..TILE {

@@ -128,6 +128,26 @@ unsafe impl Lanes for Pair {
         unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
     }
     #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let eight = _mm256_add_ps(self.0, self.1);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let eight = _mm256_max_ps(self.0, self.1);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
     unsafe fn round(self) -> Self {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: see the impl.

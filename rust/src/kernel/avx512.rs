@@ -75,6 +75,16 @@ macro_rules! zmm_lanes {
                 $name(unsafe { _mm512_min_ps(self.0, b.0) })
             }
             #[inline(always)]
+            unsafe fn sum(self) -> f32 {
+                // SAFETY: see the impl.
+                unsafe { _mm512_reduce_add_ps(self.0) }
+            }
+            #[inline(always)]
+            unsafe fn largest(self) -> f32 {
+                // SAFETY: see the impl.
+                unsafe { _mm512_reduce_max_ps(self.0) }
+            }
+            #[inline(always)]
             unsafe fn round(self) -> Self {
                 // SAFETY: see the impl.
                 $name(unsafe { _mm512_roundscale_ps::<0>(self.0) })

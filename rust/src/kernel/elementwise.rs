@@ -3,7 +3,7 @@
 //! # Safety
 //! As in `generic.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
 
-use super::generic::{exp, horizontal, map};
+use super::generic::{exp, map};
 use super::lanes::{LANES, Lanes};
 
 /// Activation of an MLP.
@@ -136,7 +136,7 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
         for chunk in chunks.clone() {
             sums = sums.add(V::load(chunk.as_ptr()));
         }
-        let mean = horizontal(sums, |a, b| a + b) / x.len() as f32;
+        let mean = sums.sum() / x.len() as f32;
         let center = V::splat(mean);
         padded[tail.len()..].fill(mean);
         let away = V::load(padded.as_ptr()).sub(center);
@@ -145,7 +145,7 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
             let away = V::load(chunk.as_ptr()).sub(center);
             squares = away.mul_add(away, squares);
         }
-        let variance = horizontal(squares, |a, b| a + b) / x.len() as f32;
+        let variance = squares.sum() / x.len() as f32;
         let scale = V::splat(1.0 / (variance + eps).sqrt());
         map!(V, [x = x.as_ptr(), w = weight.as_ptr(), b = bias.as_ptr()] => out.as_mut_ptr(), out.len(), {
             x.sub(center).mul(scale).mul_add(w, b)

@@ -285,8 +285,8 @@ unsafe fn block_to_q8<V: Lanes>(x: *const f32, out: *mut i8) -> f32 {
         let zero = V::splat(0.0);
         let magnitude = a.max(zero.sub(a)).max(b.max(zero.sub(b)));
         // 0, or NaN where a value is NaN or infinite: such a row must reach the logits as NaN, not as rounded noise.
-        let poison = horizontal(a.sub(a).add(b.sub(b)), |a, b| a + b);
-        let largest = horizontal(magnitude, |a, b| if a > b { a } else { b }) + poison;
+        let poison = a.sub(a).add(b.sub(b)).sum();
+        let largest = magnitude.largest() + poison;
         let inverse = V::splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
         a.mul(inverse).store_i8(out);
         b.mul(inverse).store_i8(out.add(LANES));
@@ -344,7 +344,7 @@ pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out
         let mut padded = [0.0; LANES];
         padded[..tail.len()].copy_from_slice(tail);
         let v = V::load(padded.as_ptr());
-        let mean = horizontal(v.mul_add(v, squares), |a, b| a + b) / x.len() as f32;
+        let mean = v.mul_add(v, squares).sum() / x.len() as f32;
         let scale = V::splat(1.0 / (mean + eps).sqrt());
         map!(V, [x = x.as_ptr(), w = weight.as_ptr()] => out.as_mut_ptr(), out.len(), x.mul(scale).mul(w));
     }
@@ -386,11 +386,11 @@ pub(super) unsafe fn softmax_tile<V: Lanes>(
     unsafe {
         let scale = V::splat(scale);
         let (a, b) = (V::load(at).mul(scale), V::load(at.add(LANES)).mul(scale));
-        let max = horizontal(a.max(b), |a, b| if a > b { a } else { b });
+        let max = a.max(b).largest();
         let (a, b) = (exp(a.sub(V::splat(max))), exp(b.sub(V::splat(max))));
         a.store(at);
         b.store(at.add(LANES));
-        (max, horizontal(a.add(b), |a, b| a + b))
+        (max, a.add(b).sum())
     }
 }
 
@@ -448,20 +448,4 @@ pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
         let p = p.mul_add(r.mul(r), r.add(V::splat(1.0)));
         p.scale_by_power(n)
     }
-}
-
-/// One value out of 16 lanes, always by the same tree: 8, 4, 2, 1.
-#[inline(always)]
-pub(super) unsafe fn horizontal<V: Lanes>(v: V, f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    // SAFETY: an array of 16.
-    unsafe { v.store(lanes.as_mut_ptr()) }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = f(lanes[i], lanes[i + width]);
-        }
-        width /= 2;
-    }
-    lanes[0]
 }

@@ -35,6 +35,10 @@ pub unsafe trait Lanes: Copy {
     unsafe fn max(self, b: Self) -> Self;
     /// The smaller of each lane.
     unsafe fn min(self, b: Self) -> Self;
+    /// The sum of all lanes, always by the same tree: 8, 4, 2, 1.
+    unsafe fn sum(self) -> f32;
+    /// The largest lane.
+    unsafe fn largest(self) -> f32;
     /// Round to the nearest integer, ties to even.
     unsafe fn round(self) -> Self;
     /// self * 2^n for integral n >= -150; 0 where n <= -127.
@@ -71,4 +75,17 @@ pub fn bf16_low(pair: u32) -> f32 {
 #[inline(always)]
 pub fn bf16_high(pair: u32) -> f32 {
     f32::from_bits(pair & 0xffff_0000)
+}
+
+/// One value out of 16 by the tree 8, 4, 2, 1.
+#[inline(always)]
+pub fn tree(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = f(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
 }

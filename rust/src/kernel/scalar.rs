@@ -1,7 +1,7 @@
 //! The portable path: plain Rust arrays that any compiler vectorizes as far as the target allows.
 
 use super::generic;
-use super::lanes::{LANES, Lanes, bf16_high, bf16_low};
+use super::lanes::{LANES, Lanes, bf16_high, bf16_low, tree};
 use super::{Isa, Table};
 use half::f16;
 
@@ -69,6 +69,14 @@ unsafe impl Lanes for Array {
     #[inline(always)]
     unsafe fn min(self, b: Self) -> Self {
         zip(self, b, |x, y| if x < y { x } else { y })
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        tree(self.0, |x, y| x + y)
+    }
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        tree(self.0, |x, y| if x > y { x } else { y })
     }
     #[inline(always)]
     unsafe fn round(self) -> Self {
