@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 from reference import read_safetensors
 
-CASES = sorted(path.parent for path in (Path(__file__).parent / "golden").glob("*/golden.safetensors"))
+GOLDEN = Path(__file__).parent / "golden"
+DTRANSFORMER = GOLDEN / "dtransformer_rope"  # the pseudo-code's own case, with its own tensor names
+CASES = sorted({path.parent for path in GOLDEN.glob("*/golden.safetensors")} - {DTRANSFORMER})
+LLAMA_CASES = [path for path in CASES if path.name.startswith("llama")]
 PROMPTS = ("p1", "p7", "p33", "long")
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from golden_cases import CASES, PROMPTS, Golden
+from golden_cases import LLAMA_CASES, PROMPTS, Golden
 from reference import Model, forward, probabilities, softmax
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=LLAMA_CASES, ids=lambda path: path.name)
 def case(request: pytest.FixtureRequest) -> tuple[Model, Golden]:
     directory: Path = request.param
     return Model.load(directory), Golden.read(directory)
@@ -52,7 +52,7 @@ def test_greedy(case: tuple[Model, Golden]) -> None:
 
 def test_a_wrong_rotation_shows() -> None:
     """The check can fail: half a percent on the base of one case is far outside its tolerance."""
-    model, golden = Model.load(CASES[0]), Golden.read(CASES[0])
+    model, golden = Model.load(LLAMA_CASES[0]), Golden.read(LLAMA_CASES[0])
     bent = Model(model.config | {"rope_theta": 10050.0}, model.theta)
     with pytest.raises(AssertionError, match="outside"):
         golden.check(forward(golden.ids("p33"), bent).T, "logits.p33")
