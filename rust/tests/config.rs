@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use ropechat_core::config::{Activation, Bias, Config, LmHead, Norm, RopeScaling};
+use ropechat_core::config::{Activation, Bias, Config, LayerRope, LmHead, Mask, Norm, RopeScaling};
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
 use ropechat_core::quant::DType;
@@ -240,4 +240,134 @@ fn yarn_attention_factor() {
     let pair = json!({"type": "yarn", "factor": 4, "mscale": 1.0, "mscale_all_dim": 0.8});
     assert_eq!(factor(pair), temperature(1.0) / temperature(0.8));
     assert_eq!(factor(json!({"type": "yarn", "factor": 0.5})), 1.0);
+}
+
+#[test]
+fn known_models_that_are_not_computed_say_what_they_would_need() {
+    for (model_type, needs) in [
+        ("mamba", "selective scans"),
+        ("falcon_h1", "Mamba"),
+        ("granitemoehybrid", "Mamba"),
+        ("qwen3_next", "Gated DeltaNet"),
+        ("qwen3_5", "Gated DeltaNet"),
+        ("lfm2", "convolution"),
+        ("bert", "encoder"),
+        ("t5", "cross-attention"),
+        ("mpt", "ALiBi"),
+        ("gemma4", "per-layer embeddings"),
+    ] {
+        let refusal = read(&json!({"model_type": model_type})).0.unwrap_err();
+        assert!(matches!(&refusal, Error::Unsupported { key, .. } if key == "model_type"), "{refusal}");
+        let text = refusal.to_string();
+        assert!(text.contains(model_type) && text.contains(needs) && text.contains("supported: "), "{text}");
+    }
+    for method in ["gptq", "awq", "bitsandbytes", "mxfp4", "fp8"] {
+        let refusal =
+            read(&json!({"quantization_config": {"quant_method": method}})).0.unwrap_err().to_string();
+        assert!(refusal.contains("quantization_config") && refusal.contains(method), "{refusal}");
+    }
+}
+
+/// Values that other programs compute with and that are not computed here, family by family.
+#[test]
+fn what_a_family_does_not_compute_is_refused_by_its_key() {
+    for (model_type, key, value) in [
+        ("falcon", "alibi", json!(true)),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", json!(true)),
+        ("gpt2", "add_cross_attention", json!(true)),
+        ("gemma3_text", "use_bidirectional_attention", json!(true)),
+        ("deepseek_v2", "scoring_func", json!("sigmoid")),
+        ("deepseek_v3", "topk_method", json!("greedy")),
+        ("cohere2", "position_embedding_type", json!("alibi")),
+        ("starcoder2", "norm_type", json!("rms_norm")),
+        ("qwen2", "layer_types", json!(["full_attention", "chunked_attention"])),
+        ("mistral", "attention_bias", json!(true)),
+        ("olmo2", "clip_qkv", json!(8)),
+        ("qwen3", "attn_logit_softcapping", json!(50)),
+        ("mixtral", "shared_expert_intermediate_size", json!(8)),
+        ("dtransformer_rope", "rope_pairs", json!("half-split")),
+    ] {
+        let mut config = json!({"model_type": model_type, key: value});
+        let extra = match model_type {
+            "deepseek_v2" | "deepseek_v3" => {
+                json!({"n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1})
+            }
+            "gpt2" | "gpt_neo" | "falcon" | "dtransformer_rope" => json!({}),
+            _ => json!({"num_key_value_heads": 2}),
+        };
+        config.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let refusal = read(&config).0.unwrap_err();
+        assert!(
+            matches!(&refusal, Error::Unsupported { key: found, .. } if found == key),
+            "{model_type}: {refusal}"
+        );
+    }
+}
+
+#[test]
+fn windows_and_ropes_of_each_layer() {
+    let masks = |changes: Value| {
+        let config = sound(changes);
+        config.layers.iter().map(|layer| (layer.mask, layer.rope)).collect::<Vec<_>>()
+    };
+    let (causal, slide) = (Mask::Causal, Mask::Sliding(24));
+    let (rope, none) = (LayerRope::Rotary(0), LayerRope::None);
+    let with = |model_type: &str, own: Value| {
+        let mut config = json!({"model_type": model_type, "num_hidden_layers": 4, "sliding_window": 24});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        masks(config)
+    };
+    assert_eq!(with("mistral", json!({"num_key_value_heads": 1})), [(slide, rope); 4]);
+    assert_eq!(
+        with("mistral", json!({"num_key_value_heads": 1, "sliding_window": null})),
+        [(causal, rope); 4]
+    );
+    let qwen2 = |own: Value| with("qwen2", own);
+    let used = json!({"use_sliding_window": true, "max_window_layers": 3, "num_key_value_heads": 1});
+    assert_eq!(qwen2(used), [(causal, rope), (causal, rope), (causal, rope), (slide, rope)]);
+    assert_eq!(qwen2(json!({"max_window_layers": 0, "num_key_value_heads": 1})), [(causal, rope); 4]);
+    let gemma3 = with("gemma3_text", json!({"num_key_value_heads": 1, "sliding_window_pattern": 2}));
+    let local = (slide, LayerRope::Rotary(1));
+    assert_eq!(gemma3, [local, (causal, rope), local, (causal, rope)]);
+    let cohere2 = with("cohere2", json!({"sliding_window_pattern": 3}));
+    assert_eq!(cohere2, [(slide, rope), (slide, rope), (causal, none), (slide, rope)]);
+    let smollm3 = with("smollm3", json!({"num_key_value_heads": 1, "no_rope_layers": [1, 0, 1, 1]}));
+    assert_eq!(smollm3, [(causal, rope), (causal, none), (causal, rope), (causal, rope)]);
+}
+
+#[test]
+fn absent_keys_take_each_family_s_own_values() {
+    let theta = |model_type: &str| {
+        let mut own = json!({"model_type": model_type, "num_key_value_heads": 1});
+        if ["mixtral", "gpt_oss"].contains(&model_type) {
+            own["num_local_experts"] = json!(8);
+        }
+        let config = read(&own).0.unwrap_or_else(|error| panic!("{error}"));
+        config.ropes[0].theta
+    };
+    for (model_type, base) in
+        [("mixtral", 1e6), ("smollm3", 2e6), ("gpt_oss", 150_000.0), ("gemma3_text", 1e6)]
+    {
+        assert_eq!(theta(model_type), base, "{model_type}");
+    }
+    let cohere = sound(json!({"model_type": "cohere"}));
+    assert_eq!((cohere.ropes[0].theta, cohere.logit_scale), (500_000.0, 0.0625));
+    let gemma3 = sound(json!({"model_type": "gemma3_text", "num_attention_heads": null, "vocab_size": null}));
+    assert_eq!((gemma3.num_attention_heads, gemma3.num_key_value_heads, gemma3.head_dim), (8, 4, 256));
+    assert_eq!(gemma3.vocab_size, 262_208);
+}
+
+#[test]
+fn a_text_model_inside_a_wrapper() {
+    let wrapped = json!({"model_type": "gemma3", "hidden_size": null, "intermediate_size": null, "vocab_size": null,
+        "num_hidden_layers": null, "num_attention_heads": null, "vision_config": {"hidden_size": 8}, "eos_token_id": [1, 106],
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 6,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}});
+    let config = sound(wrapped.clone());
+    assert_eq!((config.layers.len(), config.eos_token_id.clone()), (6, vec![1, 106]));
+    assert_eq!(config.ropes[0].scaling, RopeScaling::Linear { factor: 8.0 });
+    assert_eq!((config.ropes[1].theta, &config.ropes[1].scaling), (10_000.0, &RopeScaling::None));
+    let mut odd = wrapped;
+    odd["text_config"]["logit_scale"] = json!(3);
+    assert_eq!(unsupported(odd), "text_config.logit_scale");
 }
