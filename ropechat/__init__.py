@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ropechat.engine import Engine
     from ropechat.errors import RopechatError
     from ropechat.sampling import Sampling
-    from ropechat.schedule import Result
+    from ropechat.schedule import Job, Result
     from ropechat.template import ChatTemplate
     from ropechat.tokenizer import Tokenizer
     from ropechat.trace import Row, Stage, Step, TokenScore, Trace
@@ -23,6 +23,7 @@ __all__ = [
     "ChatTemplate",
     "Conversation",
     "Engine",
+    "Job",
     "Message",
     "Result",
     "Role",
@@ -41,7 +42,7 @@ _MODULES = {
     "engine": ("Engine",),
     "errors": ("RopechatError",),
     "sampling": ("Sampling",),
-    "schedule": ("Result",),
+    "schedule": ("Job", "Result"),
     "template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
     "trace": ("Row", "Stage", "Step", "TokenScore", "Trace"),

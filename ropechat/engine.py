@@ -18,7 +18,7 @@ from ropechat.errors import CancelledError, InternalError, MemoryLimitError, Req
 from ropechat.model_folder import display_name, find_stop_ids, resolve
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
-from ropechat.schedule import Prompt, Result, Schedule
+from ropechat.schedule import Job, Prompt, Result, Schedule
 from ropechat.template import ChatTemplate
 from ropechat.text_lane import TextLane
 from ropechat.tokenizer import EncodedToken, Tokenizer
@@ -294,18 +294,18 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Iterable[Prompt | Job],
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
         stop: Sequence[str] | None = None,
         window: int = 16,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
-        """Continue many prompts (text, ids or messages), up to `window` in each forward pass.
+        """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
         A prompt that fails has its error in its Result, the others go on; an error given as a prompt is
-        passed through. The draws of prompt i depend on (seed, i) only, not on its neighbours.
+        passed through. The draws of prompt i depend on (seed, i) or its Job's seed, not on its neighbours.
         on_tokens(n): called with the number of tokens that each forward pass made.
         On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
         """
@@ -377,11 +377,11 @@ class _Many:
         self._sampling = sampling
         self._stops = stops
 
-    def add(self, prompt: Prompt, index: int) -> tuple[int, int, TextLane]:
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
         engine = self._engine
-        ids = engine._any_ids(prompt)
-        sequence = engine._add(self._request.core, ids, self._sampling, self.seed, index, 0)
-        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), self._stops)
+        ids, stops = engine._any_ids(job.prompt), self._stops if job.stop is None else checked_stops(job.stop)
+        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
+        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
         return self._request.core.step(sequences, self._request.token)

@@ -1,6 +1,5 @@
 """How the next token is chosen. A leaf: imports nothing of ours."""
 
-import math
 from dataclasses import dataclass
 
 MAX_SEED = 2**64 - 1
@@ -9,21 +8,20 @@ MAX_COUNT = 2**31 - 1
 
 def _integer(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name}: {value!r} is not allowed; an integer from {low} to {high} is")
+        raise ValueError(f"{name}: {value!r:.40} is not allowed; an integer from {low} to {high} is")
 
 
 def _number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """`above`: the low end itself is excluded."""
+    """`above`: the low end itself is excluded. NaN and infinity fail the comparisons."""
     fits = (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and math.isfinite(value)
         and (low < value if above else low <= value)
         and value <= high
     )
     if not fits:
         allowed = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
-        raise ValueError(f"{name}: {value!r} is not allowed; {allowed} is")
+        raise ValueError(f"{name}: {value!r:.40} is not allowed; {allowed} is")
 
 
 @dataclass(frozen=True)

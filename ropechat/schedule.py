@@ -7,6 +7,7 @@ from typing import Protocol
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.records import EventLike
+from ropechat.sampling import Sampling
 from ropechat.text_lane import TextLane
 from ropechat.trace import FinishReason, Step
 
@@ -15,6 +16,25 @@ Prompt = str | Sequence[int] | Sequence[Message] | RopechatError
 
 LOOKAHEAD = 4
 """How many windows of prompts may be ahead of the oldest unfinished one."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prompt with settings of its own; None takes those of the call.
+
+    A seed in `sampling` is used with stream 0, so the result is that of the prompt alone. Without one the
+    call's seed is used, with the prompt's index as the stream.
+    """
+
+    prompt: Prompt
+    sampling: Sampling | None = None
+    stop: Sequence[str] | None = None
+
+    def draws(self, seed: int, index: int) -> tuple[int, int]:
+        """(seed, stream) of prompt number `index` in a call with `seed`."""
+        if self.sampling is None or self.sampling.seed is None:
+            return seed, index
+        return self.sampling.seed, 0
 
 
 @dataclass(frozen=True)
@@ -37,7 +57,7 @@ class Backend(Protocol):
 
     seed: int
 
-    def add(self, prompt: Prompt, index: int) -> tuple[int, int, TextLane]:
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
         """Begin a prompt: the sequence's number, how many tokens it has, where its text comes out."""
 
     def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
@@ -55,6 +75,7 @@ class _Active:
     """A sequence that is being continued."""
 
     index: int
+    seed: int
     prompt_tokens: int
     lane: TextLane
     ids: list[int] = field(default_factory=list)
@@ -72,7 +93,7 @@ class Schedule:
         self._active: dict[int, _Active] = {}
         self._done: dict[int, Result] = {}
 
-    def run(self, prompts: Iterator[Prompt]) -> Iterator[tuple[int, Result]]:
+    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Result]]:
         """(index, result) in order; reads prompts only as there is room."""
         admitted = yielded = 0
         more = True
@@ -102,15 +123,17 @@ class Schedule:
     def _has_room(self, ahead: int) -> bool:
         return len(self._active) < self._window and ahead < LOOKAHEAD * self._window
 
-    def _admit(self, index: int, prompt: Prompt) -> None:
+    def _admit(self, index: int, prompt: Prompt | Job) -> None:
+        job = prompt if isinstance(prompt, Job) else Job(prompt)
+        seed, stream = job.draws(self._backend.seed, index)
         try:
-            if isinstance(prompt, RopechatError):
-                raise prompt
-            sequence, length, lane = self._backend.add(prompt, index)
+            if isinstance(job.prompt, RopechatError):
+                raise job.prompt
+            sequence, length, lane = self._backend.add(job, seed, stream)
         except RopechatError as error:
-            self._done[index] = Result(seed=self._backend.seed, error=error)
+            self._done[index] = Result(seed=seed, error=error)
         else:
-            self._active[sequence] = _Active(index, length, lane)
+            self._active[sequence] = _Active(index, seed, length, lane)
 
     def _advance(self) -> None:
         """One forward pass over all active sequences."""
@@ -154,12 +177,11 @@ class Schedule:
 
     def _finish(self, sequence: int, reason: FinishReason | None, error: RopechatError | None = None) -> None:
         active = self._active.pop(sequence)
-        seed = self._backend.seed
         if error is None:
             ids, logprobs = tuple(active.ids), tuple(active.logprobs)
             text = "".join(active.texts)
-            result = Result(text, ids, reason, active.prompt_tokens, len(ids), logprobs, seed)
+            result = Result(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
         else:
-            result = Result(prompt_tokens=active.prompt_tokens, seed=seed, error=error)
+            result = Result(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
         self._done[active.index] = result
         self._backend.free(sequence)

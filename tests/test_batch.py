@@ -13,9 +13,7 @@ from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
-from ropechat.batch.rows import BatchReader, BatchRow
 from ropechat.cli.batch import clock
-from ropechat.conversation import Message, Role
 from ropechat.errors import BatchInputError, FileAccessError
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
@@ -29,132 +27,6 @@ def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return byte_folder(tmp_path / "model")
-
-
-def rows_of(tmp_path: Path, data: bytes, **options: Any) -> list[BatchRow]:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(data)
-    reader = BatchReader(path, **options)
-    rows = list(reader)
-    assert reader.check() == len(rows)
-    return rows
-
-
-# ---- Rows
-
-
-def test_rows_of_both_forms(tmp_path: Path) -> None:
-    rows = rows_of(
-        tmp_path,
-        b'\xef\xbb\xbf{"id": "a", "prompt": "x"}\r\n'
-        b"\n   \t\n"
-        b'{"custom_id": "b", "messages": [{"role": "system", "content": ""}, '
-        b'{"role": "user", "content": "y"}]}\n'
-        b'{"id": 7, "prompt": "\xe2\x80\xa8 \xc2\x85 \\u2028\\u0000"}\n'
-        b'{"prompt": "z"}',
-    )
-    assert [(row.index, row.line, row.id, row.error) for row in rows] == [
-        (0, 1, "a", None),
-        (1, 4, "b", None),
-        (2, 5, 7, None),
-        (3, 6, "line-6", None),
-    ]
-    assert rows[0].content == "x"
-    assert rows[1].content == [Message(Role.SYSTEM, ""), Message(Role.USER, "y")]
-    assert rows[2].content == "\u2028 \x85 \u2028\0"
-
-
-BAD_LINES: list[tuple[bytes, str]] = [
-    (b"{", "JSON: "),
-    (b"[1]", "JSON: a list"),
-    (b"null", "JSON: a NoneType"),
-    (b'{"prompt":"a"}{"prompt":"b"}', "JSON: Extra data"),
-    (b'{"id":"b"}', "prompt: missing"),
-    (b'{"id":"b","prompt":"a","messages":[]}', "messages: stands beside prompt"),
-    (b'{"id":"b","prompt":5}', "prompt: 5"),
-    (b'{"id":"b","prompt":null}', "prompt: None"),
-    (b'{"id":"b","prompt":""}', "prompt: empty"),
-    (b'{"id":"b","messages":[]}', "messages: []"),
-    (b'{"id":"b","messages":"x"}', "messages: 'x'"),
-    (b'{"id":"b","messages":["x"]}', "messages[0]: 'x'"),
-    (b'{"id":"b","messages":[{"content":"x"}]}', "messages[0].role: None"),
-    (b'{"id":"b","messages":[{"role":"x","content":"x"}]}', "messages[0].role: 'x'"),
-    (b'{"id":"b","messages":[{"role":"user"}]}', "messages[0].content: missing"),
-    (b'{"id":"b","messages":[{"role":"user","content":[]}]}', "messages[0].content: []"),
-    (b'{"id":"b","messages":[{"role":"user","content":"a","x":1}]}', "messages[0].x: not known"),
-    (b'{"id":"b","prompt":"a","tempreature":0}', "tempreature: not known"),
-    (b'{"id":"b","prompt":"a","prompt":"c"}', "prompt: the key stands twice"),
-    (b'{"id":"b","prompt":"a","x":NaN}', "JSON: NaN"),
-    (b'{"id":"b","prompt":"a","x":-Infinity}', "JSON: -Infinity"),
-    (b'{"id":"b","prompt":"\\ud800"}', "prompt: a lone surrogate"),
-    (b'{"id":"\\ud800","prompt":"a"}', "id: a lone surrogate"),
-    (b'{"id":"b","prompt":"\xff"}', "line: byte 20 is not UTF-8"),
-    (b'{"id":"b","prompt":"a\x00"}', "JSON: Invalid control character"),
-    (b"[" * 100_000, "JSON: nested too deep"),
-    (b'{"id":' + b"9" * 5000 + b"}", "JSON: Exceeds the limit"),
-    (b'{"id":true,"prompt":"a"}', "id: True"),
-    (b'{"id":null,"prompt":"a"}', "id: None"),
-    (b'{"id":"","prompt":"a"}', "id: ''"),
-    (b'{"id":18446744073709551616,"prompt":"a"}', "id: an integer beyond"),
-    (b'{"custom_id":7,"prompt":"a"}', "custom_id: 7"),
-    (b'{"custom_id":"' + b"x" * 600 + b'","prompt":"a"}', "custom_id: "),
-    (b'{"id":"b","custom_id":"c","prompt":"a"}', "custom_id: stands beside id"),
-    (b'{"id":"first","prompt":"a"}', "id: 'first' stands on an earlier line"),
-]
-
-
-@pytest.mark.parametrize(("line", "words"), BAD_LINES, ids=[str(i) for i in range(len(BAD_LINES))])
-def test_bad_lines(line: bytes, words: str, tmp_path: Path) -> None:
-    first, bad, last = rows_of(
-        tmp_path, b'{"id":"first","prompt":"a"}\n' + line + b'\n{"id":"last","prompt":"c"}\n'
-    )
-    assert first.error is last.error is None
-    assert bad.content is None
-    assert str(bad.error).startswith(f"in.jsonl: line 2: {words}")
-    assert len(str(bad.error)) < 400
-
-
-def test_a_line_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropechat.batch.rows.MAX_LINE_BYTES", 40)
-    rows = rows_of(tmp_path, b'{"prompt":"a"}\n' + b'{"prompt":"' + b"x" * 300 + b'"}\n{"prompt":"b"}\n')
-    assert [row.error is None for row in rows] == [True, False, True]
-    assert [row.line for row in rows] == [1, 2, 3]
-    assert "more than 40 bytes" in str(rows[1].error)
-
-
-def test_another_field_may_hold_the_prompt(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, b'{"id":1,"prefix":"a","gold":"x"}\n{"id":2}\n', prompt_field="prefix")
-    assert rows[0].content == "a"
-    assert "prefix: missing" in str(rows[1].error)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'{"prompt":"a"}\r{"prompt":"b"}\r',
-        '{"prompt":"a"}\n'.encode("utf-16"),
-        b"\x1f\x8b\x08\x00",
-        b'[\n {"prompt": "a"}\n]\n',
-        b'[{"prompt": "a"}]\n',
-        b"id,prompt\n1,hi\n",
-    ],
-)
-def test_files_that_are_no_json_lines(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(data)
-    with pytest.raises(BatchInputError, match=r"in\.jsonl"):
-        BatchReader(path).check()
-
-
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("missing", "fifo", "."):
-        with pytest.raises(BatchInputError):
-            BatchReader(tmp_path / name).check()
-
-
-def test_an_empty_file(tmp_path: Path) -> None:
-    assert rows_of(tmp_path, b"") == rows_of(tmp_path, b"\n\n") == []
 
 
 # ---- The file of results
@@ -303,6 +175,48 @@ def test_the_window_changes_nothing(door: Door, tmp_path: Path, model: Path) -> 
         runs.append((tmp_path / "out.jsonl").read_bytes())
     assert runs[0] == runs[1] == runs[2]
     assert len({json.loads(line)["text"] for line in runs[0].splitlines()}) > 10
+
+
+def test_settings_of_a_line_go_before_the_options(door: Door, tmp_path: Path, model: Path) -> None:
+    lines = [
+        {"id": 1.5, "prompt": "a"},
+        {"prompt": "a", "max_tokens": 1},
+        {"prompt": "a", "stop": "d"},
+        {"prompt": "a", "temperature": 2},
+        {"prompt": "a", "top_k": -1},
+    ]
+    data = "".join(json.dumps(line) + "\n" for line in lines)
+    code, records, err = batch(door, tmp_path, model, data, "--seed", 4)
+    assert code == 3
+    assert [(r["id"], r["text"]) for r in records[:3]] == [(1.5, "bcd"), ("line-2", "b"), ("line-3", "bc")]
+    assert [record["finish_reason"] for record in records[:3]] == ["length", "length", "stop"]
+    assert records[4]["error"]["message"].startswith("in.jsonl: line 5: top_k: -1")
+    hot = batch(door, tmp_path, model, data, "--seed", 4, "--temperature", 2, "--overwrite")[1]
+    assert records[3] == hot[3]  # a line's own temperature changes neither its seed nor its stream
+    assert records[3]["text"] != hot[0]["text"]
+    assert "are ignored:" not in err
+
+
+def test_a_seed_of_a_line_holds_wherever_it_stands(door: Door, tmp_path: Path, model: Path) -> None:
+    line, other = '{"prompt":"a","seed":7,"temperature":3}\n', '{"prompt":"a","temperature":3}\n'
+    records = batch(door, tmp_path, model, other + line + other + line, "--seed", 7)[1]
+    alone = batch(door, tmp_path, model, line, "--seed", 8, "--overwrite")[1]
+    assert records[1]["text"] == records[3]["text"] == alone[0]["text"] == records[0]["text"]
+    assert records[2]["text"] != records[0]["text"]
+    assert [record["seed"] for record in [*records, *alone]] == [7] * 5
+
+
+def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, model: Path) -> None:
+    extra = {f"field{i}\x1b[2J": i for i in range(9)}
+    data = '{"prompt":"a"}\n' + (json.dumps({"prompt": "a", **extra}) + "\n") * 3
+    code, records, err = batch(door, tmp_path, model, data)
+    assert (code, [record["text"] for record in records]) == (0, ["bcd"] * 4)
+    assert err.count("are ignored:") == 1
+    assert "note: line 2 has fields that are ignored: field0" in err
+    assert "field4" in err
+    assert "field5" not in err
+    assert "and 4 more" in err
+    assert "\x1b" not in err
 
 
 def test_templates_system_and_raw(door: Door, tmp_path: Path) -> None:

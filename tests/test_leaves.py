@@ -13,19 +13,20 @@ from ropechat.trace import Row, TokenScore, Trace
 @pytest.mark.parametrize(
     ("field", "bad"),
     [
-        ("temperature", [-0.1, math.nan, math.inf, 101, "hot", True, None]),
+        ("temperature", [-0.1, math.nan, math.inf, 101, 10**400, "hot", True, None]),
         ("top_k", [-1, 1.5, 2**31, True, "1", None]),
         ("top_p", [0, -1, 1.01, math.nan, True]),
         ("min_p", [-0.1, 1.1, math.nan]),
         ("repetition_penalty", [0, -1, math.inf, 101]),
-        ("max_tokens", [0, -1, 1.5, True, 2**31, None]),
+        ("max_tokens", [0, -1, 1.5, True, 2**31, None, "9" * 5000]),
         ("seed", [-1, 2**64, 1.5, True, "x"]),
     ],
 )
 def test_sampling_refuses_and_names_the_field(field: str, bad: list[object]) -> None:
     for value in bad:
-        with pytest.raises(ValueError, match=rf"^{field}: "):
+        with pytest.raises(ValueError, match=rf"^{field}: ") as caught:
             Sampling(**{field: value})
+        assert len(str(caught.value)) < 120
 
 
 def test_sampling_takes_its_limits() -> None:

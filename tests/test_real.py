@@ -105,16 +105,14 @@ def test_inspect_says_what_score_says(model: Given) -> None:
 
 def test_batch_of_200(model: Given, real: Path, tmp_path: Path) -> None:
     directory, _, engine = model
-    lines = (real / "prompts/tinystories_prefixes_200.jsonl").read_text(encoding="utf-8").splitlines()
-    given = [json.loads(line) for line in lines]
-    rows = [{"id": row["id"], "prompt": row["prefix"]} for row in given]
-    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    source, target = real / "prompts/tinystories_prefixes_200.jsonl", tmp_path / "out.jsonl"
+    rows = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     limits = ("--max-tokens", "12", "--temperature", "0")
     done = ropechat("batch", "-m", directory, source, "-o", target, *limits)
     assert done.returncode == 0, done.stderr
+    assert "ignored: gold_continuation" in done.stderr
     results = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
     assert [result["id"] for result in results] == [row["id"] for row in rows]
     for row, result in list(zip(rows, results, strict=True))[::20]:
-        alone = engine.generate(row["prompt"], Sampling(temperature=0, max_tokens=12))
+        alone = engine.generate(row["prefix"], Sampling(temperature=0, max_tokens=12))
         assert result["text"] == "".join(step.text for step in alone)

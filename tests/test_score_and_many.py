@@ -25,7 +25,7 @@ from ropechat.errors import (
     RopechatError,
 )
 from ropechat.sampling import Sampling
-from ropechat.schedule import LOOKAHEAD
+from ropechat.schedule import LOOKAHEAD, Job
 from ropechat.trace import Step
 
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
@@ -121,6 +121,32 @@ def test_equal_prompts_draw_differently(engine: Engine) -> None:
     results = [result for _, result in engine.generate_many(["a"] * 4, sampling)]
     assert len({result.ids for result in results}) == 4
     assert results[0].ids == tuple(step.id for step in engine.generate("a", sampling))
+
+
+def test_a_job_has_settings_of_its_own(engine: Engine) -> None:
+    hot = Sampling(temperature=5, max_tokens=4, seed=1)
+    prompts = ["a", Job("a"), Job("a", Sampling(temperature=0, max_tokens=2)), Job("a", GREEDY, ["de"])]
+    results = [result for _, result in engine.generate_many(prompts, hot, stop=["zz"])]
+    assert results[:2] == [result for _, result in engine.generate_many(["a", "a"], hot)]
+    assert [(r.text, r.finish_reason) for r in results[2:]] == [("bc", "length"), ("bc", "stop")]
+
+
+def test_a_jobs_seed_gives_what_the_prompt_alone_gives(engine: Engine) -> None:
+    own, other = Sampling(temperature=5, max_tokens=8, seed=3), Sampling(temperature=5, max_tokens=8)
+    prompts = ["a", Job("a", own), Job("a", other), Job("a", own), RopechatError("x"), Job([999], own)]
+    results = [r for _, r in engine.generate_many(prompts, Sampling(temperature=5, max_tokens=8, seed=1))]
+    alone = tuple(step.id for step in engine.generate("a", own))
+    assert results[1].ids == results[3].ids == alone
+    assert len({result.ids for result in results[:3]}) == 3  # without its own seed: the call's, by index
+    assert [result.seed for result in results] == [1, 3, 1, 3, 1, 3]
+
+
+@pytest.mark.parametrize("stop", ["de", [""], [5], ["x"] * 17])
+def test_a_jobs_bad_stop_is_its_own_error(engine: Engine, stop: Any) -> None:
+    results = [result for _, result in engine.generate_many(["a", Job("a", stop=stop)], GREEDY)]
+    assert results[0].text == "bcdefg"
+    assert isinstance(results[1].error, RequestError)
+    assert str(results[1].error).startswith("stop: ")
 
 
 def test_many_share_passes(engine: Engine) -> None:

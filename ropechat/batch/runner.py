@@ -1,20 +1,24 @@
 """A run over a batch file: rows to prompts, results to records, in the order of the input."""
 
+import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ropechat.batch.line import Content, LineRequest
 from ropechat.batch.output import Output
-from ropechat.batch.rows import BatchReader, BatchRow, Content
+from ropechat.batch.rows import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
 from ropechat.errors import InternalError, RopechatError
 from ropechat.sampling import Sampling
-from ropechat.schedule import Prompt, Result
+from ropechat.schedule import Job, Prompt, Result
 
 if TYPE_CHECKING:
     from ropechat.engine import Engine
+
+_UNUSED_SHOWN = 5
 
 
 @dataclass
@@ -56,6 +60,26 @@ class Settings:
         return content
 
 
+def job_of(request: LineRequest, settings: Settings, sampling: Sampling) -> Job:
+    """What the engine does for a row: the line's settings before those of the command.
+
+    The command's seed is not repeated in the Job, so that only a row's own seed makes it draw as if alone.
+    """
+    own = None
+    if request.sampling:
+        own = dataclasses.replace(sampling, **{"seed": None, **request.sampling})
+    return Job(settings.prompt(request.content), own, request.stop)
+
+
+def unused_note(row: BatchRow, unused: Sequence[str]) -> str:
+    """Which fields of a row are ignored; the first few names."""
+    names = ", ".join(f"{name:.40}" for name in unused[:_UNUSED_SHOWN])
+    more = len(unused) - _UNUSED_SHOWN
+    return (
+        f"note: line {row.line} has fields that are ignored: {names}{f' and {more} more' if more > 0 else ''}"
+    )
+
+
 def ok_record(row: BatchRow, result: Result) -> dict[str, Any]:
     """The line of a row that was answered."""
     return {
@@ -87,6 +111,25 @@ def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
     }
 
 
+def _jobs(
+    reader: BatchReader,
+    waiting: deque[BatchRow],
+    settings: Settings,
+    sampling: Sampling,
+    on_note: Callable[[str], None] | None,
+) -> Iterator[Prompt | Job]:
+    """A prompt per row, which is put in `waiting`; the first row with fields that are ignored is noted."""
+    for row in reader:
+        waiting.append(row)
+        if row.request is None:
+            yield row.error or InternalError(f"line {row.line}: no request and no error")
+            continue
+        if row.request.unused and on_note is not None:
+            on_note(unused_note(row, row.request.unused))
+            on_note = None
+        yield job_of(row.request, settings, sampling)
+
+
 def run_batch(
     engine: "Engine",
     reader: BatchReader,
@@ -98,22 +141,17 @@ def run_batch(
     window: int = 16,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> BatchReport:
     """Answer every row of `reader` and write a record each to `output`, in input order.
 
     window: most sequences per forward pass. on_progress: called after each pass and each record.
     on_failure: called with the message of each row that fails.
-    The result of row i depends on the model, the row, the settings, the seed and i; not on other rows.
+    on_note: called once, when a row has fields that are ignored.
+    The result of row i depends on the model, the row, the settings, the seed and i (not on the last two where
+    the row has a seed); not on other rows.
     """
     report, waiting, begun = BatchReport(total), deque[BatchRow](), time.monotonic()
-
-    def prompts() -> Iterator[Prompt]:
-        for row in reader:
-            waiting.append(row)
-            if row.error is not None or row.content is None:
-                yield row.error or InternalError(f"line {row.line}: no content and no error")
-            else:
-                yield settings.prompt(row.content)
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
@@ -124,7 +162,8 @@ def run_batch(
         report.made_tokens += count
         tell()
 
-    for index, result in engine.generate_many(prompts(), sampling, window=window, on_tokens=on_tokens):
+    jobs = _jobs(reader, waiting, settings, sampling, on_note)
+    for index, result in engine.generate_many(jobs, sampling, window=window, on_tokens=on_tokens):
         row = waiting.popleft()
         if row.index != index:
             raise InternalError(f"batch: result {index} for row {row.index}")

@@ -76,8 +76,14 @@ class Progress:
         """Say what is wrong with a row; the first few only."""
         self._failures += 1
         if self._failures <= _FAILURES_SHOWN + 1:
-            self.clear()
-            say(f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output")
+            self.note(
+                f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output"
+            )
+
+    def note(self, text: str) -> None:
+        """Say something between two drawings of the bar."""
+        self.clear()
+        say(text)
 
     def clear(self) -> None:
         """Wipe the bar, so that what is said next has the line to itself."""
@@ -104,7 +110,9 @@ def closing_line(report: "BatchReport", path: Path) -> str:
 @sampling_options
 @click.option("--system", help="A system message for rows that have none.")
 @click.option("--raw", is_flag=True, help="No chat template: continue the prompts as they are.")
-@click.option("--prompt-field", default="prompt", show_default=True, help="The field with the prompt.")
+@click.option(
+    "--prompt-field", help="The field with the prompt [default: prompt or messages; else text or prefix]."
+)
 @click.option("--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Rows at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT.jsonl if it exists.")
 def batch(
@@ -112,14 +120,16 @@ def batch(
     out: Path,
     system: str | None,
     raw: bool,
-    prompt_field: str,
+    prompt_field: str | None,
     window: int,
     overwrite: bool,
     **given: Any,
 ) -> int:
     """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
 
-    A bad line gives an error record and exit code 3; the others are answered.
+    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed and stop go before the
+    options. Other fields are ignored. Lines of OpenAI's batch format ({"custom_id", "url", "body"}) are read
+    too. A bad line gives an error record and exit code 3; the others are answered.
     """
     from ropechat.batch.output import Output, refuse_output
     from ropechat.batch.rows import BatchReader
@@ -144,6 +154,7 @@ def batch(
                 window=window,
                 on_progress=progress,
                 on_failure=progress.failure,
+                on_note=progress.note,
             )
         except BaseException:
             progress.clear()

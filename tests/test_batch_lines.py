@@ -1,0 +1,275 @@
+"""Lines of a batch file: what each asks for, and what is wrong with the others."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropechat.batch.line import LineRequest
+from ropechat.batch.rows import BatchReader, BatchRow
+from ropechat.conversation import Message, Role
+from ropechat.errors import BatchInputError
+
+
+def rows_of(tmp_path: Path, data: bytes, **options: Any) -> list[BatchRow]:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(data)
+    reader = BatchReader(path, **options)
+    rows = list(reader)
+    assert reader.check() == len(rows)
+    return rows
+
+
+def content_of(row: BatchRow) -> Any:
+    assert row.request is not None, row.error
+    return row.request.content
+
+
+def request_of(tmp_path: Path, line: dict[str, Any], **options: Any) -> LineRequest:
+    (row,) = rows_of(tmp_path, json.dumps(line).encode() + b"\n", **options)
+    assert row.request is not None, row.error
+    return row.request
+
+
+def fault_of(tmp_path: Path, line: dict[str, Any], **options: Any) -> str:
+    (row,) = rows_of(tmp_path, json.dumps(line).encode() + b"\n", **options)
+    assert row.request is None
+    return str(row.error).removeprefix("in.jsonl: line 1: ")
+
+
+def test_rows_of_both_forms(tmp_path: Path) -> None:
+    rows = rows_of(
+        tmp_path,
+        b'\xef\xbb\xbf{"id": "a", "prompt": "x"}\r\n'
+        b"\n   \t\n"
+        b'{"custom_id": "b", "messages": [{"role": "system", "content": ""}, '
+        b'{"role": "user", "content": "y"}]}\n'
+        b'{"id": 7, "prompt": "\xe2\x80\xa8 \xc2\x85 \\u2028\\u0000"}\n'
+        b'{"prompt": "z"}',
+    )
+    assert [(row.index, row.line, row.id, row.error) for row in rows] == [
+        (0, 1, "a", None),
+        (1, 4, "b", None),
+        (2, 5, 7, None),
+        (3, 6, "line-6", None),
+    ]
+    assert content_of(rows[0]) == "x"
+    assert content_of(rows[1]) == [Message(Role.SYSTEM, ""), Message(Role.USER, "y")]
+    assert content_of(rows[2]) == "\u2028 \x85 \u2028\0"
+
+
+BAD_LINES: list[tuple[bytes, str]] = [
+    (b"{", "JSON: "),
+    (b"[1]", "JSON: a list"),
+    (b"null", "JSON: a NoneType"),
+    (b'{"prompt":"a"}{"prompt":"b"}', "JSON: Extra data"),
+    (b'{"id":"b"}', "prompt: missing"),
+    (b'{"id":"b","prompt":"a","messages":[]}', "messages: stands beside prompt"),
+    (b'{"id":"b","prompt":5}', "prompt: 5"),
+    (b'{"id":"b","prompt":null}', "prompt: None"),
+    (b'{"id":"b","prompt":""}', "prompt: empty"),
+    (b'{"id":"b","messages":[]}', "messages: []"),
+    (b'{"id":"b","messages":"x"}', "messages: 'x'"),
+    (b'{"id":"b","messages":["x"]}', "messages[0]: 'x'"),
+    (b'{"id":"b","messages":[{"content":"x"}]}', "messages[0].role: None"),
+    (b'{"id":"b","messages":[{"role":"x","content":"x"}]}', "messages[0].role: 'x'"),
+    (b'{"id":"b","messages":[{"role":"user"}]}', "messages[0].content: missing"),
+    (b'{"id":"b","messages":[{"role":"user","content":[]}]}', "messages[0].content: []"),
+    (b'{"id":"b","prompt":"a","tempreature":0}', "tempreature: not known; write temperature"),
+    (b'{"id":"b","prompt":"a","prompt":"c"}', "prompt: the key stands twice"),
+    (b'{"id":"b","prompt":"a","x":NaN}', "JSON: NaN"),
+    (b'{"id":"b","prompt":"a","x":-Infinity}', "JSON: -Infinity"),
+    (b'{"id":"b","prompt":"\\ud800"}', "prompt: a lone surrogate"),
+    (b'{"id":"\\ud800","prompt":"a"}', "id: a lone surrogate"),
+    (b'{"id":"b","prompt":"\xff"}', "line: byte 20 is not UTF-8"),
+    (b'{"id":"b","prompt":"a\x00"}', "JSON: Invalid control character"),
+    (b"[" * 100_000, "JSON: nested too deep"),
+    (b'{"id":' + b"9" * 5000 + b"}", "JSON: Exceeds the limit"),
+    (b'{"id":true,"prompt":"a"}', "id: True"),
+    (b'{"id":null,"prompt":"a"}', "id: None"),
+    (b'{"id":"","prompt":"a"}', "id: ''"),
+    (b'{"id":18446744073709551616,"prompt":"a"}', "id: a number beyond"),
+    (b'{"id":1e999,"prompt":"a"}', "id: a number beyond"),
+    (b'{"custom_id":7,"prompt":"a"}', "custom_id: 7"),
+    (b'{"custom_id":"' + b"x" * 600 + b'","prompt":"a"}', "custom_id: "),
+    (b'{"id":"b","custom_id":"c","prompt":"a"}', "custom_id: stands beside id"),
+    (b'{"id":"first","prompt":"a"}', "id: 'first' stands on line 1 already"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD_LINES, ids=[str(i) for i in range(len(BAD_LINES))])
+def test_bad_lines(line: bytes, words: str, tmp_path: Path) -> None:
+    first, bad, last = rows_of(
+        tmp_path, b'{"id":"first","prompt":"a"}\n' + line + b'\n{"id":"last","prompt":"c"}\n'
+    )
+    assert first.error is last.error is None
+    assert bad.request is None
+    assert str(bad.error).startswith(f"in.jsonl: line 2: {words}")
+    assert len(str(bad.error)) < 400
+
+
+def test_a_name_that_no_file_can_hold(tmp_path: Path) -> None:
+    for line in (b'{"\\ud800":1}', b'{"\\ud800":1,"\\ud800":2}', b'{"temperatur\\ud800":1,"prompt":"a"}'):
+        (row,) = rows_of(tmp_path, line)
+        assert "\\ud800" in str(row.error)
+        str(row.error).encode()
+
+
+def test_a_line_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropechat.batch.rows.MAX_LINE_BYTES", 40)
+    rows = rows_of(tmp_path, b'{"prompt":"a"}\n' + b'{"prompt":"' + b"x" * 300 + b'"}\n{"prompt":"b"}\n')
+    assert [row.error is None for row in rows] == [True, False, True]
+    assert [row.line for row in rows] == [1, 2, 3]
+    assert "more than 40 bytes" in str(rows[1].error)
+
+
+def test_another_field_may_hold_the_prompt(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, b'{"id":1,"prefix":"a","gold":"x"}\n{"id":2}\n', prompt_field="prefix")
+    assert content_of(rows[0]) == "a"
+    assert "prefix: missing" in str(rows[1].error)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"prompt":"a"}\r{"prompt":"b"}\r',
+        '{"prompt":"a"}\n'.encode("utf-16"),
+        b"\x1f\x8b\x08\x00",
+        b'[\n {"prompt": "a"}\n]\n',
+        b'[{"prompt": "a"}]\n',
+        b"id,prompt\n1,hi\n",
+    ],
+)
+def test_files_that_are_no_json_lines(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(BatchInputError, match=r"in\.jsonl"):
+        BatchReader(path).check()
+
+
+def test_paths_that_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("missing", "fifo", "."):
+        with pytest.raises(BatchInputError):
+            BatchReader(tmp_path / name).check()
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, b"") == rows_of(tmp_path, b"\n\n") == []
+
+
+def test_fields_that_are_not_known_are_named_in_the_order_of_the_line(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "a", "name": "x"}, {"content": "b", "role": "user", "name": "y"}]
+    request = request_of(tmp_path, {"z": 1, "messages": messages, "model": "other", "text": "t", "seed": 1})
+    assert request.unused == ("messages[].name", "z", "model", "text")
+    assert request.content == [Message(Role.USER, "a"), Message(Role.USER, "b")]
+    assert request_of(tmp_path, {"id": 1, "prompt": "a", "stop": [], "seed": 1, "n": 1}).unused == ()
+
+
+def test_where_the_prompt_stands(tmp_path: Path) -> None:
+    for name in ("prompt", "text", "prefix"):
+        assert request_of(tmp_path, {name: "a", "gold": "b"}).content == "a"
+    assert request_of(tmp_path, {"text": "no", "prefix": "no", "prompt": "a"}).content == "a"
+    hello = [{"role": "user", "content": "a"}]
+    assert request_of(tmp_path, {"text": 7, "messages": hello}).content == [Message(Role.USER, "a")]
+    assert fault_of(tmp_path, {"text": "a", "prefix": "b"}).startswith("prefix: stands beside text")
+    assert fault_of(tmp_path, {"prompt": None, "text": "a"}).startswith("prompt: None; a text")
+    assert fault_of(tmp_path, {"text": 7}).startswith("text: 7; a text")
+    assert fault_of(tmp_path, {"gold": "b", "note": 1}).startswith(
+        "prompt: missing; the fields are gold, note"
+    )
+
+
+def test_the_field_that_is_named_holds_the_prompt(tmp_path: Path) -> None:
+    line = {"prompt": 7, "messages": 7, "stop": "a", "q": "b"}
+    assert request_of(tmp_path, {**line, "stop": "x"}, prompt_field="q").content == "b"
+    given = request_of(tmp_path, line, prompt_field="stop")
+    assert (given.content, given.stop, given.unused) == ("a", None, ("prompt", "messages", "q"))
+    messages = {"messages": [{"role": "user", "content": "a"}], "prompt": "b"}
+    assert request_of(tmp_path, messages, prompt_field="messages").content == [Message(Role.USER, "a")]
+    assert fault_of(tmp_path, {"text": "a"}, prompt_field="prompt").startswith("prompt: missing")
+
+
+def test_ids_are_kept_as_given(tmp_path: Path) -> None:
+    ids = ["a", 7, -7, 1.5, "7", 2**63 - 1]
+    data = "".join(json.dumps({"id": id, "prompt": "a"}) + "\n" for id in ids)
+    found = [row.id for row in rows_of(tmp_path, data.encode())]
+    assert found == ids
+    assert [type(id) for id in found] == [type(id) for id in ids]
+
+
+def test_settings_of_a_line(tmp_path: Path) -> None:
+    sampling = {
+        "max_tokens": 5,
+        "temperature": 0,
+        "top_p": 0.5,
+        "top_k": 0,
+        "min_p": 0.25,
+        "repetition_penalty": 1.5,
+        "seed": 2**64 - 1,
+    }
+    request = request_of(tmp_path, {"prompt": "a", **sampling, "stop": "x"})
+    assert (dict(request.sampling), request.stop, request.unused) == (sampling, ("x",), ())
+    nothing = request_of(tmp_path, {"prompt": "a", **dict.fromkeys([*sampling, "stop", "n"])})
+    assert (dict(nothing.sampling), nothing.stop, nothing.unused) == ({}, None, ())
+    for name in ("max_completion_tokens", "max_new_tokens"):
+        assert dict(request_of(tmp_path, {"prompt": "a", name: 3}).sampling) == {"max_tokens": 3}
+    assert request_of(tmp_path, {"prompt": "a", "stop": ["x", "y"]}).stop == ("x", "y")
+
+
+BAD_SETTINGS: list[tuple[str, Any]] = [
+    ("max_tokens", 0),
+    ("max_tokens", "5"),
+    ("max_tokens", True),
+    ("max_completion_tokens", 0),
+    ("temperature", -1),
+    ("temperature", "9" * 10_000),
+    ("temperature", 10**400),
+    ("top_p", 0),
+    ("top_k", 1.5),
+    ("min_p", 2),
+    ("repetition_penalty", 0),
+    ("seed", -1),
+    ("stop", 5),
+    ("stop", ""),
+    ("stop", [5]),
+    ("stop", ["x"] * 17),
+    ("stop", {"x": 1}),
+    ("stop", "\ud800"),
+    ("n", 2),
+    ("logprobs", True),
+    ("response_format", {"type": "json_object"}),
+    ("Temperature", 0),
+    ("max_token", 0),
+    ("repitition_penalty", 2),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_SETTINGS, ids=[str(i) for i in range(len(BAD_SETTINGS))])
+def test_bad_settings_are_named(field: str, value: Any, tmp_path: Path) -> None:
+    fault = fault_of(tmp_path, {"prompt": "a", field: value})
+    assert fault.startswith(f"{field}: ")
+    assert len(fault) < 200
+
+
+def test_two_names_for_one_setting(tmp_path: Path) -> None:
+    fault = fault_of(tmp_path, {"prompt": "a", "max_tokens": 3, "max_new_tokens": 4})
+    assert fault.startswith("max_new_tokens: stands beside max_tokens")
+
+
+OPENAI = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions"}
+
+
+def test_openai_lines(tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "n": 1}
+    (row,) = rows_of(tmp_path, json.dumps({**OPENAI, "more": 1, "body": body}).encode())
+    assert row.id == "r1"
+    assert row.request == LineRequest([Message(Role.USER, "a")], {"max_tokens": 4}, None, ("more", "model"))
+    assert fault_of(tmp_path, {**OPENAI, "body": {**body, "n": 3}}).startswith("n: 3")
+    assert fault_of(tmp_path, {**OPENAI, "body": {}}).startswith("prompt: missing")
+    assert fault_of(tmp_path, {**OPENAI, "url": "/v1/embeddings", "body": body}).startswith("url: '/v1/embed")
+    assert fault_of(tmp_path, {**OPENAI, "method": "GET", "body": body}).startswith("method: 'GET'")
+    page = {"url": "http://localhost/", "body": "text of a page", "prompt": "a"}
+    assert request_of(tmp_path, page).unused == ("url", "body")
