@@ -1,4 +1,4 @@
-"""DTransformerRoPE, the pseudo-code that this project starts from: read aloud in NumPy, and computed by the engine."""
+"""DTransformerRoPE, the pseudo-code that this project starts from: in NumPy, and computed by the engine."""
 
 import json
 import math
@@ -16,10 +16,10 @@ ATOL = 1e-4  # golden.json: tolerance
 
 
 def dtransformer_rope(x: list[int], theta: dict[str, Array], config: dict[str, Any]) -> Array:
-    """P <- DTransformerRoPE(x | theta), X. Zhan, "Pseudo code for Roformer" (2024); logits instead of P.  # [N_V, length(x)]
+    """P <- DTransformerRoPE(x | theta), X. Zhan, "Pseudo code for Roformer" (2024); logits instead of P.
 
-    x: token ids; theta: W_e, W_u, gamma, beta and per layer W_q, W_k, W_v, W_o, W_mlp1, W_mlp2 with their biases,
-    gamma1, beta1, gamma2, beta2. H heads are blocks of rows.
+    Returns [N_V, length(x)]. x: token ids; theta: W_e, W_u, gamma, beta and per layer W_q, W_k, W_v, W_o, W_mlp1,
+    W_mlp2 with their biases, gamma1, beta1, gamma2, beta2. H heads are blocks of rows.
     """
     H, d_head, first = config["H"], config["d_head"], config["first_position"]
     # for t in [length]: e_t <- R_e(t) W_e[:, x[t]]
@@ -77,7 +77,9 @@ def directory(first_position: int, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_the_pseudo_code(directory: Path, first_position: int, prompt: str) -> None:
     golden = read_safetensors(DTRANSFORMER / "golden.safetensors")
-    theta = {name: W.astype(np.float64) for name, W in read_safetensors(directory / "model.safetensors").items()}
+    theta = {
+        name: W.astype(np.float64) for name, W in read_safetensors(directory / "model.safetensors").items()
+    }
     config = json.loads((directory / "config.json").read_text())
     found = dtransformer_rope(golden[f"input_ids.{prompt}"].tolist(), theta, config)
     np.testing.assert_allclose(found, golden[f"logits.{prompt}.from{first_position}"], atol=ATOL, rtol=0)
@@ -89,7 +91,9 @@ def test_the_engine(directory: Path, first_position: int, isa: str) -> None:
     golden, engine = read_safetensors(DTRANSFORMER / "golden.safetensors"), load(directory, context=256)
     for prompt in PROMPTS:
         found = logits(engine, golden[f"input_ids.{prompt}"].tolist())
-        np.testing.assert_allclose(found.T, golden[f"logits.{prompt}.from{first_position}"], atol=ATOL, rtol=1e-5)
+        np.testing.assert_allclose(
+            found.T, golden[f"logits.{prompt}.from{first_position}"], atol=ATOL, rtol=1e-5
+        )
     expected = golden[f"greedy.from{first_position}.output_ids"].tolist()
     sequence = add(engine, golden["input_ids.p33"].tolist(), max_tokens=len(expected))
     events = [event for event in drain(engine, [sequence]) if event.kind == "token"]
