@@ -18,8 +18,8 @@ ATOL = 1e-4  # golden.json: tolerance
 def dtransformer_rope(x: list[int], theta: dict[str, Array], config: dict[str, Any]) -> Array:
     """P <- DTransformerRoPE(x | theta), X. Zhan, "Pseudo code for Roformer" (2024); logits instead of P.
 
-    Returns [N_V, length(x)]. x: token ids; theta: W_e, W_u, gamma, beta and per layer W_q, W_k, W_v, W_o, W_mlp1,
-    W_mlp2 with their biases, gamma1, beta1, gamma2, beta2. H heads are blocks of rows.
+    Returns [N_V, length(x)]. x: token ids; theta: W_e, W_u, gamma, beta and per layer W_q, W_k, W_v, W_o,
+    W_mlp1, W_mlp2 with their biases, gamma1, beta1, gamma2, beta2. H heads are blocks of rows.
     """
     H, d_head, first = config["H"], config["d_head"], config["first_position"]
     # for t in [length]: e_t <- R_e(t) W_e[:, x[t]]
