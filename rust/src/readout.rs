@@ -3,7 +3,8 @@
 //! All numbers are *raw*: temperature 1, no filter. Logits are f32, everything else is f64 and in nats.
 
 use crate::Result;
-use crate::exp64::{exp, sums};
+use crate::exp64::exp;
+use crate::kernel::sums;
 use crate::ranking::{self, Ranking};
 
 /// The raw distribution of the next token.

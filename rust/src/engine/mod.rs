@@ -21,8 +21,11 @@ use std::sync::Arc;
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
 
-/// Rows of one forward at most: a compromise between prefill speed and how soon a cancel is noticed.
-pub const ROWS_PER_STEP: usize = 128;
+/// Rows of one forward at most: more rows share one pass over the weights, fewer report progress sooner and let a
+/// waiting sequence go on. Small models take many, large ones few, so that a step lasts about a tenth of a second.
+const ROWS_PER_STEP: std::ops::RangeInclusive<usize> = 128..=512;
+/// Bytes of weights times rows of one forward.
+const BYTES_TIMES_ROWS: usize = 96 << 30;
 /// Logit rows that exist at a time (law 2).
 pub const READOUT_ROWS: usize = 32;
 /// Ended sequences whose cache is kept for a later one with the same beginning.
@@ -65,6 +68,8 @@ pub struct Engine {
 impl Engine {
     /// An engine whose sequences are `context` long at most.
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
+        let rows = BYTES_TIMES_ROWS / model.weight_bytes().max(1);
+        let rows_per_step = rows.clamp(*ROWS_PER_STEP.start(), *ROWS_PER_STEP.end());
         Self {
             kv: KvCache::new(model.kv_layout),
             model,
@@ -78,7 +83,7 @@ impl Engine {
             work: Workspace::default(),
             logits: Vec::new(),
             samplers: Vec::new(),
-            rows_per_step: ROWS_PER_STEP,
+            rows_per_step,
         }
     }
 

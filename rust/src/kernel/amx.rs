@@ -14,6 +14,7 @@ use crate::quant::{BLOCK, DType, GROUP};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::sync::OnceLock;
 
 /// This ISA's functions.
 pub(in crate::kernel) const TABLE: Table = Table {
@@ -31,7 +32,6 @@ const TILE: usize = 16;
 
 /// Whether this process may use tiles: the CPU has them and the kernel grants their (large) register state.
 pub(super) fn is_available() -> bool {
-    use std::sync::OnceLock;
     static GRANTED: OnceLock<bool> = OnceLock::new();
     *GRANTED.get_or_init(|| {
         const AMX_BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;

@@ -18,10 +18,12 @@ mod scalar;
 mod tests;
 
 use crate::error::{Error, Result};
+use crate::exp64::Sums;
 use crate::quant::DType;
 pub use elementwise::Activation;
 use generic::Product;
 pub use lanes::LANES;
+use std::sync::OnceLock;
 
 /// An instruction set that has a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +115,7 @@ struct Table {
     merge: unsafe fn(&mut [f32], &[f32], f32, f32),
     to_f16: unsafe fn(&[f32], &mut [u16]),
     to_bf16: unsafe fn(&[f32], &mut [u16]),
+    sums: unsafe fn(&[f32], f32, f64) -> Sums,
 }
 
 /// Compiles the algorithms of `generic.rs` for one [`lanes::Lanes`] type and ISA into `TABLE`.
@@ -142,11 +145,12 @@ macro_rules! kernel_table {
                 fn merge(acc: &mut [f32], partial: &[f32], a: f32, b: f32) = generic::merge::<V>;
                 fn to_f16(x: &[f32], out: &mut [u16]) = generic::to_f16::<V>;
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
+                fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::exp64::Sums = $crate::exp64::sums;
             );
             Table {
                 isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, to_q8, add, rms_norm,
                 layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax_tile, merge, to_f16,
-                to_bf16,
+                to_bf16, sums,
             }
         };
     };
@@ -355,6 +359,15 @@ impl Kernels {
         // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
         unsafe { (self.0.to_bf16)(x, out) }
     }
+}
+
+/// [`crate::exp64::sums`] on the widest vectors of this CPU. The bits are the same on all, so no [`Kernels`] need be named.
+pub fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> Sums {
+    static WIDEST: OnceLock<&'static Table> = OnceLock::new();
+    let table =
+        WIDEST.get_or_init(|| Isa::ALL.into_iter().rev().find_map(Isa::table).unwrap_or(&scalar::TABLE));
+    // SAFETY: `Isa::table` gives a table only when this CPU has its instructions.
+    unsafe { (table.sums)(logits, max, inverse_temperature) }
 }
 
 impl std::fmt::Debug for Kernels {

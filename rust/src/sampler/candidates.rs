@@ -1,7 +1,8 @@
 //! The candidates of one draw: always a prefix of the ids in order of probability, grown only as far as a filter looks.
 
 use super::Stage;
-use crate::exp64::{Sums, exp, sums};
+use crate::exp64::{Sums, exp};
+use crate::kernel::sums;
 use crate::ranking::{self, Ranking};
 use crate::readout::Readout;
 use crate::{Error, Result};
