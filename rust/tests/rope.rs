@@ -215,19 +215,19 @@ fn matrix_elementwise_and_complex_forms_agree() {
         // R[row][column]: cos on the diagonal, -+ sin beside it.
         let entry = |row: usize, column: usize| match (row == column, row ^ 1 == column) {
             (true, _) => angle(row).cos(),
-            (_, true) => angle(row).sin() * if row % 2 == 0 { -1.0 } else { 1.0 },
+            (_, true) => angle(row).sin() * if row.is_multiple_of(2) { -1.0 } else { 1.0 },
             _ => 0.0,
         };
         let matrix = |row: usize| (0..d).map(|column| entry(row, column) * f64::from(x[column])).sum::<f64>();
         let complex = |row: usize| {
             let (re, im) = (f64::from(x[row & !1]), f64::from(x[row | 1]));
             let (c, s) = (angle(row).cos(), angle(row).sin()); // e^(i angle)
-            if row % 2 == 0 { re * c - im * s } else { re * s + im * c }
+            if row.is_multiple_of(2) { re * c - im * s } else { re * s + im * c }
         };
         let elementwise = rotated(&frequencies, position, &x);
-        for row in 0..d {
+        for (row, &found) in elementwise.iter().enumerate() {
             assert!((matrix(row) - complex(row)).abs() < 1e-12, "d {d}, row {row}");
-            assert!((matrix(row) - f64::from(elementwise[row])).abs() < 1e-6, "d {d}, row {row}");
+            assert!((matrix(row) - f64::from(found)).abs() < 1e-6, "d {d}, row {row}");
         }
     }
 }
