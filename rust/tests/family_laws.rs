@@ -99,7 +99,7 @@ fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
     let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
     for (name, config) in &all {
         let folder: Folder = write_model_of(config);
-        for (dtype, isa) in [(DType::F32, isas[0]), (DType::BF16, isas[1])] {
+        for (dtype, isa) in [(DType::F32, isas[0]), (DType::BF16, isas[1]), (DType::Q8_0, isas[1])] {
             let make = |threads| engine(folder.path(), dtype, isa, threads).unwrap();
             test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {isa:?}"));
         }

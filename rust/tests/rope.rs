@@ -9,6 +9,8 @@ use ropechat_core::checkpoint::safetensors::{self, Entry};
 use ropechat_core::config::Rope;
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
+use ropechat_core::kernel::{Isa, Kernels};
+use ropechat_core::rope::Frequencies;
 use serde_json::{Value, json};
 
 fn golden() -> PathBuf {
@@ -150,4 +152,123 @@ fn every_allowed_value_gives_finite_angles() {
             }
         }
     }
+}
+
+/// Rows of q, rotated by the kernel of every ISA from a position on, against transformers' rows.
+fn check_rotation(
+    expected: &str,
+    rotary_dim: usize,
+    first: usize,
+    turn: fn(Kernels, &mut [f32], &[f32], &[f32]),
+) {
+    let tensors = Tensors::read();
+    let rope = rope(rotary_dim as u64, 4096, &json!({}));
+    let frequencies = rope.frequencies(rope.regime(40));
+    let (mut cos, mut sin) = (vec![0.0; rotary_dim / 2], vec![0.0; rotary_dim / 2]);
+    for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
+        let (rows, expected) = (tensors.f32("rot.q"), tensors.f32(expected));
+        for (row, (q, expected)) in rows.chunks_exact(16).zip(expected.chunks_exact(16)).enumerate() {
+            frequencies.angles(first + row, &mut cos, &mut sin);
+            let mut rotated = q.to_vec();
+            turn(kernels, &mut rotated[..rotary_dim], &cos, &sin);
+            for (found, expected) in rotated.iter().zip(expected) {
+                assert!((found - expected).abs() < 2e-5, "{kernels:?}, row {row}: {found} for {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_rotate_as_llama_roformer_and_gptj_do() {
+    check_rotation("rot.half.q", 16, 3, Kernels::rotate_half);
+    check_rotation("rot.roformer.q", 16, 0, Kernels::rotate_pairs);
+    check_rotation("rot.gptj_partial6.q", 6, 3, Kernels::rotate_pairs);
+}
+
+/// cos and sin of a position, and the row rotated by the kernel.
+fn rotated(frequencies: &Frequencies, position: usize, x: &[f32]) -> Vec<f32> {
+    let (mut cos, mut sin) = (vec![0.0; x.len() / 2], vec![0.0; x.len() / 2]);
+    frequencies.angles(position, &mut cos, &mut sin);
+    let mut out = x.to_vec();
+    Kernels::detect().unwrap().rotate_pairs(&mut out, &cos, &sin);
+    out
+}
+
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((state >> 40) as f32) / (1 << 23) as f32 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Su et al. 2021: equation 15 (a matrix of blocks), equation 34 (elementwise), and complex numbers.
+#[test]
+fn matrix_elementwise_and_complex_forms_agree() {
+    for (d, position) in [(2, 1), (8, 7), (22, 100), (128, 5000)] {
+        let rope = rope(d, 4096, &json!({}));
+        let frequencies = rope.frequencies(rope.regime(1));
+        let d = d as usize;
+        let x = noise(d, position as u64);
+        let angle = |row: usize| position as f64 * frequencies.inv_freq()[row / 2];
+        // R[row][column]: cos on the diagonal, -+ sin beside it.
+        let entry = |row: usize, column: usize| match (row == column, row ^ 1 == column) {
+            (true, _) => angle(row).cos(),
+            (_, true) => angle(row).sin() * if row.is_multiple_of(2) { -1.0 } else { 1.0 },
+            _ => 0.0,
+        };
+        let matrix = |row: usize| (0..d).map(|column| entry(row, column) * f64::from(x[column])).sum::<f64>();
+        let complex = |row: usize| {
+            let (re, im) = (f64::from(x[row & !1]), f64::from(x[row | 1]));
+            let (c, s) = (angle(row).cos(), angle(row).sin()); // e^(i angle)
+            if row.is_multiple_of(2) { re * c - im * s } else { re * s + im * c }
+        };
+        let elementwise = rotated(&frequencies, position, &x);
+        for (row, &found) in elementwise.iter().enumerate() {
+            assert!((matrix(row) - complex(row)).abs() < 1e-12, "d {d}, row {row}");
+            assert!((matrix(row) - f64::from(found)).abs() < 1e-6, "d {d}, row {row}");
+        }
+    }
+}
+
+/// Equation 16: q at m and k at n meet in a product that depends on m - n.
+#[test]
+fn a_product_depends_on_the_distance_only() {
+    let rope = rope(64, 4096, &json!({}));
+    let frequencies = rope.frequencies(rope.regime(1));
+    let (q, k) = (noise(64, 1), noise(64, 2));
+    let product = |m: usize, n: usize| {
+        let (q, k) = (rotated(&frequencies, m, &q), rotated(&frequencies, n, &k));
+        q.iter().zip(&k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>()
+    };
+    for distance in [0, 1, 17, 300] {
+        let near = product(distance, 0);
+        for n in [1, 50, 2000] {
+            assert!((product(n + distance, n) - near).abs() < 2e-5, "distance {distance} at {n}");
+        }
+    }
+    assert!((product(0, 0) - product(1, 0)).abs() > 1e-3);
+}
+
+/// Section 3.4.3 and figure 2: the bound sum |S_i| / (d/2), S_i = sum of e^(i (m-n) theta_j) for j < i, falls with distance.
+#[test]
+fn the_bound_of_a_product_falls_with_the_distance() {
+    let rope = rope(128, 4096, &json!({}));
+    let frequencies = rope.frequencies(rope.regime(1));
+    let bound = |distance: usize| {
+        let (mut re, mut im, mut sum) = (0.0, 0.0, 0.0);
+        for frequency in frequencies.inv_freq() {
+            let (sin, cos) = (distance as f64 * frequency).sin_cos();
+            (re, im) = (re + cos, im + sin);
+            sum += f64::hypot(re, im);
+        }
+        sum / 64.0
+    };
+    // At no distance all S_i are i: the mean of 1..64.
+    assert!((bound(0) - 32.5).abs() < 1e-12);
+    let window = |from: usize| (from..from + 25).map(bound).sum::<f64>() / 25.0;
+    let means: Vec<f64> = [1, 26, 51, 101, 201].map(window).to_vec();
+    assert!(means.windows(2).all(|pair| pair[1] < pair[0]), "{means:?}");
+    assert!(means[0] < 20.0 && means[4] < 10.0, "{means:?}");
 }

@@ -3,7 +3,7 @@
 //! The cache holds whole keys and values of every head, not the latents: more memory, and the same attention for all.
 
 use crate::activations::{Activations, by_rows};
-use crate::config::Attention;
+use crate::config::{Attention, Norm};
 use crate::forward::{Compute, Workspace, norm};
 use crate::model::{Latent, Model, NormWeights};
 use crate::weight::{Epilogue, Weight};
@@ -11,7 +11,9 @@ use crate::weight::{Epilogue, Weight};
 /// Fills `work.qkv` from the normed rows in `work.input`.  // work.qkv [rows, qkv_width]
 pub(super) fn project(model: &Model, weights: &Latent, work: &mut Workspace, compute: Compute<'_>) {
     let config = &model.config;
-    let Attention::Latent { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, .. } = config.attention else {
+    let Attention::Latent { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, norm: kind } =
+        config.attention
+    else {
         return;
     };
     let (heads, dim, value_dim) = (config.num_attention_heads, config.head_dim, config.v_head_dim);
@@ -23,11 +25,12 @@ pub(super) fn project(model: &Model, weights: &Latent, work: &mut Workspace, com
     let q = match &weights.q {
         None => Rows { values: down.values, stride: down.stride },
         Some((norm, up)) => {
-            raise(model, down, 0, norm, up, input, q, compute);
+            Raise { from: down, first: 0, kind, norm, up }.raise(input, q, compute);
             Rows { values: q, stride: up.padded_out() }
         }
     };
-    raise(model, down, latent_q, &weights.kv_norm, &weights.kv, input, kv, compute);
+    Raise { from: down, first: latent_q, kind, norm: &weights.kv_norm, up: &weights.kv }
+        .raise(input, kv, compute);
     let kv = Rows { values: kv, stride: weights.kv.padded_out() };
 
     by_rows(compute.pool, qkv, config.qkv_width(), |row, out| {
@@ -57,25 +60,28 @@ impl Rows<'_> {
     }
 }
 
-/// out = up(norm(latent)), the latent standing at `first` in each row.
-#[expect(clippy::too_many_arguments)]
-fn raise(
-    model: &Model,
-    from: Rows<'_>,
+/// A latent and its way up.
+struct Raise<'a> {
+    /// Rows that hold the latent.
+    from: Rows<'a>,
+    /// Where it begins.
     first: usize,
-    weights: &NormWeights,
-    up: &Weight,
-    input: &mut Activations,
-    out: &mut Vec<f32>,
-    compute: Compute<'_>,
-) {
-    let Attention::Latent { norm: kind, .. } = model.config.attention else { return };
-    let (rows, rank) = (from.values.len() / from.stride, weights.weight.len());
-    input.fill(rows, rank, up.dtype(), compute.kernels, compute.pool, |row, out| {
-        let latent = &from.row(row)[first..][..rank];
-        norm(kind, latent, &weights.weight, &weights.bias, out, compute.kernels);
-    });
-    multiply(up, input, out, compute);
+    kind: Norm,
+    norm: &'a NormWeights,
+    up: &'a Weight,
+}
+
+impl Raise<'_> {
+    /// out = up(norm(latent)).
+    fn raise(&self, input: &mut Activations, out: &mut Vec<f32>, compute: Compute<'_>) {
+        let NormWeights { weight, bias } = self.norm;
+        let (rows, rank) = (self.from.values.len() / self.from.stride, weight.len());
+        input.fill(rows, rank, self.up.dtype(), compute.kernels, compute.pool, |row, out| {
+            let latent = &self.from.row(row)[self.first..][..rank];
+            norm(self.kind, latent, weight, bias, out, compute.kernels);
+        });
+        multiply(self.up, input, out, compute);
+    }
 }
 
 fn multiply(weight: &Weight, input: &Activations, out: &mut Vec<f32>, compute: Compute<'_>) {
