@@ -129,6 +129,17 @@ impl Checkpoint {
         self.tensor(name).ok_or_else(|| unusable(path, name, entry.dtype))
     }
 
+    /// Lets the memory of a tensor's mapped pages go, once its values are packed: loading then needs little more than the
+    /// packed weights. Read again, the pages come back from the file.
+    pub fn let_go(&self, view: &TensorView<'_>) {
+        #[cfg(unix)]
+        if let Some((shard, entry)) = self.tensors.get(view.name) {
+            let (map, advice) = (&self.shards[*shard].map, memmap2::UncheckedAdvice::DontNeed);
+            // SAFETY: the map is read-only and of a file: dropped pages are read from it again, with the same bytes.
+            let _ = unsafe { map.unchecked_advise_range(advice, entry.begin, entry.end - entry.begin) };
+        }
+    }
+
     /// Is there a tensor of that name, of whatever type?
     pub fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)

@@ -135,7 +135,9 @@ impl<'a> Loader<'a> {
             })
             .collect();
         let dtype = self.dtype.unwrap_or(sources[0].dtype);
-        Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)
+        let weight = Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
+        parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view));
+        Ok(weight)
     }
 
     pub fn norm(&self, slot: &NormSlot) -> Result<NormWeights> {
