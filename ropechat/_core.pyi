@@ -69,7 +69,7 @@ class Event:
 
     kind "prefill": `done` of `total` prompt tokens are in the cache.
     kind "score":   a given token: `id` stands at `position`, scored under `row` (None at position 0).
-    kind "next":    the row after the last given token; `id` is None.
+    kind "next":    the row after the last given token, which `position` names; `id` is None.
     kind "token":   a generated token: `id` stands at `position`, drawn from `row`.
     """
 

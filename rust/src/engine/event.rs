@@ -70,8 +70,13 @@ pub enum Event {
     },
     /// The given token at `position`, under the row before it.
     Score(Scored),
-    /// The row after the last given token.
-    Next(Readout),
+    /// The row after the last given token: what would stand at `position`.
+    Next {
+        /// Where the next token would stand.
+        position: usize,
+        /// Its distribution.
+        row: Readout,
+    },
     /// A generated token.
     Token {
         /// It and its row.

@@ -85,7 +85,7 @@ impl Outcome {
     fn into_event(self, sequence: &mut Sequence, context: usize) -> Event {
         let Some((id, logprob, rank)) = self.next else {
             sequence.finished = true;
-            return Event::Next(self.readout);
+            return Event::Next { position: self.position + 1, row: self.readout };
         };
         let position = self.position + 1;
         let scored =

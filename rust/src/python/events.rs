@@ -98,7 +98,9 @@ impl PyEvent {
         let row = |readout: Option<Readout>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
         let (kind, scored, rest) = match event {
             Event::Prefill { done, total } => return Ok(Self { done, total, ..blank }),
-            Event::Next(readout) => return Ok(Self { kind: "next", row: row(Some(readout))?, ..blank }),
+            Event::Next { position, row: next } => {
+                return Ok(Self { kind: "next", position, row: row(Some(next))?, ..blank });
+            }
             Event::Score(scored) => ("score", scored, blank),
             Event::Token { scored, draw, finish_reason } => {
                 let stages = draw.stages.into_iter().map(PyStage).collect();
