@@ -7,7 +7,8 @@
 //! Rust has no stable AMX intrinsics: the instructions are written as assembly. The compiler itself never uses tile
 //! registers, so nothing needs to be saved around them.
 
-use super::generic::{self, BlockFormat, Product, Q8_STEP_BYTES};
+use super::blocks::{self, BlockFormat, Q8_STEP_BYTES};
+use super::generic::Product;
 use super::lanes::LANES;
 use super::{Isa, Table, avx512};
 use crate::quant::{BLOCK, DType, GROUP};
@@ -98,7 +99,7 @@ unsafe fn q8_0(job: &Product) {
         if job.rows < ROWS_WORTH_TILES {
             return (avx512::bf16::TABLE.product_q8_0)(job);
         }
-        block_product::<generic::Q8_0>(job);
+        block_product::<blocks::Q8_0>(job);
     }
 }
 
@@ -108,7 +109,7 @@ unsafe fn q4_0(job: &Product) {
         if job.rows < ROWS_WORTH_TILES {
             return (avx512::bf16::TABLE.product_q4_0)(job);
         }
-        block_product::<generic::Q4_0>(job);
+        block_product::<blocks::Q4_0>(job);
     }
 }
 

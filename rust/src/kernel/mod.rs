@@ -10,6 +10,7 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod blocks;
 mod elementwise;
 mod generic;
 mod lanes;
@@ -123,15 +124,15 @@ macro_rules! kernel_table {
     ($lanes:ty, $isa:expr, tile_rows = $rows:literal, quad_rows = $quad_rows:literal $(, $features:literal)?) => {
         /// This ISA's functions.
         pub(in crate::kernel) const TABLE: Table = {
-            use $crate::kernel::elementwise;
+            use $crate::kernel::{blocks, elementwise};
             type V = $lanes;
             $crate::kernel::kernel_table!(@wrap $($features)? =>
                 fn product_f32(job: &generic::Product) = generic::product::<V, generic::F32, $rows>;
                 fn product_f16(job: &generic::Product) = generic::product::<V, generic::F16, $rows>;
                 fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
-                fn product_q8_0(job: &generic::Product) = generic::block_product::<V, generic::Q8_0, $quad_rows>;
-                fn product_q4_0(job: &generic::Product) = generic::block_product::<V, generic::Q4_0, $quad_rows>;
-                fn to_q8(x: &[f32], out: &mut [u8]) = generic::to_q8::<V>;
+                fn product_q8_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q8_0, $quad_rows>;
+                fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
+                fn to_q8(x: &[f32], out: &mut [u8]) = blocks::to_q8::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
                 fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = elementwise::layer_norm::<V>;
@@ -188,7 +189,7 @@ pub struct Panels<'a> {
 pub fn x_step_bytes(format: DType) -> usize {
     match format {
         DType::F32 | DType::F16 | DType::BF16 => 4,
-        DType::Q8_0 | DType::Q4_0 => generic::Q8_STEP_BYTES,
+        DType::Q8_0 | DType::Q4_0 => blocks::Q8_STEP_BYTES,
     }
 }
 
@@ -341,7 +342,7 @@ impl Kernels {
 
     /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [n.div_ceil(64) steps]
     pub fn to_q8(self, x: &[f32], out: &mut [u8]) {
-        assert_eq!(out.len(), DType::Q8_0.steps(x.len()) * generic::Q8_STEP_BYTES);
+        assert_eq!(out.len(), DType::Q8_0.steps(x.len()) * blocks::Q8_STEP_BYTES);
         // SAFETY: holding `Kernels` proves the ISA; the length is checked.
         unsafe { (self.0.to_q8)(x, out) }
     }
