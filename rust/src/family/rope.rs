@@ -120,8 +120,11 @@ fn share(
     match partial {
         Partial::Cut(default) if proportional && stated.unwrap_or(default) != 1.0 => Err(top.unsupported(
             PARTIAL,
-            "less than 1 with the rope type proportional, which rotates whole heads; this family cuts them; \
-             1.0 or another rope type is supported",
+            &format!(
+                "{} with the rope type proportional, which rotates whole heads, and this family cuts them; \
+                 1.0 or another rope type is supported",
+                stated.unwrap_or(default)
+            ),
         )),
         Partial::Usually(default) | Partial::Cut(default) => Ok(stated.unwrap_or(default)),
         Partial::Whole | Partial::Dimensions(_) => match stated {
