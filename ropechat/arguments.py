@@ -1,15 +1,17 @@
-"""What callers give to the engine, checked. Each function raises RequestError that names the argument."""
+"""What callers give to the engine, checked. Each function raises an error that names the argument."""
 
 import operator
 import secrets
 from collections.abc import Sequence
 
-from ropechat.errors import RequestError
+from ropechat.errors import MemoryLimitError, RequestError
 from ropechat.sampling import Sampling
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_TOP_K = 1000
+MAX_ARRAY_BYTES = 1 << 30
+"""Largest array that `logits` and `probabilities` return: 1 GiB."""
 
 
 def checked_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
@@ -41,6 +43,16 @@ def check_top_k(top_k: int) -> None:
     """How many candidates to record."""
     if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= MAX_TOP_K:
         raise RequestError(f"top_k: {top_k!r} is not allowed; 0 to {MAX_TOP_K} are")
+
+
+def check_array(positions: int, vocab_size: int) -> None:
+    """How many logits to return at once. Raises MemoryLimitError."""
+    needed = positions * vocab_size * 4
+    if needed > MAX_ARRAY_BYTES:
+        raise MemoryLimitError(
+            f"logits: {positions} positions x {vocab_size} ids x 4 bytes = {needed} bytes; "
+            f"at most {MAX_ARRAY_BYTES} are returned at once; use score() or fewer ids"
+        )
 
 
 def seed_of(sampling: Sampling) -> int:

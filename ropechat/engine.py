@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ropechat.arguments import check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.conversation import Message
-from ropechat.errors import CancelledError, InternalError, MemoryLimitError, RequestError, RopechatError
+from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids, resolve
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat import _core
-
-MAX_ARRAY_BYTES = 1 << 30
-"""Largest array that `logits` and `probabilities` return: 1 GiB."""
 
 OnPrefill = Callable[[int, int], None]
 
@@ -173,21 +170,26 @@ class Engine:
         row by row), ContextFullError, RequestError, CancelledError.
         """
         ids = self._ids(ids)
-        vocab_size = self.facts["vocab_size"]
-        needed = len(ids) * vocab_size * 4
-        if needed > MAX_ARRAY_BYTES:
-            raise MemoryLimitError(
-                f"logits: {len(ids)} positions x {vocab_size} ids x 4 bytes = {needed} bytes; "
-                f"at most {MAX_ARRAY_BYTES} are returned at once; use score() or fewer ids"
-            )
+        check_array(len(ids), self.facts["vocab_size"])
         request = self._request()
         return request.core.logits(ids, request.token)
 
     def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1
 
-        Row t is P(x[t+1] | x[1..t]): the transpose of the P in (0,1)^{N_V x length(x)} that the algorithm
-        DTransformerRoPE returns. The softmax is computed in f64 and rounded to f32. Raises as `logits`.
+        Line by line, P <- DTransformerRoPE(x | theta) of X. Zhan, "Pseudo code for Roformer" (2024):
+
+            Input: x in V*. Output: P in (0,1)^{N_V x length(x)}, P[:, t] = P(x[t+1] | x[1..t])
+            for t in [length(x)]: e_t <- R_e(t) W_e[:, x[t]];  X <- [e_1, e_2, ...]
+            for each layer:
+                X <- X + W_o attention(layer_norm(X)), all heads, Mask[t', t] = [t' <= t]
+                X <- X + MLP(layer_norm(X)), MLP(Z) = W_mlp2 GELU(W_mlp1 Z + b_mlp1) + b_mlp2
+            X <- layer_norm(X)
+            return P = softmax(W_u X)
+
+        We return P transposed: row t is the column of the token after ids[t]; softmax in f64, rounded to f32.
+        `dtransformer_rope` is computed as written. Every other family that rotates turns q and k, within the
+        layers, in place of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
         """
         return softmax_rows(self.logits(ids))
 

@@ -150,6 +150,9 @@ def rotary_frequencies(config: dict[str, Any], d: int, length: int) -> tuple[Arr
         return theta, 1.0
     if kind == "linear":  # Chen et al. 2023, position interpolation
         return theta / s, 1.0
+    if kind == "proportional":  # the leading pairs turn at the whole head's speeds, the others stand still
+        turning = int(rope.get("partial_rotary_factor", 1.0) * d // 2)
+        return np.where(np.arange(len(theta)) < turning, theta / s, 0.0), 1.0
     if kind == "dynamic":  # the base grows with the whole length beyond the trained one
         grown = base * (s * max(length, trained) / trained - (s - 1)) ** (d / (d - 2))
         return grown**-exponents, 1.0

@@ -120,7 +120,7 @@ def test_probabilities_are_softmax_rows(engine: Engine) -> None:
 
 
 def test_arrays_above_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropechat.engine.MAX_ARRAY_BYTES", 3 * 260 * 4)
+    monkeypatch.setattr("ropechat.arguments.MAX_ARRAY_BYTES", 3 * 260 * 4)
     engine.logits([1, 2, 3])
     for call in (engine.logits, engine.probabilities):
         with pytest.raises(MemoryLimitError, match=r"4 positions x 260 ids x 4 bytes = 4160 bytes"):

@@ -33,6 +33,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "bf16-sharded": {"dtype": "bf16", "shards": 3, "hidden_size": 54, "num_key_value_heads": 3},
     "f16-tied": {"dtype": "f16", "tie_word_embeddings": True, "intermediate_size": 33, "vocab_size": 17},
+    "proportional": {
+        "rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.7}
+    },
     "one-of-each": {
         "hidden_size": 2,
         "head_dim": 2,

@@ -73,6 +73,12 @@ impl Rope {
             RopeScaling::None => plain(theta).collect(),
             // Chen et al. 2023, position interpolation, <https://arxiv.org/abs/2306.15595>, equation 4.
             RopeScaling::Linear { factor } => plain(theta).map(|frequency| frequency / factor).collect(),
+            // Source: transformers 5.23, `modeling_rope_utils.py`.
+            RopeScaling::Proportional { partial_rotary_factor, factor } => {
+                let turning = (partial_rotary_factor * rotary_dim as f64 / 2.0) as usize;
+                let scaled = |(pair, frequency)| if pair < turning { frequency / factor } else { 0.0 };
+                plain(theta).enumerate().map(scaled).collect()
+            }
             RopeScaling::Dynamic { factor, original_max_position_embeddings: trained } => {
                 plain(dynamic_theta(theta, factor, trained, regime.0.max(trained), rotary_dim)).collect()
             }
@@ -232,6 +238,42 @@ mod tests {
         rope.frequencies(rope.regime(0)).angles(1_000_003, &mut cos, &mut sin);
         assert_eq!(cos[0], 1_000_003f64.cos() as f32);
         assert_eq!(sin[2], (1_000_003f64 * 10_000f64.powf(-0.5)).sin() as f32);
+    }
+
+    /// Numbers of a script that knows only the definition: 1e6^(-2i/16) for the first floor(0.25 * 16 / 2) pairs of 8,
+    /// zero for the others, all of it / factor.
+    #[test]
+    fn proportional_turns_the_leading_pairs_at_the_whole_heads_speeds() {
+        let frequencies = |partial_rotary_factor, factor| {
+            let scaling = RopeScaling::Proportional { partial_rotary_factor, factor };
+            let rope = Rope { theta: 1e6, rotary_dim: 16, ..rope(scaling) };
+            assert_eq!(rope.regime(1), rope.regime(1 << 40));
+            rope.frequencies(rope.regime(1)).inv_freq().to_vec()
+        };
+        let check = |found: Vec<f64>, expected: [f64; 8]| {
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() <= 1e-15 * expected, "{found} is not {expected}");
+            }
+        };
+        check(frequencies(0.25, 1.0), [1.0, 0.1778279410038923, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        check(
+            frequencies(0.45, 4.0),
+            [0.25, 0.04445698525097307, 0.007905694150420948, 0.0, 0.0, 0.0, 0.0, 0.0],
+        );
+        check(
+            frequencies(1.0, 1.0),
+            [
+                1.0,
+                0.1778279410038923,
+                0.03162277660168379,
+                0.005623413251903491,
+                0.001,
+                0.00017782794100389227,
+                3.1622776601683795e-05,
+                5.623413251903491e-06,
+            ],
+        );
+        check(frequencies(0.0, 1.0), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -141,6 +141,9 @@ fn models_that_are_not_computed() {
     assert_eq!(unsupported(json!({"hidden_act": "wobble"})), "hidden_act");
     assert_eq!(unsupported(json!({"sliding_window": 24})), "sliding_window");
     assert_eq!(unsupported(json!({"partial_rotary_factor": 0.5})), "partial_rotary_factor");
+    // Phi cuts its heads where its own share ends, and a proportional rope rotates whole heads.
+    let phi = json!({"model_type": "phi", "rope_scaling": {"type": "proportional"}});
+    assert_eq!(unsupported(phi), "partial_rotary_factor");
     assert_eq!(bad(json!({"partial_rotary_factor": 2.0})), "partial_rotary_factor");
     let quantized = read(&json!({"quantization_config": {"quant_method": "foo"}})).0.unwrap_err().to_string();
     assert!(quantized.contains("quantization_config") && quantized.contains("foo"), "{quantized}");
@@ -284,6 +287,7 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("mistral", "attention_bias", json!(true)),
         ("olmo2", "clip_qkv", json!(8)),
         ("qwen3", "attn_logit_softcapping", json!(50)),
+        ("exaone4", "attention_bias", json!(true)),
         ("mixtral", "shared_expert_intermediate_size", json!(8)),
         ("dtransformer_rope", "rope_pairs", json!("half-split")),
     ] {
@@ -331,6 +335,14 @@ fn windows_and_ropes_of_each_layer() {
     assert_eq!(gemma3, [local, (causal, rope), local, (causal, rope)]);
     let cohere2 = with("cohere2", json!({"sliding_window_pattern": 3}));
     assert_eq!(cohere2, [(slide, rope), (slide, rope), (causal, none), (slide, rope)]);
+    let exaone4 = |own: Value| with("exaone4", own);
+    let of_kind = json!({"num_key_value_heads": 1, "sliding_window_pattern": "LLLG", "layer_types":
+        ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]});
+    assert_eq!(exaone4(of_kind), [(slide, rope), (causal, none), (causal, none), (slide, rope)]);
+    let usual = exaone4(json!({"num_key_value_heads": 1}));
+    assert_eq!(usual, [(slide, rope), (slide, rope), (slide, rope), (causal, none)]);
+    let open = json!({"num_key_value_heads": 1, "sliding_window": null, "sliding_window_pattern": null});
+    assert_eq!(exaone4(open), [(causal, rope); 4]);
     let smollm3 = with("smollm3", json!({"num_key_value_heads": 1, "no_rope_layers": [1, 0, 1, 1]}));
     assert_eq!(smollm3, [(causal, rope), (causal, none), (causal, rope), (causal, rope)]);
 }

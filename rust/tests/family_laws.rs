@@ -57,6 +57,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("cohere", r#""use_qk_norm": true"#),
     ("cohere2", r#""sliding_window": 6, "sliding_window_pattern": 3"#),
     ("starcoder2", r#""sliding_window": 40"#),
+    ("exaone4", r#""head_dim": 10, "sliding_window": 9, "sliding_window_pattern": 2"#),
     ("falcon", r#""new_decoder_architecture": true"#),
     ("falcon", r#""multi_query": true, "bias": true"#),
     ("glm", r#""head_dim": 12"#),
@@ -77,6 +78,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ),
     ("gpt2", r#""num_key_value_heads": 6"#),
     ("gpt_neo", r#""attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 8"#),
+    ("llama", r#""rope_scaling": {"type": "proportional"}, "partial_rotary_factor": 0.5"#),
     ("llama", r#""rope_scaling": {"type": "dynamic", "factor": 2}, "max_position_embeddings": 50"#),
 ];
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ropechat_core::checkpoint::safetensors::{self, Entry};
-use ropechat_core::config::Rope;
+use ropechat_core::config::{Rope, RopeScaling};
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
 use ropechat_core::kernel::{Isa, Kernels};
@@ -123,6 +123,27 @@ fn yarn_without_a_factor_takes_the_ratio_of_lengths() {
     assert_eq!(rope(16, 256, &with), rope(16, 256, &without));
 }
 
+/// Both styles of keys, the share beside the object or in it, and where the share is a family's default (glm: a half).
+#[test]
+fn proportional_in_every_style_of_keys() {
+    let new = json!({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e6,
+        "partial_rotary_factor": 0.25, "factor": 2}});
+    let old = json!({"rope_theta": 1e6, "partial_rotary_factor": 0.25,
+        "rope_scaling": {"type": "proportional", "factor": 2.0}});
+    let found = rope(16, 256, &new);
+    assert_eq!(found, rope(16, 256, &old));
+    let scaling = RopeScaling::Proportional { partial_rotary_factor: 0.25, factor: 2.0 };
+    assert_eq!((found.rotary_dim, found.scaling), (16, scaling));
+    let bare = json!({"rope_theta": 1e6, "num_key_value_heads": 1, "rope_scaling": {"type": "proportional"}});
+    let default = |model_type: &str| {
+        let mut keys = bare.clone();
+        keys["model_type"] = json!(model_type);
+        rope(16, 256, &keys).scaling
+    };
+    let share = |partial_rotary_factor| RopeScaling::Proportional { partial_rotary_factor, factor: 1.0 };
+    assert_eq!([default("llama"), default("glm")], [share(1.0), share(0.5)]);
+}
+
 #[test]
 fn every_allowed_value_gives_finite_angles() {
     let ends = |least: f64, most: f64| [json!(least), json!(most)];
@@ -130,6 +151,7 @@ fn every_allowed_value_gives_finite_angles() {
         for factor in ends(1e-6, 1e9) {
             let scalings = [
                 json!({"type": "linear", "factor": factor}),
+                json!({"type": "proportional", "factor": factor, "partial_rotary_factor": 0.5}),
                 json!({"type": "dynamic", "factor": factor}),
                 json!({"type": "yarn", "factor": factor, "beta_fast": 1e9, "beta_slow": 1e-6}),
                 json!({"type": "yarn", "factor": factor, "truncate": false, "original_max_position_embeddings": 1}),

@@ -65,6 +65,14 @@ pub enum RopeScaling {
         /// `truncate`: round the ramp's ends to whole dimensions.
         truncate: bool,
     },
+    /// `proportional` (gemma4): the leading pairs turn as they would if all did, the others stand still; frequencies /
+    /// factor.
+    Proportional {
+        /// `partial_rotary_factor`: how many of the pairs turn.
+        partial_rotary_factor: f64,
+        /// `factor`.
+        factor: f64,
+    },
     /// `longrope`, `su` (Ding et al. 2024): a divisor per pair, another set beyond the trained length.
     LongRope {
         /// Divisors within the trained length.  // [rotary_dim / 2]

@@ -1,12 +1,13 @@
 //! From a model's metadata to its [`Config`]: one short file per family, and what they share.
 //!
 //! A family file states facts: its `model_type`s, the defaults of absent keys with their source, and which keys it
-//! reads. Adding one: the file, its line in [`FAMILIES`], a golden case.
+//! reads. CONTRIBUTING.md, "How to add a family", has the steps.
 
 mod base;
 mod cohere;
 mod deepseek;
 mod dtransformer;
+mod exaone4;
 mod falcon;
 mod gemma;
 mod gemma3;
@@ -104,6 +105,7 @@ pub static FAMILIES: &[&Family] = &[
     &cohere::COHERE,
     &cohere::COHERE2,
     &starcoder2::STARCODER2,
+    &exaone4::EXAONE4,
     &falcon::FALCON,
     &glm::GLM,
     &glm::GLM4,

@@ -36,7 +36,7 @@ const DEFAULTS: Defaults = Defaults {
     attention_bias: BiasKey::Fixed(Bias::Added),
     attention_out_bias: BiasKey::Absent(Bias::Added),
     mlp_bias: BiasKey::Absent(Bias::Added),
-    rope: Some(RopeDefaults { partial: Partial::Usually(0.5), ..RopeDefaults::WHOLE }),
+    rope: Some(RopeDefaults { partial: Partial::Cut(0.5), ..RopeDefaults::WHOLE }),
     ..Defaults::LLAMA
 };
 

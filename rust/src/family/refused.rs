@@ -33,14 +33,19 @@ pub(super) fn reason(model_type: &str) -> Option<&'static str> {
         "opt" | "xglm" | "gpt_bigcode" | "codegen" | "persimmon" | "fuyu" => {
             "this decoder has no family file; CONTRIBUTING says how to add one"
         }
-        "gemma3n" | "gemma3n_text" | "gemma4" | "gemma4_text" | "gemma4_unified" => {
-            "its maths (per-layer embeddings, shared keys and values) is not computed here"
+        "gemma3n" | "gemma3n_text" => {
+            "its maths (per-layer embeddings, keys and values that layers share, AltUp, LAuReL) is not computed here"
+        }
+        "gemma4" | "gemma4_text" | "gemma4_unified" | "gemma4_unified_text" => {
+            "its maths (per-layer embeddings, keys and values that layers share, heads of two widths, a norm on \
+             values) is not computed here"
         }
         "llama4" | "llama4_text" => {
             "its maths (chunked attention, norms without weights on q and k) is not computed here"
         }
         "mllama" | "llava" | "llava_next" | "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "mistral3"
-        | "pixtral" | "paligemma" | "idefics3" | "smolvlm" | "internvl" | "phi3_v" | "phi4_multimodal" => {
+        | "pixtral" | "paligemma" | "idefics3" | "smolvlm" | "internvl" | "phi3_v" | "phi4_multimodal"
+        | "exaone4_5" => {
             "a model of pictures and text; only the text part of gemma3 is computed; a text model is needed"
         }
         _ => return None,

@@ -14,7 +14,10 @@ const THETAS: std::ops::RangeInclusive<f64> = 1e-3..=1e18;
 /// Factors of every kind; zero and below divide by zero or flip signs.
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 /// Scaling types that [`scaling`] reads.
-const TYPES: &str = "default, linear, dynamic, llama3, longrope and yarn";
+const TYPES: &str = "default, linear, dynamic, llama3, longrope, proportional and yarn";
+
+/// Key of the share of a head that rotates.
+const PARTIAL: &str = "partial_rotary_factor";
 
 /// How much of a head rotates.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,6 +26,8 @@ pub(super) enum Partial {
     Whole,
     /// `partial_rotary_factor`, or this when the file does not say.
     Usually(f64),
+    /// The same where the model's code cuts the head there itself, whatever the rope type rotates (phi, stablelm).
+    Cut(f64),
     /// So many leading dimensions.
     Dimensions(usize),
 }
@@ -74,11 +79,22 @@ pub(super) fn rope_of(
         metadata.warn(theta_key, &format!("it is null; {} is used, the family's default", facts.theta));
     }
     let theta = inner_theta.or(outer_theta).unwrap_or(facts.theta);
-    let facts = &RopeFacts { head_dim: rotary_dim(metadata, parameters, facts)?, ..*facts };
+    let proportional = match parameters {
+        Some(parameters) => rope_type(parameters)? == "proportional",
+        None => false,
+    };
+    let share = share(metadata, parameters, facts.partial, proportional)?;
+    let width = if proportional { 1.0 } else { share };
+    let facts = &RopeFacts { head_dim: rotary_dim(metadata, facts, width)?, ..*facts };
     let scaling = match parameters {
         None => RopeScaling::None,
         Some(parameters) => {
-            let scaling = scaling(metadata, parameters, facts, theta)?;
+            let scaling = if proportional {
+                let factor = parameters.number_if_any("factor", FACTORS)?.unwrap_or(1.0);
+                RopeScaling::Proportional { partial_rotary_factor: share, factor }
+            } else {
+                scaling(metadata, parameters, facts, theta)?
+            };
             refuse_other_keys(parameters, &scaling, facts.own_keys)?;
             scaling
         }
@@ -86,28 +102,47 @@ pub(super) fn rope_of(
     Ok(Rope { theta, rotary_dim: facts.head_dim, layout: facts.layout, scaling })
 }
 
-/// Leading dimensions of a head that rotate: `partial_rotary_factor` of them, rounded down.
-fn rotary_dim(top: &Metadata<'_>, parameters: Option<&Metadata<'_>>, facts: &RopeFacts) -> Result<usize> {
-    const KEY: &str = "partial_rotary_factor";
-    let outer = top.number_if_any(KEY, 1e-3..=1.0)?;
+/// `partial_rotary_factor`, beside the rope object or in it.
+fn share(
+    top: &Metadata<'_>,
+    parameters: Option<&Metadata<'_>>,
+    partial: Partial,
+    proportional: bool,
+) -> Result<f64> {
+    // A proportional rope may leave every pair where it is; of others nothing would be left.
+    let allowed = if proportional { 0.0..=1.0 } else { 1e-3..=1.0 };
+    let outer = top.number_if_any(PARTIAL, allowed.clone())?;
     let inner = match parameters {
-        Some(parameters) => parameters.number_if_any(KEY, 1e-3..=1.0)?,
+        Some(parameters) => parameters.number_if_any(PARTIAL, allowed)?,
         None => None,
     };
-    let factor = match (facts.partial, inner.or(outer)) {
-        (Partial::Usually(_), Some(factor)) | (Partial::Usually(factor), None) => factor,
-        (Partial::Whole | Partial::Dimensions(_), None | Some(1.0)) => 1.0,
-        (Partial::Whole | Partial::Dimensions(_), Some(factor)) => {
-            return Err(top.unsupported(
-                KEY,
+    let stated = inner.or(outer);
+    match partial {
+        Partial::Cut(default) if proportional && stated.unwrap_or(default) != 1.0 => Err(top.unsupported(
+            PARTIAL,
+            &format!(
+                "{} with the rope type proportional, which rotates whole heads, and this family cuts them; \
+                 1.0 or another rope type is supported",
+                stated.unwrap_or(default)
+            ),
+        )),
+        Partial::Usually(default) | Partial::Cut(default) => Ok(stated.unwrap_or(default)),
+        Partial::Whole | Partial::Dimensions(_) => match stated {
+            Some(factor) if factor != 1.0 && !proportional => Err(top.unsupported(
+                PARTIAL,
                 &format!("{factor}; this family is computed with whole heads rotated; 1.0 is supported"),
-            ));
-        }
-    };
+            )),
+            _ => Ok(stated.unwrap_or(1.0)),
+        },
+    }
+}
+
+/// Leading dimensions of a head that rotate: this share of them, rounded down.
+fn rotary_dim(top: &Metadata<'_>, facts: &RopeFacts, share: f64) -> Result<usize> {
     let (dim, key) = match facts.partial {
         Partial::Dimensions(dim) => (dim, "rotary_dim"),
         Partial::Whole => (facts.head_dim, "head_dim"),
-        Partial::Usually(_) => ((facts.head_dim as f64 * factor) as usize, KEY),
+        Partial::Usually(_) | Partial::Cut(_) => ((facts.head_dim as f64 * share) as usize, PARTIAL),
     };
     if dim == 0 || dim > facts.head_dim || !dim.is_multiple_of(2) {
         let what = format!("{dim}; an even width up to the head's is allowed, since rotation takes pairs");

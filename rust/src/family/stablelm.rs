@@ -26,7 +26,7 @@ const DEFAULTS: Defaults = Defaults {
     norm: NormKey::Layer("layer_norm_eps", 1e-5),
     attention_bias: BiasKey::Key("use_qkv_bias", false),
     attention_out_bias: BiasKey::Absent(Bias::None),
-    rope: Some(RopeDefaults { partial: Partial::Usually(0.25), ..RopeDefaults::WHOLE }),
+    rope: Some(RopeDefaults { partial: Partial::Cut(0.25), ..RopeDefaults::WHOLE }),
     ..Defaults::LLAMA
 };
 
