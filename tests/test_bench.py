@@ -79,7 +79,7 @@ def test_table(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("odd, f32, ")
     assert lines[1].split() == ["1", "thread"]
-    titles = [line[:24].strip() for line in lines[2:]]
+    titles = [line.split("  ")[0] for line in lines[2:]]
     assert titles[:4] == ["prefill 32", "decode 8", "decode 4 at 64", "decode of 2 sequences"]
 
 
