@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.bench.memory import Memory
 from ropechat.bench.result import Report, Rounds
-from ropechat.bench.start import Start, start_once
+from ropechat.bench.start import Start, run_command, start_process
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def starts(options: Sequence[str], rounds: int, progress: Progress) -> Iterator[
     """New processes, one after another; the first brings the files into the page cache and does not count."""
     for index in range(rounds + 1):
         progress(f"start to first token: {index}/{rounds}")
-        start = start_once(options)
+        start = start_process(run_command(options))
         if isinstance(start, str):
             progress(f"start to first token: not measured: {start}")
             return

@@ -1,5 +1,10 @@
-"""A process of its own that makes one token: how long until it comes, how much memory it took."""
+"""A process of its own that makes one token: how long until it comes, how much memory it took.
 
+Run as a script it is the small process between: on Linux the peak of a process begins at what its parent held
+when it was made, and the one that measures holds models.
+"""
+
+import json
 import os
 import subprocess
 import sys
@@ -19,33 +24,37 @@ class Start:
     peak_bytes: int | None
 
 
-def start_once(options: Sequence[str]) -> Start | str:
-    """Run `ropechat run` with these options for one token; a text says why there is none.
+def run_command(options: Sequence[str]) -> list[str]:
+    """The argv of `ropechat run` with these options, for one token."""
+    return [sys.executable, "-c", _LAUNCH, "run", *options, *_ONE_TOKEN]
 
-    Call it while this process is small: on Linux a child's peak begins at what its parent held.
-    """
+
+def start_process(argv: Sequence[str]) -> Start | str:
+    """Run a process that writes one token and ends; a text says why there is none."""
+    between = [sys.executable, "-S", __file__, *argv]
+    done = subprocess.run(between, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        return done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+    return Start(*json.loads(done.stdout))
+
+
+def _measure(argv: Sequence[str]) -> None:
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, "run", *options, *_ONE_TOKEN],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr:
+    with process.stdout:
         try:
             process.stdout.read(1)  # or its end, when the token is silent
             seconds = time.perf_counter() - begin
-            words = process.stderr.read().decode("utf-8", "replace").strip()
+            process.stdout.read()
             peak = _wait(process)
         except BaseException:
             process.kill()
             process.wait()
             raise
     if process.returncode != 0:
-        return words.rpartition("\n")[2] or f"exit code {process.returncode}"
-    return Start(seconds, peak)
+        sys.exit(abs(process.returncode))
+    print(json.dumps([seconds, peak]))
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int | None:
@@ -56,3 +65,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int | None:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+if __name__ == "__main__":
+    _measure(sys.argv[1:])
