@@ -174,7 +174,10 @@ class OnnxRuntime:
         import onnxruntime_genai
 
         self.api = onnxruntime_genai
-        self.model = onnxruntime_genai.Model(model)
+        config = onnxruntime_genai.Config(model)
+        session = {"session_options": {"intra_op_num_threads": threads}}
+        config.overlay(json.dumps({"model": {"decoder": session}}))
+        self.model = onnxruntime_genai.Model(config)
 
     def about(self) -> str:
         return ""

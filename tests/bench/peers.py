@@ -194,7 +194,10 @@ def undisturbed(peer: Peer, metric: str, prompts: Prompts, plan: Plan, options: 
         tries.append((others, value))
         if others <= machine.DISTURBED:
             break
-    return min(tries)[1]
+    others, value = min(tries)
+    if others > machine.DISTURBED:
+        say(f"{peer.name}: {metric}: others used {others:.1f} processors meanwhile")
+    return value
 
 
 def run_rounds(peers: list[Peer], plan: Plan, options: Options, vocab_size: int) -> list[dict[str, Any]]:
