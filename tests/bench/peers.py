@@ -8,6 +8,7 @@ gave less than 0.7 of its best are left out. Ratios are of medians: ropechat / p
 """
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -96,8 +97,8 @@ class Peer:
 
     def end(self) -> None:
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            with contextlib.suppress(BrokenPipeError), self.process:  # closes its pipes
+                self.process.kill()
 
     def start(self) -> Start | str:
         if self.name == "ropechat":
@@ -286,6 +287,7 @@ def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> 
                 peer.begin()
             except PeerError as error:
                 say(f"{peer.name}: {error}; left out")
+                peer.end()
                 peers.remove(peer)
         rounds = run_rounds(peers, plan, options, config_of(shape)["vocab_size"])
     finally:
