@@ -37,7 +37,7 @@ lint: build $(VENV)/.dev
 	$(BIN)/python -m mypy.stubtest ropechat._core
 
 bench: build
-	$(BIN)/python tests/bench/bench.py $(BENCH)
+	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
 
 format: $(VENV)/.dev
 	cargo fmt --all

@@ -18,7 +18,7 @@ LADDER: list[set[str]] = [
     {"model_folder", "records"},
     {"schedule"},
     {"engine"},
-    {"store", "batch", "report"},
+    {"store", "batch", "report", "bench"},
     {"tui"},
     {"cli"},
 ]
@@ -125,7 +125,7 @@ def test_import_ropechat_is_light() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "run --help", "inspect --help", "batch --help", "models --help"]
+    "command", ["--help", "run --help", "inspect --help", "batch --help", "models --help", "bench --help"]
 )
 def test_help_is_light(command: str) -> None:
     code = f"from ropechat.cli import main; sys.argv = ['ropechat', *{command.split()}]; sys.exit(main())"

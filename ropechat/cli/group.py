@@ -10,6 +10,7 @@ _COMMANDS = {
     "inspect": "Show what a model says about each token of a text.",
     "batch": "Complete many prompts of a JSONL file.",
     "models": "Check model folders.",
+    "bench": "Measure how fast this machine is with a model.",
 }
 _OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 

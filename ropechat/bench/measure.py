@@ -1,0 +1,193 @@
+"""What is run and timed. Settings take turns: a machine that slows down slows all of them down."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from ropechat.bench.memory import Memory
+from ropechat.bench.result import Report, Rounds
+from ropechat.bench.start import Start, run_command, start_process
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    from ropechat.engine import Engine
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is run, in tokens. `depth` 0 and no `batches`: not measured."""
+
+    rounds: int = 5
+    prefill: int = 512
+    decode: int = 128
+    decode_prompt: int = 16
+    depth: int = 2048
+    depth_decode: int = 64
+    batches: tuple[int, ...] = (8, 16, 32)
+    batch_prompt: int = 128
+    batch_decode: int = 64
+    probe_megabytes: int = 512
+
+    def fitted(self, context: int) -> "Plan":
+        """What fits into a context; what does not is left out or shortened."""
+        fits = context >= self.depth + self.depth_decode + 1
+        return replace(
+            self,
+            prefill=min(self.prefill, context - 1),
+            decode=max(1, min(self.decode, context - self.decode_prompt - 1)),
+            depth=self.depth if fits else 0,
+            batches=tuple(n for n in self.batches if context > self.batch_prompt + self.batch_tokens(n)),
+        )
+
+    def batch_tokens(self, sequences: int) -> int:
+        """Tokens of each sequence: enough that all of them are decoded together in `batch_decode` passes."""
+        return self.batch_decode + 2 * sequences + 2
+
+
+QUICK = Plan(1, 32, 8, 4, 64, 4, (2,), 8, 4, 16)
+"""Shows that everything works; its figures mean little."""
+
+
+class Prompts:
+    """Random ids. No two prompts begin with the same one (until all were used): no prefix is ever reused."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._random = Random(0)
+        self._first = 0
+
+    def fresh(self, length: int) -> list[int]:
+        self._first = (self._first + 1) % self._vocab_size
+        rest = self._random.choices(range(self._vocab_size), k=length - 1)
+        return [self._first, *rest]
+
+
+def timed(engine: "Engine", prompt: Sequence[int], decode: int) -> tuple[float, float]:
+    """Seconds to the first token, and of the `decode` after it."""
+    clock = [time.perf_counter()]
+    for _ in engine.generate(prompt, Sampling(temperature=0, max_tokens=decode + 1)):
+        clock.append(time.perf_counter())
+    return clock[1] - clock[0], clock[-1] - clock[1]
+
+
+def batched(engine: "Engine", prompts: Sequence[Sequence[int]], tokens: int, passes: int) -> float:
+    """Tokens per second of all sequences together, over passes that make one token of each."""
+    clock: list[float] = []
+
+    def on_tokens(made: int) -> None:
+        if made == len(prompts):
+            clock.append(time.perf_counter())
+        if len(clock) > passes:
+            engine.cancel()
+
+    sampling = Sampling(temperature=0, max_tokens=tokens)
+    for _ in engine.generate_many(prompts, sampling, window=len(prompts), on_tokens=on_tokens):
+        pass
+    return len(prompts) * (len(clock) - 1) / (clock[-1] - clock[0]) if len(clock) > 1 else 0.0
+
+
+class Subject:
+    """A model in a setting, and what each round gave."""
+
+    def __init__(self, engine: "Engine", plan: Plan) -> None:
+        self.engine, self.plan = engine, plan
+        self.engine.stop_ids = frozenset()  # random text must not end early
+        self.threads = int(engine.facts["threads"])
+        self.rounds = Rounds()
+
+    def round(self, prompts: Prompts, memory: Memory) -> dict[str, float]:
+        """One value of each measurement."""
+        plan, engine = self.plan, self.engine
+        values = {"memory_read_1": memory.read(1), "memory_read": memory.read(self.threads)}
+        values["prefill"] = plan.prefill / timed(engine, prompts.fresh(plan.prefill), 0)[0]
+        values["decode"] = plan.decode / timed(engine, prompts.fresh(plan.decode_prompt), plan.decode)[1]
+        if plan.depth:
+            seconds = timed(engine, prompts.fresh(plan.depth), plan.depth_decode)[1]
+            values["decode_at_depth"] = plan.depth_decode / seconds
+        for count in plan.batches:
+            many = [prompts.fresh(plan.batch_prompt) for _ in range(count)]
+            values[f"batch_{count}"] = batched(engine, many, plan.batch_tokens(count), plan.batch_decode)
+        read = values["decode"] * engine.facts["weight_bytes"]
+        values["decode_share"] = read / values["memory_read"]
+        return values
+
+    def warm_up(self, prompts: Prompts) -> None:
+        """The first pass pays for memory."""
+        timed(self.engine, prompts.fresh(self.plan.prefill), self.plan.decode_prompt)
+
+
+def starts(options: Sequence[str], rounds: int, progress: Progress) -> Iterator[Start]:
+    """New processes, one after another; the first brings the files into the page cache and does not count."""
+    for index in range(rounds + 1):
+        progress(f"start to first token: {index}/{rounds}")
+        start = start_process(run_command(options))
+        if isinstance(start, str):
+            progress(f"start to first token: not measured: {start}")
+            return
+        if index:
+            yield start
+
+
+def loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["Engine", list[float]]:
+    """The loaded model, and the seconds that each loading took."""
+    from ropechat.engine import Engine
+
+    seconds = []
+    for index in range(rounds):
+        begin = time.perf_counter()
+        engine = Engine.load(model, dtype=dtype, threads=threads)
+        seconds.append(time.perf_counter() - begin)
+        if index < rounds - 1:
+            engine.close()
+    return engine, seconds
+
+
+def measure(model: Path, dtype: str, threads: Sequence[int | None], plan: Plan, progress: Progress) -> Report:
+    """Everything, for each number of threads (None: as many as a load takes by itself)."""
+    options = ["-m", str(model), "--dtype", dtype]
+    begun = [
+        list(starts(options + (["--threads", str(n)] if n else []), plan.rounds, progress)) for n in threads
+    ]
+    memory, subjects = Memory(plan.probe_megabytes), []
+    for n, start in zip(threads, begun, strict=True):
+        progress("loading")
+        engine, seconds = loads(model, dtype, n, plan.rounds)
+        subject = Subject(engine, plan.fitted(engine.context))
+        subject.rounds.load = seconds
+        subject.rounds.start = [one.seconds for one in start]
+        subject.rounds.peak = [one.peak_bytes for one in start if one.peak_bytes is not None]
+        subjects.append(subject)
+    prompts = Prompts(subjects[0].engine.facts["vocab_size"])
+    for subject in subjects:
+        subject.warm_up(prompts)
+    for index in range(plan.rounds):
+        for subject in subjects:
+            progress(f"round {index + 1}/{plan.rounds}, {subject.threads} threads, load {load_average()}")
+            subject.rounds.add(subject.round(prompts, memory), load_average())
+    return report_of(subjects)
+
+
+def report_of(subjects: Sequence[Subject]) -> Report:
+    engine, plan = subjects[0].engine, subjects[0].plan
+    return Report(
+        model=engine.name,
+        facts={
+            name: engine.facts[name] for name in ("dtype", "isa", "context", "num_parameters", "weight_bytes")
+        },
+        plan=plan.__dict__ | {"batches": list(plan.batches)},
+        rounds={subject.threads: subject.rounds for subject in subjects},
+    )
+
+
+def load_average() -> float | None:
+    """Processes that want to run, over the last minute: above ours, somebody else is at work."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):
+        return None

@@ -1,0 +1,198 @@
+"""Random-weight models of real shapes. Speed does not depend on the values of the weights."""
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, BinaryIO
+
+Tensor = tuple[str, tuple[int, ...], float]  # name, shape, standard deviation (0: all ones)
+
+_BLOCK = 1 << 20  # values drawn at a time
+_LONGEST_TOKEN = 8  # characters
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "smollm2-135m": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "rope_theta": 100000.0,
+    },
+    "qwen2.5-0.5b": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "rope_theta": 1000000.0,
+    },
+    "llama-3.2-1b": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+    },
+    "stories15m": {
+        "hidden_size": 288,
+        "intermediate_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 6,
+        "head_dim": 48,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,  # the model's own is 256: too short for what is measured
+        "rope_theta": 10000.0,
+    },
+}
+
+
+def config_of(shape: str) -> dict[str, Any]:
+    """config.json of a shape: plain llama (no biases, no RoPE scaling), embeddings tied."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **SHAPES[shape],
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def tensors_of(config: dict[str, Any]) -> Iterator[Tensor]:
+    """Names, shapes and spreads that keep the residual stream near 1."""
+    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    query, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
+
+    def matrix(name: str, rows: int, columns: int, gain: float = 1.0) -> Tensor:
+        return f"{name}.weight", (rows, columns), gain / math.sqrt(columns)
+
+    yield matrix("model.embed_tokens", config["vocab_size"], hidden, 3.0)
+    for index in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{index}"
+        yield f"{layer}.input_layernorm.weight", (hidden,), 0.0
+        yield matrix(f"{layer}.self_attn.q_proj", query, hidden)
+        yield matrix(f"{layer}.self_attn.k_proj", kv, hidden)
+        yield matrix(f"{layer}.self_attn.v_proj", kv, hidden)
+        yield matrix(f"{layer}.self_attn.o_proj", hidden, query)
+        yield f"{layer}.post_attention_layernorm.weight", (hidden,), 0.0
+        yield matrix(f"{layer}.mlp.gate_proj", inner, hidden)
+        yield matrix(f"{layer}.mlp.up_proj", inner, hidden)
+        yield matrix(f"{layer}.mlp.down_proj", hidden, inner)
+    yield "model.norm.weight", (hidden,), 0.0
+
+
+def _write_values(file: BinaryIO, count: int, spread: float, rng: Any) -> None:
+    """`count` bf16 values, a block at a time."""
+    import numpy as np
+
+    for start in range(0, count, _BLOCK):
+        size = min(_BLOCK, count - start)
+        if spread:
+            values = rng.standard_normal(size, dtype=np.float32) * np.float32(spread)
+        else:
+            values = np.ones(size, np.float32)
+        file.write((values.view(np.uint32) >> 16).astype("<u2").tobytes())
+
+
+def write_weights(path: Path, config: dict[str, Any]) -> None:
+    """model.safetensors in bf16: never more than one block in memory."""
+    import numpy as np
+
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    tensors, end = list(tensors_of(config)), 0
+    for name, shape, _ in tensors:
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    rng = np.random.default_rng(0)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, shape, spread in tensors:
+            _write_values(file, math.prod(shape), spread, rng)
+
+
+def byte_alphabet() -> list[str]:
+    """The character of each byte in byte-level vocabularies."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    extra = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in plain else chr(next(extra)) for byte in range(256)]
+
+
+def vocabulary_of(vocab_size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Tokens and merges of a byte-level BPE vocabulary: its size is real, its words are random pairs."""
+    random, tokens, merges = Random(0), byte_alphabet(), []
+    known = set(tokens)
+    while len(tokens) < vocab_size:
+        left, right = random.choice(tokens), random.choice(tokens)
+        if len(left) + len(right) <= _LONGEST_TOKEN and left + right not in known:
+            known.add(left + right)
+            tokens.append(left + right)
+            merges.append((left, right))
+    return tokens, merges
+
+
+def tokenizer_of(vocab_size: int) -> dict[str, Any]:
+    """tokenizer.json."""
+    tokens, merges = vocabulary_of(vocab_size)
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "vocab": {token: id for id, token in enumerate(tokens)},
+            "merges": merges,
+        },
+    }
+
+
+def make(shape: str, folder: Path, progress: Callable[[str], None] = lambda text: None) -> Path:
+    """The model's folder below `folder`, written if it is not there; an interrupted writer leaves none."""
+    directory, config = folder / shape, config_of(shape)
+    if _config_in(directory) == config:
+        return directory
+    size = 2 * sum(math.prod(tensor[1]) for tensor in tensors_of(config))
+    progress(f"making {directory} ({size / 1e6:.0f} MB), once")
+    folder.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=folder, prefix=f"{shape}."))
+    try:
+        (part / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
+        (part / "tokenizer.json").write_text(json.dumps(tokenizer_of(config["vocab_size"])), "utf-8")
+        write_weights(part / "model.safetensors", config)
+        shutil.rmtree(directory, ignore_errors=True)
+        part.rename(directory)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return directory
+
+
+def _config_in(directory: Path) -> Any:
+    try:
+        return json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,101 @@
+"""`ropechat bench`: how fast this machine is with a model."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from ropechat.bench.shapes import SHAPES
+from ropechat.cli.common import Out, need_model
+from ropechat.cli.door import say
+from ropechat.text import fit
+
+
+def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
+    """One number or several: 1,2,4. None: all cores."""
+    if value is None:
+        return (None,)
+    numbers = [text.strip() for text in value.split(",")]
+    if not all(number.isdecimal() and int(number) for number in numbers):
+        raise click.BadParameter(f"{value!r}; one number of 1 or more, or several as in 1,2", ctx, parameter)
+    return tuple(dict.fromkeys(map(int, numbers)))
+
+
+class Progress:
+    """What runs now, on stderr: one line that changes on a terminal, lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self._is_terminal:
+            self._draw(text)
+        else:
+            say(text)
+
+    def clear(self) -> None:
+        if self._is_terminal:
+            self._draw("")
+
+    def _draw(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        sys.stderr.write("\r" + fit(text, width) + ("" if text else "\r"))
+        sys.stderr.flush()
+
+
+def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
+    """The folder to measure: a given one, or that of a shape."""
+    if shape is None:
+        return Path(need_model(model or os.environ.get("ROPECHAT_MODEL")))
+    if model is not None:
+        raise click.UsageError("--model and --shape together; give one of them")
+    from ropechat.bench.shapes import make
+    from ropechat.paths import cache_folder
+
+    return make(shape, cache_folder() / "bench", progress)
+
+
+@click.command()
+@click.option("-m", "--model", help="Folder of the model [env: ROPECHAT_MODEL].")
+@click.option("--shape", type=click.Choice(list(SHAPES)), help="A model of this shape with random weights.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]),
+    default="auto",
+    show_default=True,
+)
+@click.option(
+    "--threads", metavar="N[,N]", callback=_threads, help="One number or several; default: all cores."
+)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
+@click.option("--quick", is_flag=True, help="One short round: shows that it works, measures little.")
+def bench(
+    model: str | None,
+    shape: str | None,
+    dtype: str,
+    threads: tuple[int | None, ...],
+    rounds: int,
+    as_json: bool,
+    quick: bool,
+) -> None:
+    """Measure a model on this machine: prefill, decode, batches, start, memory.
+
+    Beside them stands how fast memory can be read, which bounds decoding. Rounds in which the memory was much
+    slower than at its best are left out.
+    """
+    from dataclasses import replace
+
+    from ropechat.bench.measure import QUICK, Plan, measure
+
+    progress = Progress()
+    try:
+        folder = _model_of(model, shape, progress)
+        plan = QUICK if quick else replace(Plan(), rounds=rounds)
+        report = measure(folder, dtype, threads, plan, progress)
+    finally:
+        progress.clear()
+    Out().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

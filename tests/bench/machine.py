@@ -1,0 +1,31 @@
+"""Whether somebody else uses the processors (Linux; elsewhere nobody ever does)."""
+
+import os
+import time
+from pathlib import Path
+
+IDLE = 0.1
+"""Processors in use below which the machine counts as idle."""
+DISTURBED = 0.2
+"""Processors that others may use during a measurement."""
+
+_STAT = Path("/proc/stat")
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def busy_seconds() -> float:
+    """Seconds that the processors have worked since the machine began, for anybody."""
+    if not _STAT.exists():
+        return 0.0
+    user, nice, system, _, _, irq, softirq, steal = map(int, _STAT.read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS
+
+
+def wait_for_quiet(patience: float) -> None:
+    """Return when the machine is idle, or after `patience` seconds."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        before = busy_seconds()
+        time.sleep(0.3)
+        if (busy_seconds() - before) / 0.3 < IDLE:
+            return

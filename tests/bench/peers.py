@@ -1,0 +1,322 @@
+"""ropechat beside the engines that people could pick instead, in one run, on the same random-weight models.
+
+`python tests/bench/peers.py --shape smollm2-135m --dtype q8_0 --peer-python PYTHON ...`
+
+Every engine has a process of its own and only one works at a time; they take turns, measurement by
+measurement. A measurement during which somebody else used the processors is repeated; rounds in which memory
+gave less than 0.7 of its best are left out. Ratios are of medians: ropechat / peer.
+"""
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import machine
+
+from ropechat.bench.measure import Plan, Prompts, load_average
+from ropechat.bench.memory import Memory
+from ropechat.bench.result import Spread, aligned, quiet
+from ropechat.bench.shapes import SHAPES, config_of, make
+from ropechat.bench.start import Start, start_process
+from ropechat.paths import cache_folder
+
+HERE = Path(__file__).parent
+WORKER = str(HERE / "peer_worker.py")
+INSTALL = {
+    "llama.cpp": "pip install llama-cpp-python gguf",
+    "openvino": "pip install openvino-genai",
+    "onnxruntime": "pip install onnxruntime-genai onnx",
+}
+FORMATS = {  # what each engine calls the type; none: it has no such type
+    "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16"},
+    "openvino": {"q8_0": "int8", "q4_0": "int4", "bf16": "bf16"},
+    "onnxruntime": {"q8_0": "int8", "q4_0": "int4"},
+}
+MAKERS = {"llama.cpp": "gguf_twin.py", "openvino": "openvino_twin.py", "onnxruntime": "onnx_twin.py"}
+METRICS = ("prefill", "decode", "depth", "batch8", "batch16", "batch32", "start")
+
+
+class PeerError(Exception):
+    """A peer does not run here."""
+
+
+@dataclass
+class Peer:
+    """An engine in its process."""
+
+    name: str
+    version: str
+    python: str
+    model: Path
+    dtype: str
+    threads: int
+    about: str = ""
+    process: subprocess.Popen[str] | None = None
+    values: dict[str, list[float]] = field(default_factory=dict)
+    peaks: list[float] = field(default_factory=list)
+
+    def command(self) -> list[str]:
+        engine = self.name.partition(" ")[0]
+        return [self.python, WORKER, engine, str(self.model), str(self.threads), self.dtype]
+
+    def begin(self) -> None:
+        self.process = subprocess.Popen(
+            self.command(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.about = self.read()["about"]
+
+    def read(self) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise PeerError(f"it ended with {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, task: dict[str, Any]) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise PeerError(f"it ended with {self.process.wait()}") from None
+        return self.read()
+
+    def end(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(BrokenPipeError), self.process:  # closes its pipes
+                self.process.kill()
+
+    def start(self) -> Start | str:
+        if self.name == "ropechat":
+            from ropechat.bench.start import run_command
+
+            options = ["-m", str(self.model), "--dtype", self.dtype, "--threads", str(self.threads)]
+            return start_process(run_command(options))
+        return start_process([*self.command(), "--start"])
+
+
+# ---- Which peers there are
+
+
+def find_peers(pythons: Sequence[str], model: Path, dtype: str, threads: int) -> list[Peer]:
+    """ropechat first. What is missing is named on stderr."""
+    found = [Peer("ropechat", "", sys.executable, model, dtype, threads)]
+    for python in pythons:
+        listed = subprocess.run([python, WORKER, "--list"], capture_output=True, text=True, check=True)
+        for name, version in json.loads(listed.stdout).items():
+            if name == "ropechat":
+                continue
+            kind = FORMATS[name].get(dtype)
+            if kind is None:
+                say(f"{name}: has no {dtype}; left out")
+                continue
+            twin = twin_of(name, python, model, kind)
+            if twin is not None:
+                others = [peer for peer in found if peer.name.startswith(name)]
+                label = f"{name} ({Path(python).parent.parent.name})" if others else name
+                found.append(Peer(label, version, python, twin, dtype, threads))
+    for name, how in INSTALL.items():
+        if not any(peer.name.startswith(name) for peer in found):
+            say(f"{name}: not here; {how}, and name that Python with --peer-python")
+    return found
+
+
+def twin_of(name: str, python: str, model: Path, kind: str) -> Path | None:
+    """The same weights in a peer's own format, made once."""
+    path = model.parent / f"{model.name}-{kind}.{ {'llama.cpp': 'gguf'}.get(name, name) }"
+    if path.exists():
+        return path
+    say(f"making {path.name}")
+    command = [python, str(HERE / MAKERS[name]), str(model), str(path), kind]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        say(f"{name}: no model: {done.stderr.strip().rpartition(chr(10))[2]}; {INSTALL[name]}")
+        return None
+    return path
+
+
+# ---- Measuring
+
+
+@dataclass(frozen=True)
+class Options:
+    metrics: tuple[str, ...]
+    rounds: int
+    patience: float
+    retries: int
+
+
+def measured(peer: Peer, metric: str, prompts: Prompts, plan: Plan) -> tuple[float, float, float]:
+    """The value, and seconds of wall and of processor that it took."""
+    if metric == "prefill":
+        answer = peer.ask({"task": "run", "ids": prompts.fresh(plan.prefill), "decode": 0})
+        value = plan.prefill / answer["values"][0]
+    elif metric in ("decode", "depth"):
+        length, count = (
+            (plan.decode_prompt, plan.decode) if metric == "decode" else (plan.depth, plan.depth_decode)
+        )
+        answer = peer.ask({"task": "run", "ids": prompts.fresh(length), "decode": count})
+        value = count / answer["values"][1]
+    else:
+        many = [prompts.fresh(plan.batch_prompt) for _ in range(int(metric.removeprefix("batch")))]
+        answer = peer.ask({"task": "batch", "prompts": many, "decode": plan.batch_decode})
+        value = answer["values"]
+    return value, answer["wall_s"], answer["cpu_s"]
+
+
+def undisturbed(peer: Peer, metric: str, prompts: Prompts, plan: Plan, options: Options) -> float:
+    """Repeated while others work; the least disturbed one counts."""
+    tries = []
+    for _ in range(options.retries + 1):
+        machine.wait_for_quiet(options.patience)
+        before = machine.busy_seconds()
+        if metric == "start":
+            start = peer.start()
+            if isinstance(start, str):
+                raise PeerError(start)
+            peer.peaks.append((start.peak_bytes or 0) / 1e6)
+            return start.seconds * 1e3
+        value, wall, cpu = measured(peer, metric, prompts, plan)
+        others = max(0.0, machine.busy_seconds() - before - cpu) / wall
+        tries.append((others, value))
+        if others <= machine.DISTURBED:
+            break
+    others, value = min(tries)
+    if others > machine.DISTURBED:
+        say(f"{peer.name}: {metric}: others used {others:.1f} processors meanwhile")
+    return value
+
+
+def run_rounds(peers: list[Peer], plan: Plan, options: Options, vocab_size: int) -> list[dict[str, Any]]:
+    """Fills each peer's values; returns what the machine was like in each round."""
+    prompts, memory, rounds = Prompts(vocab_size), Memory(plan.probe_megabytes), []
+    for index in range(-1, options.rounds):  # the first one warms up
+        about = {"memory_read": memory.read(peers[0].threads), "load_average": load_average()}
+        say(f"round {index + 1}/{options.rounds}, load average {about['load_average']}")
+        if index >= 0:
+            rounds.append(about)
+        for metric in options.metrics:
+            for peer in list(peers):
+                if index < 0 and metric not in ("prefill", "start"):
+                    continue
+                try:
+                    value = undisturbed(peer, metric, prompts, plan, options)
+                except PeerError as error:
+                    say(f"{peer.name}: {metric}: {error}; left out from here on")
+                    peer.end()
+                    peers.remove(peer)
+                    continue
+                if index >= 0:
+                    peer.values.setdefault(metric, []).append(value)
+    return rounds
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- Telling
+
+
+def report_of(
+    peers: Sequence[Peer], rounds: Sequence[dict[str, Any]], about: dict[str, Any]
+) -> dict[str, Any]:
+    keep = quiet([one["memory_read"] for one in rounds])
+    results = []
+    for peer in peers:
+        spreads = {
+            metric: Spread.of([value for value, kept in zip(values, keep, strict=True) if kept]).record()
+            for metric, values in peer.values.items()
+        }
+        names = {"engine": peer.name, "version": peer.version, "about": peer.about, "file": peer.model.name}
+        results.append(names | spreads | ({"peak_mb": max(peer.peaks)} if peer.peaks else {}))
+    for result in results[1:]:
+        for metric in peers[0].values:
+            ours, theirs = results[0][metric]["median"], result[metric]["median"]
+            result[metric]["ratio"] = theirs / ours if metric == "start" else ours / theirs
+    return about | {"rounds": list(rounds), "left_out": keep.count(False), "results": results}
+
+
+def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
+    """A column for each measurement; in brackets how many times as fast as the peer ropechat is."""
+    rows = [["engine", "version", *metrics, *(["peak MB"] if "start" in metrics else [])]]
+    for result in report["results"]:
+        cells = [result["engine"], result["version"]]
+        for metric in metrics:
+            spread = result[metric]
+            ratio = f" [{spread['ratio']:.2f}x]" if "ratio" in spread else ""
+            cells.append(f"{spread['median']:.1f} ({spread['min']:.1f}-{spread['max']:.1f}){ratio}")
+        rows.append(cells + ([f"{result['peak_mb']:.0f}"] if "start" in metrics else []))
+    loads = [one["load_average"] for one in report["rounds"]]
+    reads = [one["memory_read"] / 1e9 for one in report["rounds"]]
+    head = (
+        f"{report['shape']}, {report['dtype']}, {report['threads']} threads; tokens/s (start: ms), "
+        f"median (min-max) of {len(loads) - report['left_out']} rounds; "
+        f"load average {min(loads)}-{max(loads)}, memory read {min(reads):.1f}-{max(reads):.1f} GB/s"
+    )
+    abouts = [f"{one['engine']}: {one['file']}, {one['about']}" for one in report["results"]]
+    return "\n".join([head, *aligned(rows), *abouts])
+
+
+def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    model = make(shape, folder, say)
+    plan = Plan().fitted(config_of(shape)["max_position_embeddings"])
+    if given.quick:
+        from ropechat.bench.measure import QUICK as plan
+    metrics = tuple(given.metrics.split(","))
+    options = Options(metrics, given.rounds, given.patience, given.retries)
+    peers = find_peers(given.peer_python or [sys.executable], model, dtype, given.threads)
+    try:
+        for peer in list(peers):
+            say(f"loading {peer.name}")
+            try:
+                peer.begin()
+            except PeerError as error:
+                say(f"{peer.name}: {error}; left out")
+                peer.end()
+                peers.remove(peer)
+        rounds = run_rounds(peers, plan, options, config_of(shape)["vocab_size"])
+    finally:
+        for peer in peers:
+            peer.end()
+    about = {"shape": shape, "dtype": dtype, "threads": given.threads, "time": int(time.time())}
+    return report_of(peers, rounds, about)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--shape", action="append", choices=SHAPES)
+    parser.add_argument("--dtype", action="append", choices=["q8_0", "q4_0", "bf16"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--metrics", default=",".join(METRICS), help=",".join(METRICS))
+    parser.add_argument("--peer-python", action="append", help="a Python that has peers; may be repeated")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for an idle machine")
+    parser.add_argument("--retries", type=int, default=3, help="of a measurement that others disturbed")
+    parser.add_argument("--folder", type=Path, default=cache_folder() / "bench", help="where models lie")
+    parser.add_argument("--quick", action="store_true", help="shows that it works, measures little")
+    parser.add_argument("--json", action="store_true", help="one object for each shape and dtype")
+    given = parser.parse_args()
+    for shape in given.shape or ["smollm2-135m"]:
+        for dtype in given.dtype or ["q8_0"]:
+            report = compare(shape, dtype, given, given.folder)
+            metrics = [name for name in given.metrics.split(",") if name in report["results"][0]]
+            print(json.dumps(report) if given.json else table(report, metrics) + "\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""`ropechat bench`: that it runs and says sane things. No test looks at how fast anything was."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_folders import byte_tokenizer
+from models import write_llama
+
+from ropechat import Engine
+from ropechat.bench import shapes
+from ropechat.bench.measure import Plan, Prompts, batched
+from ropechat.bench.result import Report, Rounds, Spread, quiet
+from ropechat.cli import main
+
+LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = write_llama(tmp_path / "odd", vocab_size=260)
+    (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
+    return folder
+
+
+@pytest.fixture
+def tiny_shape(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY)
+    return "tiny"
+
+
+def bench(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = main(["bench", *map(str, arguments)])
+    return code, *capfd.readouterr()
+
+
+def test_json(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = bench(capfd, "-m", model, "--quick", "--json", "--threads", "1,2", "--dtype", "q8_0")
+    assert code == 0, err
+    record = json.loads(out)
+    assert out.count("\n") == 1
+    assert record["schema"] == "ropechat.bench/1"
+    assert (record["model"], record["dtype"]) == ("odd", "q8_0")
+    assert record["weight_bytes"] > 0
+    assert [result["threads"] for result in record["results"]] == [1, 2]
+    for result in record["results"]:
+        names = {name for name, value in result.items() if isinstance(value, dict)}
+        assert names == {
+            *("prefill", "decode", "decode_at_depth", "batch_2", "ttft_s", "load_s", "peak_bytes"),
+            *("memory_read", "memory_read_1", "decode_share"),
+        }
+        for name in names:
+            spread = result[name]
+            assert 0 < spread["min"] <= spread["median"] <= spread["max"] < math.inf, name
+    assert "round 1/1" in err
+
+
+def test_table(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = bench(capfd, "-m", model, "--quick", "--threads", "1")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("odd, f32, ")
+    assert lines[1].split() == ["1", "thread"]
+    titles = [line.split("  ")[0] for line in lines[2:]]
+    assert titles[:4] == ["prefill 32", "decode 8", "decode 4 at 64", "decode of 2 sequences"]
+
+
+def test_without_a_tokenizer_the_start_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = bench(capfd, "-m", write_llama(tmp_path / "m"), "--quick", "--json", "--threads", "1")
+    assert code == 0, err
+    assert "ttft_s" not in json.loads(out)["results"][0]
+    assert "start to first token: not measured: error: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threads", "0"], "'0'; one number of 1 or more"),
+        (["--threads", "1,x", "-m", "."], "'1,x'; one number of 1 or more"),
+        ([], "no model"),
+        (["-m", ".", "--shape", "stories15m"], "give one of them"),
+        (["-m", "nowhere"], "nowhere: no such model"),
+    ],
+)
+def test_refused(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
+    code, out, err = bench(capfd, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_leaves_cleanly(model: Path) -> None:
+    process = subprocess.Popen(
+        [*LAUNCH, "bench", "-m", model, "--rounds", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("start to first token")
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+
+
+# ---- What is measured
+
+
+def test_a_batch_counts_the_passes_of_all(model: Path) -> None:
+    engine = Engine.load(model, threads=1)
+    engine.stop_ids = frozenset()
+    prompts, plan = Prompts(260), Plan(batch_decode=4)
+    many = [prompts.fresh(150) for _ in range(3)]  # more than a forward takes: they begin one after another
+    assert batched(engine, many, plan.batch_tokens(3), plan.batch_decode) > 0
+
+
+def test_prompts_never_begin_alike() -> None:
+    prompts = Prompts(50)
+    drawn = [prompts.fresh(4) for _ in range(50)]
+    assert len({prompt[0] for prompt in drawn}) == 50
+    assert all(0 <= id < 50 for prompt in drawn for id in prompt)
+    assert drawn == [again.fresh(4) for again in [Prompts(50)] for _ in range(50)]
+
+
+def test_a_plan_fits_its_context() -> None:
+    plan = Plan().fitted(256)
+    assert (plan.prefill, plan.depth, plan.batches) == (255, 0, (8, 16))
+    assert Plan().fitted(8192) == Plan()
+
+
+def test_slow_rounds_are_left_out() -> None:
+    assert quiet([10.0, 6.9, 7.0]) == [True, False, True]
+    rounds = Rounds()
+    for read, decode in ((10.0, 5.0), (1.0, 0.5), (9.0, 4.0)):
+        rounds.add({"memory_read": read, "decode": decode}, 0.5)
+    assert rounds.spreads()["decode"] == Spread(4.5, 4.0, 5.0, (5.0, 4.0))
+    plan = Plan().__dict__ | {"batches": []}
+    report = Report("m", {"dtype": "f32", "isa": "scalar", "weight_bytes": 1}, plan, {1: rounds})
+    assert report.record()["results"][0]["discarded_rounds"] == 1
+    assert report.table().splitlines()[-1].split()[-1] == "1"
+
+
+# ---- Shapes
+
+
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_shapes_are_consistent(name: str) -> None:
+    config = shapes.config_of(name)
+    assert config["hidden_size"] == config["num_attention_heads"] * config["head_dim"]
+    assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
+
+
+def test_a_shape_becomes_a_model(tiny_shape: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    folder = shapes.make(tiny_shape, tmp_path, said.append)
+    facts = Engine.check(folder)
+    assert facts["tokenizer"] == 300
+    assert {name: facts[name] for name in TINY if name in facts} == {
+        name: value for name, value in TINY.items() if name in facts
+    }
+    engine = Engine.load(folder)
+    row = engine.logits([1, 2, 3])[-1]
+    assert 0.5 < row.std() < 20
+    assert engine.tokenizer.decode(engine.tokenizer.encode("Once upon a time")) == "Once upon a time"
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert shapes.make(tiny_shape, tmp_path, said.append) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert len(said) == 1
+
+
+def test_an_interrupted_writer_leaves_nothing(
+    tiny_shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shapes, "write_weights", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shapes.make(tiny_shape, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shape_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ropechat.paths.cache_folder", lambda: tmp_path)
+    monkeypatch.setitem(shapes.SHAPES, "stories15m", TINY)
+    code, out, err = bench(capfd, "--shape", "stories15m", "--quick", "--threads", "1")
+    assert code == 0, err
+    assert out.startswith("stories15m, bf16, ")
+    assert (tmp_path / "bench" / "stories15m" / "config.json").exists()

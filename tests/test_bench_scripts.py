@@ -1,0 +1,108 @@
+"""The scripts of tests/bench: that they run and say sane things. No test looks at how fast anything was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ropechat.bench import shapes
+
+SCRIPTS = Path(__file__).parent / "bench"
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setitem(shapes.SHAPES, "stories15m", TINY)
+    import peers
+
+    # A Python without peers: they are for people to install, and take minutes.
+    monkeypatch.setattr(peers, "INSTALL", dict.fromkeys(peers.INSTALL, "pip install it"))
+    return peers
+
+
+def run(
+    peers: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str, python: str
+) -> None:
+    given = ["--shape", "stories15m", "--quick", "--rounds", "1", "--patience", "0", "--retries", "0"]
+    own = ["--folder", str(folder), "--peer-python", python, "--threads", "1", *arguments]
+    monkeypatch.setattr(sys, "argv", ["peers.py", *given, *own])
+    peers.main()
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> str:
+    """This Python without what is installed beside it."""
+    path = tmp_path / "bin" / "python"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for a Python")
+def test_peers_alone(
+    peers: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    bare_python: str,
+) -> None:
+    run(peers, monkeypatch, tmp_path, "--json", "--dtype", "q8_0", python=bare_python)
+    out, err = capfd.readouterr()
+    report = json.loads(out)
+    assert (report["shape"], report["dtype"], report["threads"]) == ("stories15m", "q8_0", 1)
+    (ours,) = report["results"]
+    assert ours["engine"] == "ropechat"
+    for metric in ("prefill", "decode", "depth", "batch8", "start"):
+        assert ours[metric]["median"] > 0
+    for name in ("llama.cpp", "openvino", "onnxruntime"):
+        assert f"{name}: not here; pip install it" in err
+    run(peers, monkeypatch, tmp_path, "--metrics", "prefill,decode", python=bare_python)
+    out, _ = capfd.readouterr()
+    assert out.splitlines()[1].split() == ["engine", "version", "prefill", "decode"]
+
+
+def test_a_peer_that_dies_is_left_out(peers: ModuleType, tmp_path: Path) -> None:
+    peer = peers.Peer("ropechat", "", sys.executable, tmp_path / "nowhere", "q8_0", 1)
+    with pytest.raises(peers.PeerError, match="it ended with 1"):
+        peer.begin()
+    peer.end()
+
+
+def test_ratios_say_how_many_times_as_fast_ours_is(peers: ModuleType, tmp_path: Path) -> None:
+    def peer(name: str, prefill: float, start: float) -> object:
+        made = peers.Peer(name, "1", "python", tmp_path, "q8_0", 1)
+        made.values, made.peaks = {"prefill": [prefill] * 3, "start": [start] * 3}, [20.0]
+        return made
+
+    rounds = [{"memory_read": read, "load_average": 0.1} for read in (2e9, 3e9, 1e9)]
+    both = [peer("ropechat", 300, 50), peer("other", 100, 200)]
+    report = peers.report_of(both, rounds, {"shape": "s", "dtype": "q8_0", "threads": 1})
+    assert report["left_out"] == 2
+    assert report["results"][1]["prefill"]["ratio"] == 3
+    assert report["results"][1]["start"]["ratio"] == 4
+    assert "[3.00x]" in peers.table(report, ["prefill", "start"])
+
+
+def test_quality_of_quantization(real: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "quality.py"), "--real", str(real), "--windows", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split("|")[1:-1] for line in done.stdout.splitlines()]
+    assert all(len(line) == 7 for line in lines)
+    assert [line[2].strip() for line in lines[2:6]] == ["f32", "bf16", "q8_0", "q4_0"]
