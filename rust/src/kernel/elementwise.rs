@@ -3,7 +3,7 @@
 //! # Safety
 //! As in `generic.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
 
-use super::generic::{exp, map};
+use super::generic::{exp, inverse_root, map};
 use super::lanes::{LANES, Lanes};
 
 /// Activation of an MLP.
@@ -146,7 +146,7 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
             squares = away.mul_add(away, squares);
         }
         let variance = squares.sum() / x.len() as f32;
-        let scale = V::splat(1.0 / (variance + eps).sqrt());
+        let scale = V::splat(inverse_root(variance + eps));
         map!(V, [x = x.as_ptr(), w = weight.as_ptr(), b = bias.as_ptr()] => out.as_mut_ptr(), out.len(), {
             x.sub(center).mul(scale).mul_add(w, b)
         });

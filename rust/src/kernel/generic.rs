@@ -191,6 +191,13 @@ pub(super) unsafe fn add<V: Lanes>(x: &mut [f32], y: &[f32]) {
     unsafe { map!(V, [a = at, b = y.as_ptr()] => at, x.len(), a.add(b)) }
 }
 
+/// 1 / sqrt(x), and NaN for infinity: squares that overflowed must reach the logits as NaN, where they are reported, not
+/// as a row of zeros.
+#[inline(always)]
+pub(super) fn inverse_root(x: f32) -> f32 {
+    if x.is_finite() { 1.0 / x.sqrt() } else { f32::NAN }
+}
+
 /// x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).  // all [n]
 #[inline(always)]
 pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -207,7 +214,7 @@ pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out
         padded[..tail.len()].copy_from_slice(tail);
         let v = V::load(padded.as_ptr());
         let mean = v.mul_add(v, squares).sum() / x.len() as f32;
-        let scale = V::splat(1.0 / (mean + eps).sqrt());
+        let scale = V::splat(inverse_root(mean + eps));
         map!(V, [x = x.as_ptr(), w = weight.as_ptr()] => out.as_mut_ptr(), out.len(), x.mul(scale).mul(w));
     }
 }

@@ -268,6 +268,18 @@ fn layer_norm_scale_and_softcap_equal_their_definition() {
 }
 
 #[test]
+fn squares_that_overflow_become_nan_and_not_zeros() {
+    for kernels in kernels() {
+        let (mut x, ones, mut out) = (vec![1.0; 40], vec![1.0; 40], vec![0.0; 40]);
+        x[7] = 3e38;
+        kernels.rms_norm(&x, &ones, 1e-5, &mut out);
+        assert!(out.iter().all(|x| x.is_nan()), "{kernels:?} rms_norm");
+        kernels.layer_norm(&x, &ones, &vec![0.0; 40], 1e-5, &mut out);
+        assert!(out.iter().all(|x| x.is_nan()), "{kernels:?} layer_norm");
+    }
+}
+
+#[test]
 fn rows_are_rounded_to_bytes_alike_on_every_isa() {
     let mut noise = Noise(6);
     for n in [1, 31, 32, 33, 64, 65, 172, 576] {
