@@ -274,7 +274,7 @@ fn squares_that_overflow_become_nan_and_not_zeros() {
         x[7] = 3e38;
         kernels.rms_norm(&x, &ones, 1e-5, &mut out);
         assert!(out.iter().all(|x| x.is_nan()), "{kernels:?} rms_norm");
-        kernels.layer_norm(&x, &ones, &vec![0.0; 40], 1e-5, &mut out);
+        kernels.layer_norm(&x, &ones, &[0.0; 40], 1e-5, &mut out);
         assert!(out.iter().all(|x| x.is_nan()), "{kernels:?} layer_norm");
     }
 }
