@@ -87,7 +87,7 @@ def test_a_peer_that_dies_is_left_out(peers: ModuleType, tmp_path: Path) -> None
 def test_ratios_say_how_many_times_as_fast_ours_is(peers: ModuleType, tmp_path: Path) -> None:
     def peer(name: str, prefill: float, start: float) -> object:
         made = peers.Peer(name, "1", "python", tmp_path, "q8_0", 1)
-        made.values, made.peaks = {"prefill": [prefill] * 3, "start": [start] * 3}, [20.0]
+        made.values, made.peaks = {"prefill": [(prefill, 0.0)] * 3, "start": [(start, 0.0)] * 3}, [20.0]
         return made
 
     rounds = [{"memory_read": read, "load_average": 0.1} for read in (2e9, 3e9, 1e9)]
@@ -97,6 +97,12 @@ def test_ratios_say_how_many_times_as_fast_ours_is(peers: ModuleType, tmp_path: 
     assert report["results"][1]["prefill"]["ratio"] == 3
     assert report["results"][1]["start"]["ratio"] == 4
     assert "[3.00x]" in peers.table(report, ["prefill", "start"])
+
+
+def test_disturbed_values_are_left_out(peers: ModuleType) -> None:
+    values = [(1.0, 0.0), (2.0, 0.9), (3.0, 0.1), (4.0, 0.0)]
+    assert peers.kept_of(values, [True, True, True, False]).values == (1.0, 3.0)
+    assert peers.kept_of(values[1:2], [True]).values == (2.0,)
 
 
 def test_quality_of_quantization(real: Path) -> None:

@@ -8,9 +8,11 @@ IDLE = 0.1
 """Processors in use below which the machine counts as idle."""
 DISTURBED = 0.2
 """Processors that others may use during a measurement."""
+TICKS = 0.04
+"""Seconds of processor that may be nobody's: `busy_seconds` counts in hundredths, and asking takes time."""
 
 _STAT = Path("/proc/stat")
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def busy_seconds() -> float:
@@ -18,7 +20,7 @@ def busy_seconds() -> float:
     if not _STAT.exists():
         return 0.0
     user, nice, system, _, _, irq, softirq, steal = map(int, _STAT.read_text().split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / _TICKS
+    return (user + nice + system + irq + softirq + steal) / _PER_SECOND
 
 
 def wait_for_quiet(patience: float) -> None:

@@ -9,6 +9,7 @@ import json
 import shutil
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from openvino.op.util import Variable, VariableInfo
 
 GROUP = 64
 _ROWS = 4096  # rows quantized at a time
+_BORROWED: list[np.ndarray] = []
 
 
 class Weights:
@@ -45,10 +47,16 @@ class Weights:
         """f32 values [rows, columns], decompressed where they are used."""
         bits, dtype = self.values(name), dtype or self._dtype
         if dtype == "bf16":
-            return op.convert(Constant(ov.Tensor(bits.copy(), ov.Shape(bits.shape), ov.Type.bf16)), "f32")
+            return op.convert(constant_of(bits.copy(), bits.shape, ov.Type.bf16), "f32")
         if dtype == "int4":
             return int4(bits)
         return int8(bits)
+
+
+def constant_of(values: np.ndarray, shape: Sequence[int], kind: Any) -> Any:
+    """A constant of a type that NumPy lacks; it borrows the array, which must live as long."""
+    _BORROWED.append(values)
+    return Constant(ov.Tensor(values, ov.Shape(shape), kind))
 
 
 def wide(bits: np.ndarray) -> np.ndarray:
@@ -79,7 +87,7 @@ def int4(bits: np.ndarray) -> Any:
     scales = np.abs(groups).max(2, keepdims=True) / 7
     codes = np.clip(np.rint(groups / scales), -8, 7).astype(np.int8).view(np.uint8) & 15
     packed = (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
-    kept = Constant(ov.Tensor(packed.reshape(-1), ov.Shape(groups.shape), ov.Type.i4))
+    kept = constant_of(packed.reshape(-1), groups.shape, ov.Type.i4)
     values = op.multiply(op.convert(kept, "f16"), op.constant(scales.astype(np.float16)))
     return op.convert(op.reshape(values, op.constant([rows, columns]), False), "f32")
 

@@ -52,7 +52,12 @@ class Ropechat:
 
 
 class LlamaCpp:
-    """The low-level API, as llama-bench uses it: flash attention, batches of 512, no sampling."""
+    """The low-level API, as llama-bench uses it: flash attention, batches of 512, no sampling.
+
+    llama-cpp-python 0.3.36 crashed in its AMX kernels (q8_0, q4_0) on a virtual machine. A build without them
+    that keeps its repacked kernels: CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON
+    -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON" pip install --no-binary llama-cpp-python llama-cpp-python
+    """
 
     package = "llama_cpp"
 

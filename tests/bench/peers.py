@@ -3,8 +3,8 @@
 `python tests/bench/peers.py --shape smollm2-135m --dtype q8_0 --peer-python PYTHON ...`
 
 Every engine has a process of its own and only one works at a time; they take turns, measurement by
-measurement. A measurement during which somebody else used the processors is repeated; rounds in which memory
-gave less than 0.7 of its best are left out. Ratios are of medians: ropechat / peer.
+measurement. A measurement during which somebody else used the processors is repeated, and at last left out;
+so are rounds in which memory gave less than 0.7 of its best. Ratios are of medians: ropechat / peer.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import machine
+from machine import DISTURBED, TICKS, busy_seconds, wait_for_quiet
 
 from ropechat.bench.measure import Plan, Prompts, load_average
 from ropechat.bench.memory import Memory
@@ -59,7 +59,8 @@ class Peer:
     threads: int
     about: str = ""
     process: subprocess.Popen[str] | None = None
-    values: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By metric and round: the value, and how many processors others used meanwhile."""
     peaks: list[float] = field(default_factory=list)
 
     def command(self) -> list[str]:
@@ -144,7 +145,8 @@ def twin_of(name: str, python: str, model: Path, kind: str) -> Path | None:
     command = [python, str(HERE / MAKERS[name]), str(model), str(path), kind]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        say(f"{name}: no model: {done.stderr.strip().rpartition(chr(10))[2]}; {INSTALL[name]}")
+        words = done.stderr.strip().rpartition("\n")[2]
+        say(f"{name}: no model: {words or f'it ended with {done.returncode}'}; {INSTALL[name]}")
         return None
     return path
 
@@ -178,27 +180,29 @@ def measured(peer: Peer, metric: str, prompts: Prompts, plan: Plan) -> tuple[flo
     return value, answer["wall_s"], answer["cpu_s"]
 
 
-def undisturbed(peer: Peer, metric: str, prompts: Prompts, plan: Plan, options: Options) -> float:
-    """Repeated while others work; the least disturbed one counts."""
+def undisturbed(
+    peer: Peer, metric: str, prompts: Prompts, plan: Plan, options: Options
+) -> tuple[float, float]:
+    """Repeated while others work: the least disturbed value, and how many processors others used."""
     tries = []
     for _ in range(options.retries + 1):
-        machine.wait_for_quiet(options.patience)
-        before = machine.busy_seconds()
+        wait_for_quiet(options.patience)
+        before = busy_seconds()
         if metric == "start":
             start = peer.start()
             if isinstance(start, str):
                 raise PeerError(start)
             peer.peaks.append((start.peak_bytes or 0) / 1e6)
-            return start.seconds * 1e3
+            return start.seconds * 1e3, 0.0
         value, wall, cpu = measured(peer, metric, prompts, plan)
-        others = max(0.0, machine.busy_seconds() - before - cpu) / wall
+        others = max(0.0, busy_seconds() - before - cpu - TICKS) / wall
         tries.append((others, value))
-        if others <= machine.DISTURBED:
+        if others <= DISTURBED:
             break
     others, value = min(tries)
-    if others > machine.DISTURBED:
-        say(f"{peer.name}: {metric}: others used {others:.1f} processors meanwhile")
-    return value
+    if others > DISTURBED:
+        say(f"{peer.name}: {metric}: others used {others:.1f} processors meanwhile: left out")
+    return value, others
 
 
 def run_rounds(peers: list[Peer], plan: Plan, options: Options, vocab_size: int) -> list[dict[str, Any]]:
@@ -232,16 +236,19 @@ def say(text: str) -> None:
 # ---- Telling
 
 
+def kept_of(values: Sequence[tuple[float, float]], keep: Sequence[bool]) -> Spread:
+    """Of the rounds that count, what nobody disturbed; everything where that is nothing."""
+    calm = [value for (value, others), kept in zip(values, keep, strict=True) if kept and others <= DISTURBED]
+    return Spread.of(calm or [value for value, _ in values])
+
+
 def report_of(
     peers: Sequence[Peer], rounds: Sequence[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
     keep = quiet([one["memory_read"] for one in rounds])
     results = []
     for peer in peers:
-        spreads = {
-            metric: Spread.of([value for value, kept in zip(values, keep, strict=True) if kept]).record()
-            for metric, values in peer.values.items()
-        }
+        spreads = {metric: kept_of(values, keep).record() for metric, values in peer.values.items()}
         names = {"engine": peer.name, "version": peer.version, "about": peer.about, "file": peer.model.name}
         results.append(names | spreads | ({"peak_mb": max(peer.peaks)} if peer.peaks else {}))
     for result in results[1:]:
