@@ -339,22 +339,52 @@ fn rotation_turns_pairs_by_their_angle() {
 }
 
 #[test]
-fn softmax_tile_counts_only_what_is_visible() {
+fn softmax_counts_only_what_is_visible() {
     let mut noise = Noise(5);
     for kernels in kernels() {
-        for valid in 1..=2 * LANES {
-            let mut scores = [f32::NAN; 2 * LANES];
+        for valid in (1..=2 * LANES).chain([100, 255, 256]) {
+            let mut scores = [f32::NAN; 16 * LANES];
             let input: Vec<f32> = noise.take(valid).iter().map(|x| x * 60.0).collect();
             scores[..valid].copy_from_slice(&input);
-            let (max, sum) = kernels.softmax_tile(&mut scores, valid, 0.5);
+            let (max, sum) = kernels.softmax(&mut scores, valid, 0.5);
             let exact_max = input.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b)) * 0.5;
             assert_eq!(max, exact_max, "{kernels:?} {valid}");
             let exact: Vec<f64> = input.iter().map(|&x| f64::from(x * 0.5 - max).exp()).collect();
             assert!((f64::from(sum) - exact.iter().sum::<f64>()).abs() < 1e-5, "{kernels:?} {valid}");
-            for (i, &score) in scores.iter().enumerate() {
+            for (i, &score) in scores[..valid.next_multiple_of(LANES)].iter().enumerate() {
                 let exact = exact.get(i).copied().unwrap_or(0.0);
                 assert!((f64::from(score) - exact).abs() <= 3e-7 * exact + 1e-37, "{kernels:?} {valid} {i}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_product_goes_on_where_it_stopped() {
+    let mut noise = Noise(7);
+    for format in [DType::F32, DType::F16] {
+        let whole = operands(format, 3, 5, 40, &mut noise);
+        for kernels in kernels() {
+            let expected = whole.product(kernels, 0..5);
+            let mut out = vec![0.0; expected.len()];
+            for steps in [0..13, 13..40] {
+                let panels = Panels {
+                    format,
+                    bytes: &whole.weights[steps.start * format.step_bytes()..],
+                    panel_bytes: whole.panel_bytes,
+                    count: 3,
+                    steps: steps.len(),
+                };
+                kernels.add_product(
+                    panels,
+                    &whole.x[4 * steps.start..],
+                    whole.x_bytes,
+                    5,
+                    &mut out,
+                    3 * LANES,
+                );
+            }
+            assert!(out == expected, "{kernels:?} {format:?}");
         }
     }
 }
