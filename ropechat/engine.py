@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids, resolve
+from ropechat.model_folder import display_name, find_stop_ids
+from ropechat.model_source import resolve
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
