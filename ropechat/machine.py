@@ -31,9 +31,7 @@ def free_memory() -> int | None:
         return None
     free = int(fields[0][1]) * 1024
     limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
-    if limit is not None:
-        free = min(free, max(0, limit - (used or 0)))
-    return free
+    return free if limit is None else min(free, max(0, limit - (used or 0)))
 
 
 def free_disk(path: Path) -> int:

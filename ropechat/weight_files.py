@@ -1,7 +1,7 @@
 """Which files of a folder or a Hub repository make up a model: by their names, and the index of the shards.
 
 Safetensors: `model.safetensors`, else the shards that `model.safetensors.index.json` names. GGUF: one file,
-or the parts of a split one (`-00001-of-00003`, as llama.cpp's gguf-split writes them). Pickles are never chosen.
+or the parts of a split one (`-00001-of-00003`, by llama.cpp's gguf-split). Pickles are never chosen.
 """
 
 import re

@@ -1,7 +1,8 @@
-"""A stand-in for the Hub's HTTP API on 127.0.0.1: listing, resolve with redirects to a second host, ranges, faults.
+"""A stand-in for the Hub's HTTP API: listing, resolve, redirects to a second host, ranges, faults.
 
-The API's shape was read off huggingface_hub 2.4: `GET /api/models/ID/revision/REV?blobs=true`, `/tree`, and
-`HEAD|GET /ID/resolve/REV/FILE` with X-Repo-Commit, ETag, X-Linked-Size, X-Linked-Etag; errors carry X-Error-Code.
+Its shape was read off huggingface_hub 2.4: `GET /api/models/ID/revision/REV?blobs=true` and
+`HEAD|GET /ID/resolve/REV/FILE` with X-Repo-Commit, ETag, X-Linked-Size, X-Linked-Etag; errors carry
+X-Error-Code.
 """
 
 import contextlib
@@ -49,6 +50,10 @@ class Request:
 Body = Callable[[str, int, bytes], bytes | None]  # (file, start, rest) -> what is sent; less: the line drops
 
 
+def _all(file: str, start: int, rest: bytes) -> bytes:
+    return rest
+
+
 @dataclass
 class Hub:
     """What the server serves, how it misbehaves, and what it was asked."""
@@ -58,7 +63,7 @@ class Hub:
     cdn: str = ""
     token: str = "hf_right"
     requests: list[Request] = field(default_factory=list)
-    body: Body = staticmethod(lambda file, start, rest: rest)
+    body: Body = _all
     ignores_ranges: bool = False
     without_length: bool = False
     seconds_per_piece: float = 0.0
@@ -67,7 +72,11 @@ class Hub:
 
     def starts(self, file: str) -> list[int]:
         """The first byte of each request for the content of a file."""
-        return [one.start for one in self.requests if one.path.endswith(f"/blob/{file}") or self._direct(one, file)]
+        return [
+            one.start
+            for one in self.requests
+            if one.path.endswith(f"/blob/{file}") or self._direct(one, file)
+        ]
 
     def _direct(self, one: Request, file: str) -> bool:
         return one.method == "GET" and one.path.endswith(f"/{file}") and not file.endswith(LFS_ENDINGS)
@@ -170,7 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _refuse(self, status: int, code: str) -> None:
-        self._head(status, 0, {"X-Error-Code": code, "X-Error-Message": f"\x1b[31m{code}"[5:]} if code else {})
+        self._head(
+            status, 0, {"X-Error-Code": code, "X-Error-Message": f"\x1b[31m{code}"[5:]} if code else {}
+        )
 
 
 @contextlib.contextmanager

@@ -34,9 +34,15 @@ def check_online(name: HubName) -> None:
             raise DownloadError(f"{name}: {variable} is set, so nothing is downloaded; unset it")
 
 
+def _quiet_library() -> None:
+    """huggingface_hub would ask the Hub for a list of agents and tell it what else is installed."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the library is imported
+
+
 def listing(name: HubName) -> Any:
     """The repository at a revision: `sha` and `siblings` with sizes and hashes. Raises DownloadError."""
     check_online(name)
+    _quiet_library()
     with explained(name):
         from huggingface_hub import HfApi
 
