@@ -14,16 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ropechat.errors import DownloadError, FileAccessError, RopechatError
+from ropechat.errors import DownloadError, FileAccessError, RequestError, RopechatError
 from ropechat.hub import cache, client
+from ropechat.hub.names import parse
 from ropechat.hub.partial import BrokeOffError, FileProgress, Partial, StoppedError
-from ropechat.hub.plan import Plan, RemoteFile, blob_path
+from ropechat.hub.plan import Plan, RemoteFile, blob_path, make_plan
 from ropechat.text import byte_size
 from ropechat.weight_files import TOKENIZER
 
 PAUSES: Sequence[float] = (0.5, 1, 2, 4, 8)  # seconds before trying again while no byte comes
 _WORKERS = 4
 _TICK = 0.1  # seconds
+_GRACE = 0.5  # seconds that threads have to end in
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -59,7 +61,7 @@ def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
     """
     download = _Download(plan)
     threads = [
-        # Daemons: nobody waits for one that waits for the network.
+        # Daemons: nobody waits long for one that waits for the network.
         threading.Thread(target=download.work_off, daemon=True)
         for _ in range(min(_WORKERS, len(plan.files)))
     ]
@@ -72,10 +74,25 @@ def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
                 on_progress(download.progress)
     finally:
         download.stop.set()
+        end = time.monotonic() + _GRACE
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
     if download.error is not None:
         raise download.error
     _note(plan)
     return plan.path
+
+
+def pull(model: str, on_progress: OnProgress | None = None) -> Path:
+    """Download a Hub model, or what is missing of it; returns what `Engine.load` takes.
+
+    model: org/name, org/name:QUANT or org/name@revision. Raises as `make_plan` and `fetch` do, RequestError.
+    """
+    name = parse(model)
+    if name is None:
+        raise RequestError(f"{model}: no Hub id; org/name, org/name:QUANT and org/name@revision are allowed")
+    return fetch(make_plan(name), on_progress)
 
 
 class _Download:
