@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from ropechat import model_source
-from ropechat.errors import ModelNotFoundError, ModelPathError, NotDownloadedError
+from ropechat.errors import ModelNotFoundError, ModelPathError, NotDownloadedError, UnsafePathError
 from ropechat.hub.names import HubName, parse
+from ropechat.model_files import read_json
 from ropechat.model_folder import display_name
 from ropechat.model_source import hub_name, resolve
 from ropechat.weight_files import choose, choose_gguf, gguf_sets, is_plain, quant_of, shards_of
@@ -272,6 +273,19 @@ def test_a_missing_shard_or_blob_is_missed(cache: Path) -> None:
     (found / "b.safetensors").symlink_to("../../blobs/gone")
     with pytest.raises(NotDownloadedError, match="in the Hub cache: b"):
         resolve("org/name")
+
+
+def test_bytes_that_repositories_share(cache: Path) -> None:
+    """huggingface_hub 2.4 links blobs of a repository to <cache>/blobs/<2 digits>/<hash>, beside a mark."""
+    found = snapshot(cache, "model.safetensors", "tokenizer.json")
+    put(cache, "blobs/f0/f00", "models--org--name/blobs/other")
+    (cache / "models--org--name/blobs/e00").symlink_to("../../blobs/f0/f00")
+    (found / "config.json").symlink_to("../../blobs/e00")
+    with pytest.raises(UnsafePathError, match="points out of"):
+        read_json(found, "config.json")
+    put(cache, "blobs/.huggingface-shared-blobs")
+    assert read_json(found, "config.json") == {}
+    assert resolve("org/name") == found
 
 
 def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
