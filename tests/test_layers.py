@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 LADDER: list[set[str]] = [
     # leaves
     {"errors", "conversation", "sampling", "trace", "settings", "paths", "machine", "text", "detokenizer"},
-    {"arguments", "model_files", "weight_files", "tokenizer_file", "text_lane"},
+    {"arguments", "model_files", "weight_files", "tokenizer_file", "text_lane", "packed"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "model_source", "records"},
     {"schedule"},

@@ -43,6 +43,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.delenv(variable)
     with serve() as hub:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.repos["org/name"] = Repo(dict(FILES))
         yield hub
@@ -55,6 +56,17 @@ def folder(tmp_path: Path) -> Path:
 
 def partial_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("blobs/*.incomplete"))
+
+
+def pack(weights: Path) -> int:
+    """A file of packed weights as the engine writes its beginning; returns its bytes."""
+    from ropechat.packed import packed_folder
+
+    header = json.dumps({"model": str(weights.resolve()), "dtype": "auto"}).encode()
+    path = packed_folder() / f"auto-{weights.parents[2].name}.pack"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"RCPACK\0\1" + len(header).to_bytes(8, "little") + bytes(8) + header)
+    return path.stat().st_size
 
 
 # ---- pull, run
@@ -271,8 +283,15 @@ def test_list_show_check_rm(door: Door, hub: Hub, folder: Path) -> None:
     assert (code, err) == (0, "org/name:Q8_0: removed, 60 kB (60004 bytes) freed\n")
     before = sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_file())
     before -= sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_symlink())
+    before += pack(folder / "snapshots" / COMMIT / "model.safetensors")
+    kept = pack(folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors")
+    assert json.loads(door("models", "list", "--json")[1])[0]["packed"] > 0
+    assert "packed weights: " in door("models", "show", "org/name")[1]
     code, out, err = door("models", "rm", "org/name", "--yes")
     assert f"({before} bytes) freed" in err
+    assert f"packed weights: {kept} B" in door("models", "list")[2]
+    assert f"({kept} bytes) freed" in door("models", "rm", "--packed", "--yes")[2]
+    assert "packed weights" not in door("models", "list")[2]
     assert not folder.exists()
 
 

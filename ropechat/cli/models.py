@@ -32,7 +32,7 @@ def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _write_sheet(out: Out, rows: list[tuple[str, str]]) -> None:
     for name, value in rows:
-        out.write(f"{name + ':':16}{value}\n")
+        out.write(f"{name + ':' if name else '':16}{value}\n")
 
 
 @click.group()
@@ -81,6 +81,7 @@ def list_models(as_json: bool) -> None:
     from ropechat.cli.models_table import Row, rows, table
     from ropechat.cli.status import StatusLine
     from ropechat.hub.cache import cache_folder
+    from ropechat.packed import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[Row](), Out()
     for row in rows():
@@ -93,20 +94,24 @@ def list_models(as_json: bool) -> None:
         return
     for text in table(found):
         out.write(text + "\n")
-    say(f"{len(found)} models, {byte_size(sum(row.size for row in found))}; Hub cache: {cache_folder()}")
+    say(f"models: {len(found)}, {byte_size(sum(row.size for row in found))}; Hub cache: {cache_folder()}")
+    if packed := sum(entry.size for entry in packed_entries()):
+        say(f"packed weights: {byte_size(packed)} in {packed_folder()}; `models rm --packed` removes them")
 
 
 @models.command()
 @click.argument("model")
 def show(model: str) -> None:
     """Show everything about MODEL: where it is, its files, its facts."""
+    from ropechat.cli.models_table import packed_size
     from ropechat.engine import Engine
     from ropechat.model_source import resolve
 
     path, out = resolve(model), Out()
     files = _files(path)
     rows = [("where", str(path)), ("files", f"{len(files)}, {byte_size(sum(size for _, size in files))}")]
-    rows += [("", f"{byte_size(size):>9}  {one_line(name)}") for name, size in files]
+    rows += [("", f"{byte_size(size):>9}  {name}") for name, size in files]
+    rows.append(("packed weights", byte_size(packed_size(path))))
     try:
         facts = Engine.check(path)
         rows += _sheet(facts)
@@ -127,28 +132,50 @@ def _files(path: Path) -> list[tuple[str, int]]:
 
 
 @models.command()
-@click.argument("model")
+@click.argument("model", required=False)
+@click.option("--packed", is_flag=True, help="Only packed weights: of MODEL, or of all models.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rm(model: str, yes: bool) -> None:
+def rm(model: str | None, packed: bool, yes: bool) -> None:
     """Remove a Hub MODEL from the cache: org/name all of it, org/name:QUANT and org/name@revision only that.
 
-    The cache is shared: other programs that use huggingface_hub fetch it anew when they need it.
+    The cache is shared: other programs that use huggingface_hub fetch it anew when they need it. The packed
+    weights that earlier starts left for the next one go too.
     """
-    from ropechat.cli.download import ask, has_dialog
-    from ropechat.hub.shelf import removal
-    from ropechat.model_source import hub_name
+    from ropechat.hub.shelf import Removal, removal
+    from ropechat.model_source import hub_name, resolve
+    from ropechat.packed import packed_entries
 
-    name = hub_name(model)
-    if name is None:
-        raise ModelPathError(
-            f"{model}: no Hub id; only models in the Hub cache are removed, not files of yours"
-        )
-    gone = removal(name)
-    if not yes:
-        if not has_dialog():
-            raise click.UsageError(f"{name}: {byte_size(gone.size)} would be removed; add --yes")
-        if not ask(f"Remove {name}, {byte_size(gone.size)}?", default=False):
-            say("nothing is removed")
-            return
-    gone.execute()
-    say(f"{name}: removed, {byte_size(gone.size)} ({gone.size} bytes) freed")
+    if packed:
+        what = f"packed weights of {model or 'all models'}"
+        roots = [resolve(model)] if model else [Path("/")]
+        gone = Removal((), 0)
+    else:
+        name = hub_name(model or "")
+        if model is None or name is None:
+            raise ModelPathError(
+                f"{model or 'no model'}: no Hub id; only models in the Hub cache are removed"
+            )
+        what, gone = str(name), removal(name)
+        roots = list(gone.paths)
+    packs = [entry for entry in packed_entries() if _is_below(entry.model, roots)]
+    size = gone.size + sum(entry.size for entry in packs)
+    if not yes and not _confirmed(what, size):
+        say("nothing is removed")
+        return
+    Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
+    say(f"{what}: removed, {byte_size(size)} ({size} bytes) freed")
+
+
+def _is_below(model: str, roots: list[Path]) -> bool:
+    """Whether weights were packed from a file below one of these, links of the Hub cache followed."""
+    real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
+    return Path(model) in real or any(Path(model).is_relative_to(root.resolve()) for root in roots)
+
+
+def _confirmed(what: str, size: int) -> bool:
+    """Whether somebody says yes. Raises UsageError when nobody is there."""
+    from ropechat.cli.download import ask, has_dialog
+
+    if not has_dialog():
+        raise click.UsageError(f"{what}: {byte_size(size)} would be removed; add --yes")
+    return ask(f"Remove {what}, {byte_size(size)}?", default=False)

@@ -9,8 +9,9 @@ from typing import Any
 from ropechat.errors import RopechatError
 from ropechat.hub import shelf
 from ropechat.model_files import read_json
+from ropechat.packed import packed_entries
 from ropechat.text import byte_size, cells, fit, one_line
-from ropechat.weight_files import CONFIG, quant_of
+from ropechat.weight_files import CONFIG, INDEX, SINGLE, quant_of
 
 _TEMPLATE_KEY = b"tokenizer.chat_template"
 _GGUF_HEAD = 64 << 20  # bytes of a GGUF in which its keys are looked for
@@ -19,11 +20,12 @@ _TITLES = ("MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLAT
 
 @dataclass(frozen=True)
 class Row:
-    """A model in the list. reason: why it cannot be loaded; then facts may be missing."""
+    """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded, if it cannot."""
 
     name: str
     path: Path
     size: int
+    packed: int = 0
     model_type: str | None = None
     num_parameters: int | None = None
     dtype: str | None = None
@@ -32,7 +34,7 @@ class Row:
     reason: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """The object of --json; size is in bytes."""
+        """The object of --json; size and packed are in bytes."""
         return {**self.__dict__, "path": str(self.path)}
 
 
@@ -68,6 +70,7 @@ def _read(name: str, path: Path, size: int) -> Row:
             name,
             path,
             size,
+            packed_size(path),
             facts["model_type"],
             facts["num_parameters"],
             stored_dtype(path),
@@ -76,6 +79,13 @@ def _read(name: str, path: Path, size: int) -> Row:
         )
     except RopechatError as error:
         return Row(name, path, size, reason=str(error))
+
+
+def packed_size(path: Path) -> int:
+    """Bytes of the packed weights that earlier starts of a model left on disk."""
+    files = [path] if path.is_file() else [path / name for name in (SINGLE, INDEX)]
+    listings = {str(file.resolve()) for file in files}
+    return sum(entry.size for entry in packed_entries() if entry.model in listings)
 
 
 def stored_dtype(path: Path) -> str | None:
@@ -96,10 +106,13 @@ def has_template(path: Path) -> bool:
 
     In a GGUF the key is looked for as it is stored: its length in 8 bytes, then its name.
     """
+    folder = path if path.is_dir() else path.parent
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    if (read_json(folder, "tokenizer_config.json") or {}).get("chat_template"):
+        return True
     if path.is_dir():
-        if (path / "chat_template.jinja").is_file():
-            return True
-        return bool((read_json(path, "tokenizer_config.json") or {}).get("chat_template"))
+        return False
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         stored = len(_TEMPLATE_KEY).to_bytes(8, "little") + _TEMPLATE_KEY
         return data.find(stored, 0, _GGUF_HEAD) >= 0
