@@ -110,10 +110,13 @@ def find_or_download(model: str, *, unasked: bool) -> Path:
     On a terminal the plan is shown and a question asked; elsewhere it takes `unasked` (--download), without
     which no byte crosses the network. Raises as `model_source.resolve`, `make_plan` and `fetch` do.
     """
+    name = hub_name(model)
     try:
-        return resolve(model)
+        path = resolve(model)
+        if name is not None and name.quant is None and path.suffix == ".gguf":
+            say(f"model: {path.name}")  # the name alone does not say which of several it is
+        return path
     except NotDownloadedError:
-        name = hub_name(model)
         if name is None or not (unasked or has_dialog()):
             raise
         from ropechat.hub.plan import make_plan

@@ -5,6 +5,7 @@ Only the listing and the session are the library's: its own downloads begin anew
 """
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ def listing(name: HubName) -> Any:
     with explained(name):
         from huggingface_hub import HfApi
 
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs what servers say to stderr
         api = HfApi(endpoint=endpoint(), library_name="ropechat")
         return api.model_info(name.repo, revision=name.revision, files_metadata=True, timeout=_TIMEOUT)
 

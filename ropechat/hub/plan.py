@@ -61,10 +61,11 @@ class Plan:
     def lines(self) -> list[str]:
         """The plan for people."""
         begun = f" ({byte_size(self.here)} of them are here already)" if self.here else ""
-        opens = f": {self.gguf}" if self.gguf and len(self.files) == 1 else ""
+        count = len(self.files)
+        opens = f": {self.gguf}" if self.gguf and count == 1 else ""
         free = f"{byte_size(free_disk(self.folder))} free"
         return [
-            f"{self.name}: {len(self.files)} files, {byte_size(self.total)}{begun}{opens}",
+            f"{self.name}: {count} file{'' if count == 1 else 's'}, {byte_size(self.total)}{begun}{opens}",
             f"to {self.folder} ({free})",
             _memory_line(self.weights),
         ]
