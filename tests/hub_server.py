@@ -8,13 +8,17 @@ X-Error-Code.
 import contextlib
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 COMMIT = "c0ffee" + "0" * 34
 LFS_ENDINGS = (".safetensors", ".gguf", ".bin")
@@ -184,13 +188,23 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
 
+def use(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process and its children ask this Hub, with their caches below `home`."""
+    for variable in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HF_HOME", str(home / "hf"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "own"))
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+
+
 @contextlib.contextmanager
 def serve() -> Iterator[Hub]:
     """A Hub and, on a second address, the host that it redirects large files to."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
-    servers = [ThreadingHTTPServer((host, 0), handler) for host in ("127.0.0.1", "127.0.0.2")]
-    hub.url, hub.cdn = (f"http://{server.server_address[0]}:{server.server_port}" for server in servers)
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
+    hub.url = f"http://127.0.0.1:{servers[0].server_port}"
+    hub.cdn = f"http://localhost:{servers[1].server_port}"
     for server in servers:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

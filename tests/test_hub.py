@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, Hub, Repo, git_sha1, serve, sha256
+from hub_server import COMMIT, Hub, Repo, git_sha1, serve, sha256, use
 
-from ropechat.errors import DownloadError, ModelNotFoundError, RopechatError
+from ropechat.errors import DownloadError, ModelNotFoundError, RequestError, RopechatError
 from ropechat.hub import plan as planning
 from ropechat.hub import shelf, transfer
 from ropechat.hub.cache import cache_folder, repo_folder
@@ -35,13 +35,10 @@ FILES = {
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    for variable in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "XDG_CACHE"))]:
-        monkeypatch.delenv(variable)
     monkeypatch.setattr(transfer, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(transfer, "_TICK", 0.01)
     with serve() as hub:
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        use(hub, tmp_path, monkeypatch)
         hub.repos["org/name"] = Repo(dict(FILES))
         yield hub
 
@@ -152,6 +149,14 @@ def test_the_library_accepts_the_cache(hub: Hub) -> None:
         == sum((path / name).stat().st_size for name in os.listdir(path) if "." in name) + 50_000
     )
     assert snapshot_download("org/name", cache_dir=cache_folder(), local_files_only=True) == str(path)
+
+
+def test_pull_from_python(hub: Hub) -> None:
+    import ropechat
+
+    assert ropechat.pull("org/name:q8_0") == resolve("org/name:Q8_0")
+    with pytest.raises(RequestError, match="no Hub id"):
+        ropechat.pull("./org/name")
 
 
 # ---- Interruptions
@@ -294,8 +299,8 @@ def test_gated_private_missing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Non
     get("org/private")
     tokens = {(request.host.split(":")[0], request.token) for request in hub.requests[-12:]}
     assert ("127.0.0.1", f"Bearer {hub.token}") in tokens
-    assert ("127.0.0.2", None) in tokens
-    assert not any(token for host, token in tokens if host == "127.0.0.2")
+    assert ("localhost", None) in tokens
+    assert not any(token for host, token in tokens if host == "localhost")
 
 
 @pytest.mark.parametrize(

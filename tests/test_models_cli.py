@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_door import Door, command, environment
-from hub_server import COMMIT, Hub, Repo, serve
+from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
@@ -39,12 +39,8 @@ def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    for variable in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "XDG_CACHE"))]:
-        monkeypatch.delenv(variable)
     with serve() as hub:
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        use(hub, tmp_path, monkeypatch)
         hub.repos["org/name"] = Repo(dict(FILES))
         yield hub
 
@@ -232,6 +228,8 @@ def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
     assert "Download 51" in text
     assert "weights: 512 kB, fit in memory" in text
     assert not any("/resolve/" in request.path for request in hub.requests)
+    code, text = on_terminal(["chat", "-m", "org/name"], b"n\n")
+    assert (code, "\x1b[?1049h" in text) == (4, False)  # before the app takes the screen
     code, text = on_terminal(run, b"\n")
     assert code == 0
     assert "bc\n" in text
