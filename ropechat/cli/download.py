@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RATE_SECONDS = 10.0  # the rate is a mean over the last ones
 _LARGE = 1 << 20  # files from here on get a line of their own when they are done
-_WIDE = 80
+_WIDE = 100  # columns from which there is room for a bar
 
 
 class DownloadLine(StatusLine):

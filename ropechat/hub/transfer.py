@@ -68,10 +68,11 @@ def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
     try:
         for thread in threads:
             thread.start()
-        while not download.stop.is_set() and any(thread.is_alive() for thread in threads):
-            next((thread for thread in threads if thread.is_alive()), threads[0]).join(_TICK)
-            if on_progress is not None:
-                on_progress(download.progress)
+        for thread in threads:
+            while thread.is_alive() and not download.stop.is_set():
+                thread.join(_TICK)
+                if on_progress is not None:
+                    on_progress(download.progress)
     finally:
         download.stop.set()
         end = time.monotonic() + _GRACE
@@ -80,6 +81,8 @@ def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
                 thread.join(max(0.0, end - time.monotonic()))
     if download.error is not None:
         raise download.error
+    if on_progress is not None:
+        on_progress(download.progress)
     _note(plan)
     return plan.path
 
