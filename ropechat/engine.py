@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids, resolve
+from ropechat.model_folder import display_name, find_stop_ids
+from ropechat.model_source import resolve
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
@@ -74,13 +75,11 @@ class Engine:
     def load(
         cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> "Engine":
-        """Load a model folder.
+        """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
         dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
-        threads: default all cores.
-        context: most tokens of a sequence; default the model's, at most 8192.
-        Raises ModelNotFoundError, ModelFileError (with TensorError, ConfigError, TokenizerError),
-        UnsupportedModelError, MemoryLimitError, RequestError.
+        threads: default all cores. context: most tokens of a sequence; default the model's, at most 8192.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         folder = resolve(model)
         module = _compiled()
@@ -88,10 +87,15 @@ class Engine:
         return cls(core, module, folder)
 
     @staticmethod
+    def header(model: str | Path) -> dict[str, Any]:
+        """The facts that stand in the config and in the headers of the weights. Raises as `load` does."""
+        return dict(_compiled().check(str(resolve(model))))
+
+    @staticmethod
     def check(model: str | Path) -> dict[str, Any]:
-        """Validate a model folder without loading its weights; returns its facts. Raises as `load` does."""
+        """Validate a model without loading its weights; returns its facts. Raises as `load` does."""
         folder = resolve(model)
-        facts: dict[str, Any] = dict(_compiled().check(str(folder)))
+        facts = Engine.header(folder)
         tokenizer = Tokenizer.load(folder, facts["vocab_size"])
         template = ChatTemplate.load(folder, tokenizer.config)
         stop_ids = find_stop_ids(folder, facts, tokenizer, template)

@@ -12,10 +12,11 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 
 # Each module imports only modules of the rungs before its own.
 LADDER: list[set[str]] = [
-    {"errors", "conversation", "sampling", "trace", "settings", "paths", "text", "detokenizer"},  # leaves
-    {"arguments", "model_files", "tokenizer_file", "text_lane"},
+    # leaves
+    {"errors", "conversation", "sampling", "trace", "settings", "paths", "machine", "text", "detokenizer"},
+    {"arguments", "model_files", "weight_files", "tokenizer_file", "text_lane", "packed"},
     {"template", "tokenizer", "hub"},
-    {"model_folder", "records"},
+    {"model_folder", "model_source", "records"},
     {"schedule"},
     {"engine"},
     {"store", "batch", "report", "bench"},

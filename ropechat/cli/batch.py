@@ -1,8 +1,5 @@
 """`ropechat batch`: many prompts from a JSONL file, a result line each."""
 
-import shutil
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +13,18 @@ from ropechat.cli.common import (
     sampling_options,
 )
 from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
-from ropechat.text import fit
+from ropechat.cli.status import StatusLine, bar, clock
 
 if TYPE_CHECKING:
     from ropechat.batch.runner import BatchReport
 
-_BAR = 24
-_TERMINAL_SECONDS = 0.1
-_PLAIN_SECONDS = 5.0
 _FAILURES_SHOWN = 5
-
-
-def clock(seconds: float) -> str:
-    """h:mm:ss, or m:ss below an hour."""
-    whole = int(seconds + 0.5)
-    minutes, second = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
 
 
 def progress_line(report: "BatchReport") -> str:
     """Bar, rows, failures, tokens per second, time left (by rows)."""
     share = report.done / report.total if report.total else 1.0
-    full = int(share * _BAR)
-    parts = [f"[{'█' * full}{'░' * (_BAR - full)}] {report.done}/{report.total}"]
+    parts = [f"{bar(share)} {report.done}/{report.total}"]
     if report.failed:
         parts.append(f"{report.failed} failed")
     if report.elapsed > 0:
@@ -49,28 +34,16 @@ def progress_line(report: "BatchReport") -> str:
     return " · ".join(parts)
 
 
-class Progress:
-    """A bar that redraws itself on a terminal; elsewhere a line every few seconds."""
+class Progress(StatusLine):
+    """How far the batch is, and the first few failures."""
 
     def __init__(self) -> None:
-        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._pause = _TERMINAL_SECONDS if self.is_terminal else _PLAIN_SECONDS
-        self._shown = time.monotonic() - (self._pause if self.is_terminal else 0)
-        self._drawn = False
+        super().__init__()
         self._failures = 0
 
     def __call__(self, report: "BatchReport") -> None:
-        now = time.monotonic()
-        if now - self._shown < self._pause:
-            return
-        self._shown = now
-        if self.is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write("\r" + fit(progress_line(report), width))
-            sys.stderr.flush()
-            self._drawn = True
-        else:
-            say(progress_line(report))
+        if self.is_due:
+            self.show(progress_line(report))
 
     def failure(self, text: str) -> None:
         """Say what is wrong with a row; the first few only."""
@@ -79,18 +52,6 @@ class Progress:
             self.note(
                 f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output"
             )
-
-    def note(self, text: str) -> None:
-        """Say something between two drawings of the bar."""
-        self.clear()
-        say(text)
-
-    def clear(self) -> None:
-        """Wipe the bar, so that what is said next has the line to itself."""
-        if self._drawn:
-            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
-            sys.stderr.flush()
-            self._drawn = False
 
 
 def closing_line(report: "BatchReport", path: Path) -> str:

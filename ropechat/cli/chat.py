@@ -9,6 +9,7 @@ from ropechat.cli.common import (
     Out,
     load_engine,
     model_options,
+    model_path,
     need_model,
     note_missing_template,
     sampling_of,
@@ -83,6 +84,8 @@ def chat(system: str | None, **given: Any) -> int:
     if not _has_terminal():
         line_chat(load_engine(given), sampling, system)
         return 0
+    path = model_path(given)  # questions come before the screen is taken
+    given |= {"model": str(path), "download": False}
     from ropechat.tui import run_chat
 
     return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,15 +22,22 @@ _DEFAULTS = Sampling()
 
 
 def model_options(function: F) -> F:
-    """-m, --dtype, --threads, --context."""
+    """-m, --dtype, --threads, --context, --download."""
     for option in (
+        click.option(
+            "--download", is_flag=True, help="Download a Hub model that is not here, without asking."
+        ),
         click.option("--context", type=click.IntRange(min=1), help="Most tokens of a conversation."),
         click.option("--threads", type=click.IntRange(min=1), help="Default: all cores."),
         click.option(
             "--dtype", type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]), default="auto"
         ),
         click.option(
-            "-m", "--model", envvar="ROPECHAT_MODEL", help="Folder of the model [env: ROPECHAT_MODEL]."
+            "-m",
+            "--model",
+            envvar="ROPECHAT_MODEL",
+            help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
+            "[env: ROPECHAT_MODEL].",
         ),
     ):
         function = option(function)
@@ -65,13 +73,21 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
 def need_model(model: str | None) -> str:
     """The model's name, or a usage error that says how to give one."""
     if not model:
-        raise click.UsageError("no model; name its folder with -m or in ROPECHAT_MODEL")
+        raise click.UsageError("no model; name one with -m or in ROPECHAT_MODEL")
     return model
+
+
+def model_path(given: dict[str, Any]) -> Path:
+    """Takes -m and --download out of a command's options; returns what to load, downloaded if need be."""
+    from ropechat.cli.download import find_or_download
+
+    model = need_model(given.pop("model"))
+    return find_or_download(model, unasked=given.pop("download"))
 
 
 def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
     """Takes the model options out of a command's options and loads the model; its warnings go to stderr."""
-    model = need_model(given.pop("model"))
+    model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
     from ropechat.engine import Engine
 
