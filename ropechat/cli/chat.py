@@ -76,13 +76,14 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @sampling_options
 @template_options
 @click.option("--system", help="A system message at the beginning.")
-def chat(system: str | None, **given: Any) -> int:
+@click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
+def chat(system: str | None, raw: bool, **given: Any) -> int:
     """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message."""
     sampling = sampling_of(given)
     model = need_model(given["model"])
     if not _has_terminal():
-        line_chat(load_chat_engine(given), sampling, system)
+        line_chat(load_chat_engine(given, raw=raw), sampling, system)
         return 0
     from ropechat.tui import run_chat
 
-    return run_chat(lambda: load_chat_engine(dict(given), quiet=True), model, sampling, system)
+    return run_chat(lambda: load_chat_engine(dict(given), raw=raw, quiet=True), model, sampling, system)

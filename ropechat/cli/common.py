@@ -49,6 +49,14 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
             variables[name] = json.loads(value)
         except (ValueError, RecursionError):
             variables[name] = value
+    if variables:
+        from ropechat.template import checked_variables
+
+        try:
+            return checked_variables(variables)
+        except RequestError as error:
+            text = str(error).removeprefix("template variable: ")
+            raise click.UsageError(f"--template-var: {text}", ctx) from None
     return variables
 
 
@@ -117,13 +125,15 @@ def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
 def load_chat_engine(given: dict[str, Any], *, raw: bool = False, quiet: bool = False) -> "Engine":
     """`load_engine` for a command with template_options; what is to be known of the prompt goes to stderr.
 
-    raw: no chat template is used. quiet: nothing is said.
+    raw: no chat template is used, as if the model had none. quiet: nothing is said.
     """
     name, variables = given.pop("template"), given.pop("template_vars")
     if raw:
         if name is not None or variables:
             raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
-        return load_engine(given, quiet=quiet)
+        engine = load_engine(given, quiet=quiet)
+        engine.chat.template = None
+        return engine
     from ropechat.template import warm
 
     warm(need_model(given["model"]))
