@@ -114,7 +114,7 @@ class Renderer:
         except RecursionError as error:
             return _failure("limit", "nested or recursing too deep; that is beyond a limit", error)
         except Exception as error:
-            return _failure("failed", str(error) or type(error).__name__, error)
+            return _failure("failed", str(error).removesuffix(".") or type(error).__name__, error)
 
     def _text(self, source: str, names: dict[str, Any]) -> str:
         if source not in self._compiled:
@@ -139,7 +139,7 @@ def _failure(kind: str, what: str, error: Exception | None = None) -> dict[str, 
     if error is not None and line is None:
         lines = [at.tb_lineno for at in _frames(error.__traceback__)]
         line = lines[-1] if lines else None
-    return {"error": what[:MAX_ERROR_LENGTH].rstrip("."), "line": line, "kind": kind}
+    return {"error": what[:MAX_ERROR_LENGTH], "line": line, "kind": kind}
 
 
 def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:

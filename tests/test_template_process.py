@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -198,11 +199,18 @@ def test_no_process_to_be_had(process: TemplateProcess, monkeypatch: pytest.Monk
     assert len(os.listdir("/dev/fd")) == before
 
 
+def test_the_sandbox_is_one_without_known_holes() -> None:
+    """CVE-2025-27516 and CVE-2024-56326 are closed in 3.1.6."""
+    assert tuple(map(int, version("jinja2").split(".")[:3])) >= (3, 1, 6)
+    assert '"jinja2>=3.1.6"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()
+
+
 # ---- The end of the parent
 
 PARENT = """
 import os, signal, sys, time
 from datetime import datetime
+from importlib.metadata import version
 from ropechat.template_process import SHARED
 assert SHARED.render("x", {}, datetime.now()) == "x"
 print(SHARED.pid, flush=True)
