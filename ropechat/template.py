@@ -110,7 +110,8 @@ class ChatTemplate:
 
         variables: more names for the template, JSON values (`enable_thinking`, `tools` ...). now: what
         strftime_now tells; default the local time.
-        Raises ChatTemplateError for a template that fails, refuses these messages, or renders nothing.
+        Raises ChatTemplateError for a template that fails, refuses these messages, or renders nothing;
+        RequestError for variables and texts that are at fault.
         """
         try:
             return self._text(
@@ -153,9 +154,9 @@ class ChatTemplate:
             try:
                 return render(these)
             except TemplateFailureError as failure:
-                if failure.kind == "limit":
-                    raise self._error(failure, these) from None
-                return None
+                if failure.kind in ("raised", "failed"):
+                    return None
+                raise self._error(failure, these) from None
 
         text = text_of(messages)
         if text is None:
@@ -175,6 +176,7 @@ class ChatTemplate:
         if len(self.source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
             limit = f"longer than {MAX_SOURCE_BYTES} bytes; that is the limit"
             raise ChatTemplateError(f"{self.where}: chat_template: {limit}; {_WAY_OUT}")
+        _check_unicode(messages)
         names = {
             "messages": [{"role": str(message.role), "content": message.content} for message in messages],
             "add_generation_prompt": add_generation_prompt,
@@ -228,6 +230,16 @@ def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
                 f"template variable: {name}: {value!r:.60}; what JSON can hold is allowed"
             ) from None
     return dict(variables)
+
+
+def _check_unicode(messages: Sequence[Message]) -> None:
+    for number, message in enumerate(messages, 1):
+        try:
+            message.content.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"message {number}: character {error.start} is a lone surrogate; text must be valid Unicode"
+            ) from None
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message] | None:

@@ -2,6 +2,8 @@
 
 MAX_SOURCE_BYTES = 256 << 10
 MAX_OUTPUT_BYTES = 4 << 20
+MAX_REQUEST_BYTES = 16 << 20
+"""Template, messages and variables as JSON."""
 MAX_MEMORY_BYTES = 256 << 20
 """Address space beyond what the idle process has."""
 CPU_SECONDS = 2.0

@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ropechat.errors import FileAccessError, InternalError
-from ropechat.template_limits import CPU_SECONDS, HEAD_BYTES, MAX_OUTPUT_BYTES, WALL_SECONDS
+from ropechat.template_limits import (
+    CPU_SECONDS,
+    HEAD_BYTES,
+    MAX_OUTPUT_BYTES,
+    MAX_REQUEST_BYTES,
+    WALL_SECONDS,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -31,7 +37,11 @@ _MAX_REPLY = 6 * MAX_OUTPUT_BYTES + 1024  # JSON in ASCII takes up to 6 bytes fo
 
 
 class TemplateFailureError(Exception):
-    """A rendering failed. kind: "raised" (the template refused), "failed", "limit". line: in the template."""
+    """A rendering failed. line: in the template.
+
+    kind: "raised" (the template refuses the messages), "failed", "limit", "stopped" (by others: the template
+    is not at fault).
+    """
 
     def __init__(self, kind: str, what: str, line: int | None = None) -> None:
         super().__init__(what)
@@ -82,14 +92,17 @@ class TemplateProcess:
         Raises TemplateFailureError, FileAccessError when no process can be started, InternalError.
         """
         request = {"source": source, "names": dict(names), "now": now.isoformat()}
-        data = json.dumps(request).encode()
+        data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(data) > MAX_REQUEST_BYTES:
+            limit = f"is given {len(data)} bytes of messages; at most {MAX_REQUEST_BYTES} are allowed"
+            raise TemplateFailureError("limit", limit)
         with self._lock:
             self._ensure()
             try:
                 reply = self._exchange(len(data).to_bytes(HEAD_BYTES, "big") + data)
             except TimeoutError:
                 self._end()
-                raise TemplateFailureError("limit", f"gives no text within {WALL_SECONDS:g} s") from None
+                raise TemplateFailureError("stopped", f"gives no text within {WALL_SECONDS:g} s") from None
             except _DiedError:
                 self._explain(self._end(patience=1.0))
             except BaseException:  # Ctrl-C in the middle: what still comes would answer the next request
@@ -212,7 +225,7 @@ class TemplateProcess:
                 f"chat templates: the process that renders them ended with code {code}; reinstall ropechat"
             )
         if code == -signal.SIGKILL:
-            raise TemplateFailureError("failed", "the process that renders it was killed; try again")
+            raise TemplateFailureError("stopped", "the process that renders it was killed; try again")
         name = signal.Signals(-code).name if code else "without a reply"
         raise TemplateFailureError("limit", f"ends the process that renders it ({name}): beyond a limit")
 

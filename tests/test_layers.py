@@ -153,3 +153,14 @@ except SystemExit as error:
     assert error.code in (None, 0, 2, 3), error.code
 """
     assert not loaded_by(code) & {"textual", "huggingface_hub", "jinja2", "sqlite3"}
+
+
+def test_templates_are_rendered_elsewhere() -> None:
+    """jinja2 stays out of the process with the model, and all but the limits out of the one with jinja2."""
+    render = "from datetime import datetime; from ropechat.template_process import SHARED as s"
+    assert not loaded_by(f"{render}; assert s.render('{{{{ 1 }}}}', {{}}, datetime.now()) == '1'")
+    code = (
+        "import ropechat.template_child, sys; print(*(name for name in sys.modules if 'ropechat.' in name))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"ropechat.template_child", "ropechat.template_limits"}

@@ -178,6 +178,11 @@ def test_variables_that_none_can_have(variables: dict[str, Any]) -> None:
         ChatTemplate("x", "x").render(TURN, variables)
 
 
+def test_text_that_is_no_unicode() -> None:
+    with pytest.raises(RequestError, match="message 2: character 1 is a lone surrogate"):
+        ChatTemplate(CHATML, "x").render([*TURN, Message(Role.ASSISTANT, "a\udc80")])
+
+
 # ---- System messages
 
 

@@ -117,8 +117,9 @@ def test_killed_in_the_middle_the_next_one_works(process: TemplateProcess) -> No
     assert pid is not None
     killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
     killer.start()
-    with pytest.raises(TemplateFailureError, match="was killed; try again"):
+    with pytest.raises(TemplateFailureError, match="was killed; try again") as caught:
         text(process, ENDLESS)
+    assert caught.value.kind == "stopped"
     killer.join()
     assert text(process, "ok") == "ok"
     assert process.pid != pid
@@ -189,6 +190,13 @@ def test_many_threads(process: TemplateProcess) -> None:
 def test_a_large_conversation_passes_through(process: TemplateProcess) -> None:
     given = "x" * 3_000_000
     assert text(process, "{{ t }}", t=given) == given
+
+
+def test_a_conversation_beyond_all_limits_is_not_sent(process: TemplateProcess) -> None:
+    with pytest.raises(TemplateFailureError, match="bytes of messages; at most 16777216 are allowed"):
+        text(process, "{{ t|length }}", t="x" * (16 << 20))
+    assert process.pid is None
+    assert text(process, "{{ t|length }}", t="😀" * 4_000_000) == "4000000"
 
 
 def test_no_process_to_be_had(process: TemplateProcess, monkeypatch: pytest.MonkeyPatch) -> None:
