@@ -92,15 +92,16 @@ def environment() -> jinja2.Environment:
 
 
 class Renderer:
-    """Renders requests: {"source", "names", "now"}; keeps the few templates that it compiled last."""
+    """Renders requests, JSON of {"source", "names", "now"}; keeps the few templates that it compiled last."""
 
     def __init__(self) -> None:
         self._environment = environment()
         self._compiled: dict[str, jinja2.Template] = {}
 
-    def reply(self, request: dict[str, Any]) -> dict[str, Any]:
+    def reply(self, body: bytes) -> dict[str, Any]:
         """{"text"}, or {"error", "line", "kind"} with the kind "raised", "failed" or "limit"."""
         try:
+            request = json.loads(body)
             now = datetime.datetime.fromisoformat(request["now"])
             return {"text": self._text(request["source"], {**request["names"], "strftime_now": now.strftime})}
         except RefusalError as error:
@@ -194,7 +195,7 @@ def _warm_up() -> Renderer:
     renderer = Renderer()
     now = "2025-01-01T00:00:00"
     for source in ("{{ 'é' ~ [1]|tojson(indent=1) }}{{ strftime_now('%d %b %Y') }}{{ x.y.z }}", "{% if %}"):
-        renderer.reply({"source": source, "names": {}, "now": now})
+        renderer.reply(json.dumps({"source": source, "names": {}, "now": now}).encode())
     return renderer
 
 
@@ -202,7 +203,9 @@ def serve() -> None:
     """Answer until the input ends."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)  # whoever started us may ignore or block them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     renderer = _warm_up()
     lock_down()
     while (head := _read(HEAD_BYTES)) is not None:
@@ -212,8 +215,7 @@ def serve() -> None:
         # A timer of processor time whose signal nobody catches: it ends the process also in the middle of one
         # long operation, and unlike RLIMIT_CPU it begins anew with each rendering.
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        reply = renderer.reply(json.loads(body))
-        data = json.dumps(reply).encode()
+        data = json.dumps(renderer.reply(body)).encode()
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write(len(data).to_bytes(HEAD_BYTES, "big") + data)
     os._exit(0)

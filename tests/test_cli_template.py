@@ -154,6 +154,19 @@ def test_run_and_chat_use_names_and_variables(door: Door, tmp_path: Path) -> Non
     assert (code, out) == (0, "bc\n")
 
 
+def test_inspect_shows_the_prompt_token_by_token(door: Door, model: Path) -> None:
+    inspect = ["inspect", "-m", model, "--format", "jsonl", "hi"]
+    code, out, err = door(*inspect, "--chat")
+    records = [json.loads(line) for line in out.splitlines()]
+    ids = [record["id"] for record in records if record.get("type", "token") == "token" and "id" in record]
+    assert (code, err) == (0, "")
+    assert ids == [258, *b"user\nhi", 259, 10, 258, *b"assistant\n"]
+    assert door(*inspect)[0] == 0
+    code, out, err = door(*inspect, "--template-var", "a=1")
+    assert (code, out) == (2, "")
+    assert "are for --chat" in err
+
+
 def test_a_system_message_that_is_refused_is_noted_once(door: Door, tmp_path: Path) -> None:
     model, note = folder(tmp_path, REFUSES_SYSTEM), f"note: {SYSTEM_FOLDED}\n"
     result = door("run", "-m", model, *GREEDY, "--json", "--system", "s", "hi")

@@ -10,8 +10,8 @@ import pytest
 from model_folders import CHATML, GOLDEN
 
 from ropechat.conversation import Message, Role
-from ropechat.errors import ChatTemplateError, RequestError
-from ropechat.template import ChatTemplate
+from ropechat.errors import ChatTemplateError, RequestError, UnsafePathError
+from ropechat.template import ChatTemplate, warm
 
 CASES = sorted((GOLDEN / "templates").glob("own_*.json"))
 CONVERSATIONS = json.loads((GOLDEN / "templates" / "conversations.json").read_text())
@@ -161,6 +161,35 @@ def test_a_file_that_is_too_long(tmp_path: Path) -> None:
     assert template is not None
     with pytest.raises(ChatTemplateError, match=r"\.jinja: chat_template: 262145 bytes; at most 262144"):
         template.render(TURN)
+
+
+def test_the_process_is_started_early_where_there_may_be_a_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+    monkeypatch.setattr("ropechat.template_process.SHARED.start", lambda: starts.append(1))
+    config = tmp_path / "tokenizer_config.json"
+    for content in (None, "{}", '{"chat_template": "x"}'):
+        if content is not None:
+            config.write_text(content)
+        warm(str(tmp_path))
+    assert len(starts) == 1
+    config.unlink()
+    (tmp_path / "chat_template.jinja").write_text("x")
+    warm(str(tmp_path))
+    warm("org/name")
+    assert len(starts) == 3
+    config.mkdir()
+    (tmp_path / "chat_template.jinja").unlink()
+    warm(str(tmp_path))
+    assert len(starts) == 3
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/x.jinja"])
+def test_a_folder_where_a_file_should_be(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(UnsafePathError, match=r"\.jinja: not a regular file"):
+        ChatTemplate.load(tmp_path, {})
 
 
 # ---- Variables

@@ -78,6 +78,23 @@ def test_what_takes_too_much_is_stopped(process: TemplateProcess, source: str, w
     assert text(process, "ok") == "ok"
 
 
+def test_limits_hold_whatever_is_inherited(process: TemplateProcess) -> None:
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+        signal.signal(signal.SIGPROF, before)
+    with pytest.raises(TemplateFailureError, match="2 s of processor time"):
+        text(process, ENDLESS)
+
+
+def test_variables_that_fill_the_memory(process: TemplateProcess) -> None:
+    with pytest.raises(TemplateFailureError, match="256 MB of memory"):
+        text(process, "x", tools=[[]] * 4_000_000)
+
+
 def test_what_is_just_within_the_limits(process: TemplateProcess) -> None:
     assert len(text(process, "{{ 'y' * 4194304 }}")) == MAX_OUTPUT_BYTES
     half = MAX_MEMORY_BYTES // 2
