@@ -43,9 +43,10 @@ def fault_of(folder: Path, case: dict[str, Any]) -> str | None:
         template = load_template(folder / case["path"])
         text = None if template is None else template.prompt(MESSAGES)
     except RopechatError as error:
-        words = [name for name in case["names"] if name not in str(error)]
-        if case["names_any"] and not any(name in str(error) for name in case["names_any"]):
-            words += case["names_any"]
+        one_of = case.get("names_any", [])
+        words = [name for name in case.get("names", []) if name not in str(error)]
+        if one_of and not any(name in str(error) for name in one_of):
+            words += one_of
         if case["outcome"] == "OK":
             return f"refused: {error}"
         return f"does not say {words}: {error}" if words else None
