@@ -13,6 +13,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.chat_prompt import ChatPrompt
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids
@@ -56,6 +57,7 @@ class Engine:
     facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
     num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
     stop_ids: the ids that end a text. tokenizer: see `Tokenizer`; without tokenizer.json only ids work.
+    chat: how messages become a prompt, see `ChatPrompt`.
     """
 
     def __init__(self, core: "_core.Engine", module: ModuleType, folder: Path) -> None:
@@ -66,8 +68,9 @@ class Engine:
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
         self.tokenizer = Tokenizer.load(folder, self.facts["vocab_size"])
-        self._template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
-        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, self._template)
+        template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
+        self.chat = ChatPrompt(self.tokenizer, template)
+        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, template)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -132,21 +135,16 @@ class Engine:
     @property
     def has_chat_template(self) -> bool:
         """Whether the model comes with a chat template; without one `reply` completes text."""
-        return self._template is not None
+        return self.chat.template is not None
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_ids(
+        self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
+    ) -> list[int]:
         """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated as they are. Raises ChatTemplateError,
-        TokenizerError.
+        Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
         """
-        if self._template is None:
-            return self.tokenizer.encode("".join(message.content for message in messages))
-        ids = self.tokenizer.encode(self._template.render(messages), add_special_tokens=False)
-        bos = self.tokenizer.bos_id
-        if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        return self.chat.ids(messages, template_vars)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Text encoded with special tokens as the tokenizer says; ids as they are."""
@@ -155,7 +153,7 @@ class Engine:
             raise RequestError("prompt: no tokens; at least one is required")
         return ids
 
-    def _any_ids(self, prompt: Prompt) -> list[int]:
+    def _any_ids(self, prompt: Prompt, template_vars: Mapping[str, Any] | None) -> list[int]:
         """Ids of text, ids or messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
@@ -163,7 +161,7 @@ class Engine:
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
             raise RequestError("prompt: messages and ids together; one of them is allowed")
-        return self._ids(self.prompt_ids(messages) if messages else ids)
+        return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
     # Whole arrays
 
@@ -227,13 +225,16 @@ class Engine:
         *,
         top_k: int = 0,
         stop: Sequence[str] | None = None,
+        template_vars: Mapping[str, Any] | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Generator[Step, None, None]:
         """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
 
+        template_vars: more names for the chat template (`enable_thinking` ...).
         Raises ChatTemplateError and as `generate`.
         """
-        return self._start(self._ids(self.prompt_ids(messages)), sampling, top_k, stop, on_prefill)
+        ids = self._ids(self.prompt_ids(messages, template_vars))
+        return self._start(ids, sampling, top_k, stop, on_prefill)
 
     def _start(
         self,
@@ -385,7 +386,8 @@ class _Many:
 
     def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
         engine = self._engine
-        ids, stops = engine._any_ids(job.prompt), self._stops if job.stop is None else checked_stops(job.stop)
+        ids = engine._any_ids(job.prompt, job.template_vars)
+        stops = self._stops if job.stop is None else checked_stops(job.stop)
         sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
         return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
 

@@ -46,10 +46,11 @@ def read_bytes(directory: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes
         if path.is_symlink():
             raise UnsafePathError(f"{path}: a link that cannot be followed; a file is required") from None
         raise FileAccessError(f"{path}: {error.strerror}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise UnsafePathError(f"{path}: not a regular file; only regular files are read")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UnsafePathError(f"{path}: not a regular file; only regular files are read")
         try:
             inside = _inside(directory, path)
         except (OSError, RuntimeError):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ropechat.errors import ConfigError
+from ropechat.errors import ConfigError, TokenizerError
 from ropechat.model_files import read_json
 from ropechat.template import ChatTemplate
 from ropechat.tokenizer import Tokenizer
@@ -38,6 +38,11 @@ def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
                 f"ids from 0 to {vocab_size - 1} are allowed"
             )
     return ids
+
+
+def load_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a model folder, without its tokenizer. Raises as `ChatTemplate.load`."""
+    return ChatTemplate.load(folder, read_json(folder, "tokenizer_config.json", TokenizerError) or {})
 
 
 def find_stop_ids(

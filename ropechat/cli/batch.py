@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    load_engine,
+    load_chat_engine,
     model_options,
-    note_missing_template,
     sampling_of,
     sampling_options,
+    template_options,
 )
 from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.status import StatusLine, bar, clock
@@ -69,6 +69,7 @@ def closing_line(report: "BatchReport", path: Path) -> str:
 @click.option("-o", "--out", required=True, metavar="OUT.jsonl", type=click.Path(path_type=Path))
 @model_options
 @sampling_options
+@template_options
 @click.option("--system", help="A system message for rows that have none.")
 @click.option("--raw", is_flag=True, help="No chat template: continue the prompts as they are.")
 @click.option(
@@ -88,9 +89,10 @@ def batch(
 ) -> int:
     """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
 
-    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed and stop go before the
-    options. Other fields are ignored. Lines of OpenAI's batch format ({"custom_id", "url", "body"}) are read
-    too. A bad line gives an error record and exit code 3; the others are answered.
+    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
+    chat_template_kwargs go before the options. Other fields are ignored. Lines of OpenAI's batch format
+    ({"custom_id", "url", "body"}) are read too. A bad line gives an error record and exit code 3; the others
+    are answered.
     """
     from ropechat.batch.output import Output, refuse_output
     from ropechat.batch.rows import BatchReader
@@ -100,9 +102,9 @@ def batch(
     reader = BatchReader(source, prompt_field)
     total = reader.check()
     refuse_output(out, source, overwrite=overwrite)
-    engine = load_engine(given)
-    note_missing_template(engine, wanted=not raw)
+    engine = load_chat_engine(given, raw=raw)
     progress = Progress()
+    engine.chat.on_note = lambda text: progress.note(f"note: {text}")
     with Output(out) as output:
         try:
             report = run_batch(

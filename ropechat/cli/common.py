@@ -1,8 +1,9 @@
 """What several commands share: options, the model, text from the terminal, text to the terminal."""
 
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from ropechat.text import clean
 
 if TYPE_CHECKING:
     from ropechat.engine import Engine
+    from ropechat.template import ChatTemplate
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
@@ -39,6 +41,45 @@ def model_options(function: F) -> F:
             help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
             "[env: ROPECHAT_MODEL].",
         ),
+    ):
+        function = option(function)
+    return function
+
+
+def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
+    """{"enable_thinking": False} of ["enable_thinking=false"]; what is no JSON is a text."""
+    variables: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"--template-var: {text!r:.60}; NAME=VALUE is required", ctx)
+        try:
+            variables[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            variables[name] = value
+    if variables:
+        from ropechat.template import checked_variables
+
+        try:
+            return checked_variables(variables)
+        except RequestError as error:
+            text = str(error).removeprefix("template variable: ")
+            raise click.UsageError(f"--template-var: {text}", ctx) from None
+    return variables
+
+
+def template_options(function: F) -> F:
+    """--template, --template-var."""
+    for option in (
+        click.option(
+            "--template-var",
+            "template_vars",
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=_template_vars,
+            help="A variable for the chat template: true, 3, JSON, or text. May be repeated.",
+        ),
+        click.option("--template", metavar="NAME", help="Which chat template, where a model has several."),
     ):
         function = option(function)
     return function
@@ -97,6 +138,43 @@ def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
     return engine
 
 
+def load_chat_engine(given: dict[str, Any], *, raw: bool = False, quiet: bool = False) -> "Engine":
+    """`load_engine` for a command with template_options; what is to be known of the prompt goes to stderr.
+
+    raw: no chat template is used, as if the model had none. quiet: nothing is said.
+    """
+    name, variables = given.pop("template"), given.pop("template_vars")
+    if raw:
+        if name is not None or variables:
+            raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
+        engine = load_engine(given, quiet=quiet)
+        engine.chat.template = None
+        return engine
+    from ropechat.template import warm
+
+    warm(need_model(given["model"]))
+    engine = load_engine(given, quiet=quiet)
+    engine.chat.use(name, variables)
+    if not quiet:
+        if not engine.has_chat_template:
+            say(NO_TEMPLATE)
+        for text in unused_variables(engine.chat.template, variables):
+            say(text)
+        engine.chat.on_note = lambda text: say(f"note: {text}")
+    return engine
+
+
+def unused_variables(template: "ChatTemplate | None", variables: Mapping[str, Any]) -> list[str]:
+    """A note for each variable that the template does not know: perhaps a slip of the pen."""
+    if template is None:
+        return []
+    return [
+        f"note: --template-var: {name}: this model's chat template has no such variable; it changes nothing"
+        for name in variables
+        if not template.mentions(name)
+    ]
+
+
 def say_warnings(warnings: Sequence[str]) -> None:
     """What is odd but harmless about a model, one line each."""
     for warning in warnings:
@@ -149,9 +227,3 @@ def wants_color() -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def note_missing_template(engine: "Engine", *, wanted: bool = True) -> None:
-    """Say once on stderr that the model completes text."""
-    if wanted and not engine.has_chat_template:
-        say(NO_TEMPLATE)
