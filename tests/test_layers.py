@@ -12,8 +12,18 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 
 # Each module imports only modules of the rungs before its own.
 LADDER: list[set[str]] = [
-    {"errors", "conversation", "sampling", "trace", "settings", "paths", "text", "detokenizer"},  # leaves
-    {"arguments", "model_files", "tokenizer_file", "text_lane"},
+    {
+        "errors",
+        "conversation",
+        "sampling",
+        "trace",
+        "settings",
+        "paths",
+        "text",
+        "detokenizer",
+        "beside",
+    },  # leaves
+    {"arguments", "model_files", "tokenizer_file", "text_lane", "packed"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "records"},
     {"schedule"},

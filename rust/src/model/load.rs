@@ -9,15 +9,17 @@ use crate::error::{Error, Result};
 use crate::family::{
     self, ExpertSlots, Join, MatrixSlot, MlpSlots, NormSlot, ProjectionSlots, Rows, Source as TensorRows,
 };
+use crate::pack_cache::Packs;
 use crate::parallel::Pool;
 use crate::quant::DType;
-use crate::weight::{Arrangement, Source, Weight};
+use crate::weight::{self, Arrangement, PanelShape, Source, Weight};
 
 /// What loading a tensor needs to know.
 pub(super) struct Loader<'a> {
     pub checkpoint: &'a Checkpoint,
     pub config: &'a Config,
     pub dtype: Option<DType>,
+    pub packs: &'a Packs,
     pub pool: &'a Pool,
 }
 
@@ -98,7 +100,7 @@ impl<'a> Loader<'a> {
             false => self.checkpoint.require_any(&names, &[self.config.vocab_size, slot.in_features])?,
         };
         let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
-        self.pack(&[(view, gathered(&view, stored, tensor.rows, slot.in_features))], slot)
+        self.pack(&[(view, stored)], slot)
     }
 
     /// Embedding and unembedding in q4_0 cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
@@ -112,7 +114,7 @@ impl<'a> Loader<'a> {
     pub fn matrix(&self, slot: &MatrixSlot) -> Result<Weight> {
         let take = |source: &TensorRows| {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
-            Ok((view, gathered(&view, source.stored, source.rows, slot.in_features)))
+            Ok((view, source.stored))
         };
         let parts = slot.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
         let weight = self.pack(&parts, slot)?;
@@ -124,20 +126,27 @@ impl<'a> Loader<'a> {
         Ok(weight.with_bias(&biases?, arrangement(slot.join)))
     }
 
-    fn pack(&self, parts: &[(TensorView<'_>, Cow<'_, [u8]>)], slot: &MatrixSlot) -> Result<Weight> {
-        let sources: Vec<Source<'_>> = parts
-            .iter()
-            .zip(&slot.weights)
-            .map(|((view, bytes), source)| Source {
-                dtype: view.dtype,
-                out_features: source.rows.count(),
-                bytes,
-            })
-            .collect();
-        let dtype = self.dtype.unwrap_or(sources[0].dtype);
-        let weight = Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
-        parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view));
-        Ok(weight)
+    /// The weight of a slot, out of these tensors, one per source of the slot: from the pack if there is one.
+    fn pack(&self, parts: &[(TensorView<'a>, Stored)], slot: &MatrixSlot) -> Result<Weight> {
+        let dtype = self.dtype.unwrap_or(parts[0].0.dtype);
+        let rows: Vec<usize> = slot.weights.iter().map(|source| source.rows.count()).collect();
+        let shape = PanelShape::new(&rows, arrangement(slot.join), slot.in_features, dtype);
+        let data = self.packs.storage(&slot.name(), shape, || {
+            let gather = |((view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
+                gathered(view, *stored, source.rows, slot.in_features)
+            };
+            let bytes: Vec<Cow<'_, [u8]>> = parts.iter().zip(&slot.weights).map(gather).collect();
+            let sources: Vec<Source<'_>> = parts
+                .iter()
+                .zip(&bytes)
+                .zip(&rows)
+                .map(|(((view, _), bytes), &out_features)| Source { dtype: view.dtype, out_features, bytes })
+                .collect();
+            let panels = weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
+            parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view));
+            Ok(panels)
+        })?;
+        Ok(Weight::new(shape, data))
     }
 
     pub fn norm(&self, slot: &NormSlot) -> Result<NormWeights> {

@@ -14,6 +14,10 @@ pub const BLOCK: usize = 32;
 /// k of one step of the 32-block formats: two blocks, so that a step starts at a cache line.
 pub const GROUP: usize = 2 * BLOCK;
 
+/// Counts the layouts of panels there have been: to be raised with every change of what [`DType::pack_row`] writes.
+/// Packs on disk of another layout are not used.
+pub const PANEL_LAYOUT: u32 = 1;
+
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
