@@ -23,7 +23,7 @@ LADDER: list[set[str]] = [
         "detokenizer",
         "beside",
     },  # leaves
-    {"arguments", "model_files", "tokenizer_file", "text_lane", "packed"},
+    {"arguments", "model_files", "tokenizer_file", "text_lane", "packed", "tokenizer_cache"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "records"},
     {"schedule"},
