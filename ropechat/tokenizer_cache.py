@@ -71,8 +71,9 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
     try:
         if place.is_symlink() or not _is_private(place) or not _is_private(place.parent):
             return None
-        head, _, content = place.read_bytes().partition(b"\n")
-        known = json.loads(head)
+        with place.open("rb") as kept_file:
+            known = json.loads(kept_file.readline())
+            content = kept_file.read()
         if known["key"] != key or known["crc32"] != crc32(content):
             return None
         kept = Kept(known["data"], content, frozenset(known["holes"]))

@@ -61,7 +61,7 @@ def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512) -> s
 
 
 def test_too_little_room_is_an_error_at_every_size(model: Path) -> None:
-    """Weights of 41 MB beside a mapped file of the same size, threads (whose heaps take addresses), buffers."""
+    """Weights of 41 MB beside a mapped file of the same size, threads (their heaps too), buffers."""
     said = [outcome(model, room << 20) for room in (1, 8, 30, 45, 60, 80, 100, 120, 140, 400)]
     kinds = [line.split()[0] for line in said]
     assert (kinds[0], kinds[-1]) == ("refused", "ok")

@@ -23,6 +23,9 @@ const PARTS_PER_THREAD: usize = 4;
 /// Bytes of weights times rows from which a matmul is worth the meeting of threads, about a microsecond.
 const WORTH_THREADS: usize = 64 << 10;
 
+/// Values that are packed between two reports of what is done.
+const PACKED_AT_A_TIME: usize = 8 << 20;
+
 /// One source matrix, row-major.  // [out_features, in_features]
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
@@ -82,7 +85,8 @@ impl PanelShape {
     }
 }
 
-/// Packs `sources` (converted to `dtype`) with the threads of `pool`.  // [panels, panel_bytes]
+/// Packs `sources` (converted to `dtype`) with the threads of `pool`, some megabytes after the other: `done(source, rows)`
+/// says which rows are not needed any more.  // [panels, panel_bytes]
 ///
 /// # Errors
 /// Memory.
@@ -92,22 +96,36 @@ pub fn pack(
     in_features: usize,
     dtype: DType,
     pool: &Pool,
+    done: &dyn Fn(usize, Range<usize>),
 ) -> Result<Buffer> {
     let map = PanelMap { rows: sources.iter().map(|source| source.out_features).collect(), arrangement };
     let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
     let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
     let mut panels: Vec<(usize, &mut [u8])> =
         data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
-    pool.for_each(&mut panels, |(index, panel)| {
-        let mut values = Vec::with_capacity(in_features);
-        for (lane, row) in map.rows(*index).enumerate() {
-            if let Some((source, row)) = row {
-                values.clear();
-                values.extend(sources[source].row(row, in_features));
-                dtype.pack_row(&values, lane, panel);
+    let at_a_time = (PACKED_AT_A_TIME / (LANES * in_features.max(1))).max(1);
+    for panels in panels.chunks_mut(at_a_time) {
+        pool.for_each(panels, |(index, panel)| {
+            let mut values = Vec::with_capacity(in_features);
+            for (lane, row) in map.rows(*index).enumerate() {
+                if let Some((source, row)) = row {
+                    values.clear();
+                    values.extend(sources[source].row(row, in_features));
+                    dtype.pack_row(&values, lane, panel);
+                }
+            }
+        });
+        for source in 0..sources.len() {
+            let rows = panels.iter().flat_map(|(index, _)| map.rows(*index)).flatten();
+            let rows = rows.filter_map(|(of, row)| (of == source).then_some(row));
+            // Rows of a source are packed in order.
+            if let Some((first, last)) =
+                rows.fold(None, |seen, row| Some((seen.map_or(row, |(first, _)| first), row)))
+            {
+                done(source, first..last + 1);
             }
         }
-    });
+    }
     Ok(data)
 }
 

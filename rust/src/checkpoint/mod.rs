@@ -130,11 +130,13 @@ impl Checkpoint {
         self.tensor(name).ok_or_else(|| unusable(path, name, entry.dtype))
     }
 
-    /// Lets the memory of a tensor's mapped pages go, once its values are packed: loading then needs little more than the
-    /// packed weights. Read again, the pages come back from the file.
-    pub fn let_go(&self, view: &TensorView<'_>) {
-        if let Some((shard, entry)) = self.tensors.get(view.name) {
-            self.shards[*shard].map.let_go(entry.begin..entry.end);
+    /// Lets the memory of mapped pages go, those of a piece of a tensor's bytes, once its values are packed. Read again,
+    /// the pages come back from the file.
+    pub fn let_go(&self, view: &TensorView<'_>, piece: &[u8]) {
+        if let Some((shard, _)) = self.tensors.get(view.name) {
+            let map = &self.shards[*shard].map;
+            let begin = (piece.as_ptr() as usize).saturating_sub(map.as_ptr() as usize);
+            map.let_go(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));
         }
     }
 

@@ -1,6 +1,7 @@
 //! From a checkpoint's tensors to packed weights, slot by slot.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::{DenseMlp, Latent, Layer, MixtureMlp, Mlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -142,8 +143,17 @@ impl<'a> Loader<'a> {
                 .zip(&rows)
                 .map(|(((view, _), bytes), &out_features)| Source { dtype: view.dtype, out_features, bytes })
                 .collect();
-            let panels = weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
-            parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view));
+            // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
+            let done = |source: usize, rows: Range<usize>| {
+                if let Cow::Borrowed(piece) = &bytes[source] {
+                    let row = piece.len() / sources[source].out_features;
+                    self.checkpoint.let_go(&parts[source].0, &piece[rows.start * row..rows.end * row]);
+                }
+            };
+            let join = arrangement(slot.join);
+            let panels = weight::pack(&sources, join, slot.in_features, dtype, self.pool, &done)?;
+            // Gathered rows were copied from all over the tensor.
+            parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view, view.bytes));
             Ok(panels)
         })?;
         Ok(Weight::new(shape, data))
