@@ -184,12 +184,12 @@ pub struct Panels<'a> {
     pub steps: usize,
 }
 
-/// Bytes of one step of an activation row for weights of `format`: an f32, a pair of bf16, or two blocks of bytes with
-/// their scales and sums.
-pub fn x_step_bytes(format: DType) -> usize {
+/// Bytes of an activation row of `steps` for weights of `format`: f32, pairs of bf16, or blocks of bytes with their
+/// scales and sums.
+pub fn x_row_bytes(format: DType, steps: usize) -> usize {
     match format {
-        DType::F32 | DType::F16 | DType::BF16 => 4,
-        DType::Q8_0 | DType::Q4_0 => blocks::Q8_STEP_BYTES,
+        DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
+        DType::Q8_0 | DType::Q4_0 => blocks::x_row_bytes(steps),
     }
 }
 
@@ -250,7 +250,7 @@ impl Kernels {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
         assert!(rows > 0 && count > 0);
         assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
-        assert!(x.len() >= (rows - 1) * x_bytes + steps * x_step_bytes(format));
+        assert!(x.len() >= (rows - 1) * x_bytes + x_row_bytes(format, steps));
         assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
         let product = match format {
             DType::F32 => self.0.product_f32,
@@ -340,9 +340,9 @@ impl Kernels {
         unsafe { (self.0.merge)(acc, partial, a, b) }
     }
 
-    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [n.div_ceil(64) steps]
+    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [`x_row_bytes`]
     pub fn to_q8(self, x: &[f32], out: &mut [u8]) {
-        assert_eq!(out.len(), DType::Q8_0.steps(x.len()) * blocks::Q8_STEP_BYTES);
+        assert_eq!(out.len(), blocks::x_row_bytes(DType::Q8_0.steps(x.len())));
         // SAFETY: holding `Kernels` proves the ISA; the length is checked.
         unsafe { (self.0.to_q8)(x, out) }
     }

@@ -67,19 +67,23 @@ fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
             (bytes(&row).to_vec(), exact)
         }
         DType::Q8_0 | DType::Q4_0 => {
-            let mut row = vec![0; format.steps(values.len()) * x_step_bytes(format)];
+            let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
             Kernels::of(Isa::Scalar).unwrap().to_q8(values, &mut row);
-            let exact = (0..values.len()).map(|k| q8_value(&row, k)).collect();
+            let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
             (row, exact)
         }
     }
 }
 
-/// Value k of a row of 32-blocks.
-fn q8_value(row: &[u8], k: usize) -> f32 {
-    let step = &row[k / 64 * x_step_bytes(DType::Q8_0)..];
-    let scale = f32::from_le_bytes(step[64 + k / 32 % 2 * 4..][..4].try_into().unwrap());
-    scale * f32::from(step[k % 64] as i8)
+/// Value k of a rounded row of n.
+fn q8_value(row: &[u8], n: usize, k: usize) -> f32 {
+    q8_scale(row, n, k) * f32::from(row[k] as i8)
+}
+
+/// Its scale.
+fn q8_scale(row: &[u8], n: usize, k: usize) -> f32 {
+    let at = n.next_multiple_of(64) + k / 32 * 4;
+    f32::from_le_bytes(row[at..][..4].try_into().unwrap())
 }
 
 impl Operands {
@@ -286,22 +290,21 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
         let mut x = noise.take(n);
         x[0] = 0.0;
         x[n / 2] *= 50.0;
-        let mut expected = vec![0; DType::Q8_0.steps(n) * x_step_bytes(DType::Q8_0)];
+        let mut expected = vec![0; x_row_bytes(DType::Q8_0, DType::Q8_0.steps(n))];
         Kernels::of(Isa::Scalar).unwrap().to_q8(&x, &mut expected);
         for (k, &x) in x.iter().enumerate() {
-            let step = &expected[k / 64 * x_step_bytes(DType::Q8_0)..];
-            let scale = f32::from_le_bytes(step[64 + k / 32 % 2 * 4..][..4].try_into().unwrap());
-            assert!((q8_value(&expected, k) - x).abs() <= 0.5001 * scale, "{n} {k}");
+            let half_a_step = 0.5001 * q8_scale(&expected, n, k);
+            assert!((q8_value(&expected, n, k) - x).abs() <= half_a_step, "{n} {k}");
         }
         for kernels in kernels() {
-            let mut rounded = vec![0xaa; expected.len()];
+            let mut rounded = vec![0; expected.len()];
             kernels.to_q8(&x, &mut rounded);
             assert!(rounded == expected, "{kernels:?} {n}");
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = x.clone();
                 x[n - 1] = bad;
                 kernels.to_q8(&x, &mut rounded);
-                assert!(q8_value(&rounded, n - 1).is_nan(), "{kernels:?} {n} {bad}");
+                assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
             }
         }
     }
