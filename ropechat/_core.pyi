@@ -9,12 +9,21 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "check"]
+__all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "check", "gguf_metadata"]
 
 __version__: str
 
+def gguf_metadata(path: str) -> dict[str, Any]:
+    """All metadata of a .gguf file by key: int, float, bool, str, and lists of these. The weights are not read.
+
+    A text that is not UTF-8 is bytes. Raises ModelPathError, FileAccessError, UnsafePathError, ModelFileError,
+    UnsupportedModelError (another version or byte order).
+    """
+
 def check(directory: str) -> dict[str, Any]:
-    """Validate config.json and every tensor's name, shape, type and extent without loading weights.
+    """Validate metadata and every tensor's name, shape, type and extent without loading weights.
+
+    directory: a model folder, or a .gguf file (the first of a split one).
 
     Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
     """

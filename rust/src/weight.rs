@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels};
 use crate::parallel::Pool;
-use crate::quant::DType;
+use crate::quant::{DType, TensorType};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ const WORTH_THREADS: usize = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The type of `bytes`.
-    pub dtype: DType,
+    pub tensor_type: TensorType,
     /// Output rows.
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
@@ -33,10 +33,10 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The values of one row.
-    fn row(&self, row: usize, in_features: usize) -> impl Iterator<Item = f32> {
-        let bytes = self.dtype.row_bytes(in_features);
-        self.dtype.values(&self.bytes[row * bytes..][..bytes])
+    /// The bytes of one row.
+    fn row(&self, row: usize, in_features: usize) -> &[u8] {
+        let bytes = self.tensor_type.row_bytes(in_features);
+        &self.bytes[row * bytes..][..bytes]
     }
 }
 
@@ -86,12 +86,12 @@ impl Weight {
             let mut panels: Vec<(usize, &mut [u8])> =
                 data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
             pool.for_each(&mut panels, |(index, panel)| {
-                let mut values = Vec::with_capacity(in_features);
+                let mut values = vec![0.0; in_features];
                 for (lane, row) in map.rows(*index).enumerate() {
                     if let Some((source, row)) = row {
-                        values.clear();
-                        values.extend(sources[source].row(row, in_features));
-                        dtype.pack_row(&values, lane, panel);
+                        let source = &sources[source];
+                        let bytes = source.row(row, in_features);
+                        source.tensor_type.pack_row(bytes, dtype, lane, panel, &mut values);
                     }
                 }
             });
@@ -102,8 +102,10 @@ impl Weight {
 
     /// Adds bias vectors, one per source of [`Weight::pack`] in the same order and arrangement.
     pub fn with_bias(mut self, biases: &[Vec<f32>], arrangement: Arrangement) -> Self {
-        let sources: Vec<Source<'_>> =
-            biases.iter().map(|b| Source { dtype: DType::F32, out_features: b.len(), bytes: &[] }).collect();
+        let sources: Vec<Source<'_>> = biases
+            .iter()
+            .map(|b| Source { tensor_type: TensorType::F32, out_features: b.len(), bytes: &[] })
+            .collect();
         let map = PanelMap::new(&sources, arrangement);
         self.bias = vec![0.0; self.panels * LANES];
         for panel in 0..map.panels() {

@@ -81,7 +81,9 @@ fn check_tied(checkpoint: &Checkpoint, embed_tokens: &str, head: &str) -> Result
     let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(embed_tokens), checkpoint.tensor(head)) else {
         return Ok(());
     };
-    if (embedding.dtype, embedding.shape, embedding.bytes) == (lm_head.dtype, lm_head.shape, lm_head.bytes) {
+    if (embedding.tensor_type, embedding.shape, embedding.bytes)
+        == (lm_head.tensor_type, lm_head.shape, lm_head.bytes)
+    {
         return Ok(());
     }
     Err(Error::Config {

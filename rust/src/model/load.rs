@@ -129,12 +129,12 @@ impl<'a> Loader<'a> {
             .iter()
             .zip(&slot.weights)
             .map(|((view, bytes), source)| Source {
-                dtype: view.dtype,
+                tensor_type: view.tensor_type,
                 out_features: source.rows.count(),
                 bytes,
             })
             .collect();
-        let dtype = self.dtype.unwrap_or(sources[0].dtype);
+        let dtype = self.dtype.unwrap_or_else(|| packed_together(&sources));
         let weight = Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
         parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view));
         Ok(weight)
@@ -157,10 +157,22 @@ impl<'a> Loader<'a> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
-            all.extend(view.dtype.values(&gathered(&view, source.stored, source.rows, width)));
+            let (kind, first) = (view.tensor_type, all.len());
+            if !width.is_multiple_of(kind.block_values()) {
+                let what = format!("it is stored as {}; F32, F16 or BF16 is expected here", kind.name());
+                return Err(Error::Tensor { path: view.path.to_owned(), name: view.name.to_owned(), what });
+            }
+            all.resize(first + source.rows.count() * width, 0.0);
+            kind.dequantize(&gathered(&view, source.stored, source.rows, width), &mut all[first..]);
         }
         Ok(all)
     }
+}
+
+/// One type for a matrix out of several tensors: what the finest of them is packed into by itself.
+fn packed_together(sources: &[Source<'_>]) -> DType {
+    let types = sources.iter().map(|source| source.tensor_type.packed());
+    types.max_by_key(|dtype| dtype.step_bytes() * 64 / dtype.step_values()).unwrap_or(DType::F32)
 }
 
 fn arrangement(join: Join) -> Arrangement {
@@ -172,17 +184,16 @@ fn arrangement(join: Join) -> Arrangement {
 
 /// Rows of `width` values of a tensor, in the order asked for; copied only when they are not one piece of the file.
 fn gathered<'a>(view: &TensorView<'a>, stored: Stored, rows: Rows, width: usize) -> Cow<'a, [u8]> {
-    let values: usize = view.shape.iter().product();
-    let size = view.bytes.len() / values.max(1);
     match stored {
         Stored::OutIn => {
-            let row = width * size;
+            let row = view.tensor_type.row_bytes(width);
             if let Some(range) = rows.as_range() {
                 return Cow::Borrowed(&view.bytes[range.start * row..range.end * row]);
             }
             Cow::Owned(rows.iter().flat_map(|index| &view.bytes[index * row..][..row]).copied().collect())
         }
         Stored::InOut => {
+            let size = view.tensor_type.row_bytes(1);
             let out = view.shape.last().copied().unwrap_or(1);
             let mut bytes = Vec::with_capacity(rows.count() * width * size);
             for index in rows.iter() {

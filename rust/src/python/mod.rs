@@ -2,6 +2,7 @@
 //! GIL, turns panics into `InternalError` and maps each [`Error`] to its class in `ropechat.errors`.
 
 mod events;
+mod gguf;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
@@ -268,6 +269,8 @@ fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Erro
 
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check};
     use pyo3::prelude::*;
