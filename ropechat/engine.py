@@ -74,7 +74,7 @@ class Engine:
     def load(
         cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> "Engine":
-        """Load a model folder.
+        """Load a model folder or a .gguf file (the first of a split one).
 
         dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
         threads: default all cores.

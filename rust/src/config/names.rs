@@ -74,6 +74,17 @@ pub enum ExpertNames {
         /// The second projection.
         down: Tensor,
     },
+    /// All experts' gates in one tensor [expert, out, in], their ups and downs likewise (GGUF).
+    Merged {
+        /// The router.
+        router: Tensor,
+        /// gate, up and down of all experts.
+        parts: [Tensor; 3],
+        /// gate, up and down of the expert that every token passes.
+        shared: [Tensor; 3],
+        /// Its gate, a vector.
+        shared_gate: Tensor,
+    },
 }
 
 /// What a model's tensors are called.
@@ -111,6 +122,8 @@ pub struct Names {
     pub q_norm: Tensor,
     /// Norm of keys.
     pub k_norm: Tensor,
+    /// Scores that lead nowhere.
+    pub sinks: &'static str,
     /// Attention's output.
     pub o_proj: Tensor,
     /// The MLP's first projections.
@@ -144,6 +157,7 @@ impl Names {
         ]),
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
+        sinks: "self_attn.sinks",
         o_proj: tensor!("self_attn.o_proj"),
         up: Up::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),

@@ -69,7 +69,7 @@ pub fn layer_slots(config: &Config, layer: usize) -> LayerSlots {
         qk_norms: at.qk_norms(),
         sinks: match config.sinks {
             Sinks::None => Vec::new(),
-            Sinks::PerHead => vec![at.vector("self_attn.sinks", Rows::all(config.num_attention_heads))],
+            Sinks::PerHead => vec![at.vector(names.sinks, Rows::all(config.num_attention_heads))],
         },
         o_proj: at.matrix(
             &[(names.o_proj, hidden)],
@@ -244,6 +244,12 @@ impl Prefix<'_> {
                     .collect(),
                 shared: None,
             },
+            ExpertNames::Merged { router, parts, shared, shared_gate } => ExpertSlots {
+                router: self.matrix(&[(router, count)], hidden, bias),
+                correction: Vec::new(),
+                experts: (0..count).map(|number| self.merged_expert(number, experts, parts)).collect(),
+                shared: self.merged_shared(shared, shared_gate, experts.shared),
+            },
         }
     }
 
@@ -317,6 +323,6 @@ impl Prefix<'_> {
     }
 }
 
-fn interleaved(slot: MatrixSlot) -> MatrixSlot {
+pub(super) fn interleaved(slot: MatrixSlot) -> MatrixSlot {
     MatrixSlot { join: Join::InTurn, ..slot }
 }

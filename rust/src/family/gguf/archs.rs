@@ -1,0 +1,206 @@
+//! The architectures: a line of facts for each, whose family has the rest.
+
+use super::source::Source;
+use crate::checkpoint::shown;
+use crate::config::RopeLayout;
+use crate::error::Result;
+
+/// What files of one architecture mean, and what they leave unsaid.
+pub(super) struct Arch {
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// The family that computes it.
+    pub model_type: &'static str,
+    /// Its family when there are experts.
+    pub mixture: Option<&'static str>,
+    /// Key of config.json for the norms' epsilon.
+    pub epsilon: &'static str,
+    /// Which two dimensions of the q and k rows, as they are stored, make a pair.
+    pub layout: RopeLayout,
+    /// How much of a head rotates.
+    pub rotary: Rotary,
+    /// Its own keys: (of config.json, of the file).
+    pub keys: &'static [(&'static str, &'static str)],
+    /// What stands in no file: (key of config.json, its value in JSON).
+    pub facts: &'static [(&'static str, &'static str)],
+    /// Flags of config.json that are true when the first layer has this tensor.
+    pub flags: &'static [(&'static str, &'static str)],
+    /// The number of layers whose model scales scores by the width per head instead of the head's (gemma's 27B).
+    pub layers_of_quotient_scale: Option<u64>,
+}
+
+/// How much of a head rotates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rotary {
+    /// Nothing: positions are learned.
+    None,
+    /// All of it.
+    Whole,
+    /// `rope.dimension_count` dimensions, which config.json gives as a share of the head.
+    Share,
+}
+
+const RMS: &str = "rms_norm_eps";
+const LAYER: &str = "layer_norm_eps";
+const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
+const EXPERTS: (&str, &str) = ("num_experts", "expert_count");
+const EXPERTS_USED: (&str, &str) = ("num_experts_per_tok", "expert_used_count");
+const EXPERT_WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_length");
+
+/// Llama's, without anything of its own.
+const LLAMA: Arch = Arch {
+    name: "llama",
+    model_type: "llama",
+    mixture: Some("mixtral"),
+    epsilon: RMS,
+    layout: RopeLayout::Interleaved,
+    rotary: Rotary::Whole,
+    keys: &[],
+    facts: &[],
+    flags: &[],
+    layers_of_quotient_scale: None,
+};
+
+/// Those whose q and k rows are stored as Hugging Face has them.
+const HALVES: Arch = Arch { mixture: None, layout: RopeLayout::HalfSplit, ..LLAMA };
+/// Those that Hugging Face rotates in neighbours too, and those whose rows the converter moves.
+const NEIGHBOURS: Arch = Arch { mixture: None, ..LLAMA };
+
+/// Every architecture there is.
+static ARCHS: &[Arch] = &[
+    LLAMA,
+    Arch { name: "qwen2", model_type: "qwen2", ..HALVES },
+    Arch {
+        name: "qwen2moe",
+        model_type: "qwen2_moe",
+        keys: &[
+            EXPERTS,
+            EXPERTS_USED,
+            EXPERT_WIDTH,
+            ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+        ],
+        facts: &[("norm_topk_prob", "false")],
+        ..HALVES
+    },
+    Arch { name: "qwen3", model_type: "qwen3", ..HALVES },
+    Arch {
+        name: "qwen3moe",
+        model_type: "qwen3_moe",
+        keys: &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH],
+        facts: &[("norm_topk_prob", "true")],
+        ..HALVES
+    },
+    Arch { name: "gemma", model_type: "gemma", ..HALVES },
+    Arch {
+        name: "gemma2",
+        model_type: "gemma2",
+        keys: &[
+            WINDOW,
+            ("attn_logit_softcapping", "attn_logit_softcapping"),
+            ("final_logit_softcapping", "final_logit_softcapping"),
+        ],
+        layers_of_quotient_scale: Some(46),
+        ..HALVES
+    },
+    Arch {
+        name: "gemma3",
+        model_type: "gemma3_text",
+        keys: &[
+            WINDOW,
+            ("final_logit_softcapping", "final_logit_softcapping"),
+            ("rope_local_base_freq", "rope.freq_base_swa"),
+        ],
+        layers_of_quotient_scale: Some(62),
+        ..HALVES
+    },
+    Arch { name: "phi2", model_type: "phi", epsilon: LAYER, rotary: Rotary::Share, ..HALVES },
+    Arch {
+        name: "phi3",
+        model_type: "phi3",
+        rotary: Rotary::Share,
+        keys: &[WINDOW, ("original_max_position_embeddings", "rope.scaling.original_context_length")],
+        ..HALVES
+    },
+    Arch { name: "gpt2", model_type: "gpt2", epsilon: LAYER, rotary: Rotary::None, ..HALVES },
+    Arch {
+        name: "gptneox",
+        model_type: "gpt_neox",
+        epsilon: LAYER,
+        rotary: Rotary::Share,
+        keys: &[("use_parallel_residual", "use_parallel_residual")],
+        ..HALVES
+    },
+    Arch {
+        name: "falcon",
+        model_type: "falcon",
+        epsilon: LAYER,
+        // The new architecture is the old one with its heads counted.
+        facts: &[("new_decoder_architecture", "true")],
+        ..HALVES
+    },
+    Arch { name: "starcoder2", model_type: "starcoder2", epsilon: "norm_epsilon", ..HALVES },
+    Arch {
+        name: "stablelm",
+        model_type: "stablelm",
+        epsilon: LAYER,
+        rotary: Rotary::Share,
+        flags: &[("qk_layernorm", "attn_q_norm.weight"), ("use_qkv_bias", "attn_q.bias")],
+        ..HALVES
+    },
+    Arch {
+        name: "command-r",
+        model_type: "cohere",
+        epsilon: LAYER,
+        keys: &[("logit_scale", "logit_scale")],
+        flags: &[("use_qk_norm", "attn_q_norm.weight")],
+        ..NEIGHBOURS
+    },
+    Arch {
+        name: "cohere2",
+        model_type: "cohere2",
+        epsilon: LAYER,
+        keys: &[WINDOW, ("logit_scale", "logit_scale")],
+        ..NEIGHBOURS
+    },
+    Arch {
+        name: "olmo",
+        model_type: "olmo",
+        epsilon: LAYER,
+        keys: &[("clip_qkv", "attention.clamp_kqv")],
+        ..NEIGHBOURS
+    },
+    Arch { name: "olmo2", model_type: "olmo2", ..HALVES },
+    Arch {
+        name: "granite",
+        model_type: "granite",
+        keys: &[
+            ("embedding_multiplier", "embedding_scale"),
+            ("residual_multiplier", "residual_scale"),
+            ("logits_scaling", "logit_scale"),
+        ],
+        ..NEIGHBOURS
+    },
+    Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..HALVES },
+    Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..NEIGHBOURS },
+    Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..NEIGHBOURS },
+    Arch { name: "smollm3", model_type: "smollm3", ..NEIGHBOURS },
+    Arch { name: "exaone4", model_type: "exaone4", keys: &[WINDOW], ..HALVES },
+    Arch {
+        name: "gpt-oss",
+        model_type: "gpt_oss",
+        keys: &[WINDOW, ("num_local_experts", "expert_count"), EXPERTS_USED],
+        ..HALVES
+    },
+];
+
+/// GLM's attention has biases in some models.
+const GLM_FLAGS: &[(&str, &str)] = &[("attention_bias", "attn_q.bias"), ("attention_bias", "attn_qkv.bias")];
+
+/// The architecture that the file names. Errors: `Unsupported` for one that is not known here.
+pub(super) fn find(source: &Source<'_>) -> Result<&'static Arch> {
+    ARCHS.iter().find(|arch| arch.name == source.arch).ok_or_else(|| {
+        let known: Vec<&str> = ARCHS.iter().map(|arch| arch.name).collect();
+        let what = format!("\"{}\"; supported: {}", shown(source.arch), known.join(", "));
+        source.unsupported("general.architecture", what)
+    })
+}
