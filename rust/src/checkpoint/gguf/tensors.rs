@@ -192,16 +192,17 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
         }
     }
     places.sort_unstable();
-    let mut covered = 0;
+    let (mut covered, mut before) = (0, "");
     for (begin, end, name) in places {
         if begin < covered {
             let what = format!(
-                "it begins at byte {begin} of the data, inside the tensor before it, which ends at {covered}; \
-                 tensors must not overlap; download the file again"
+                "it begins at byte {begin} of the data, and {} ends at {covered}; \
+                 tensors must not overlap; download the file again",
+                shown(before)
             );
             return Err(cursor.fault(name, &what));
         }
-        covered = covered.max(end);
+        (covered, before) = (end, name);
     }
     let trailing = data.saturating_sub(covered.next_multiple_of(alignment)) as usize;
     let entries = raw

@@ -138,7 +138,7 @@ static ARCHS: &[Arch] = &[
         facts: &[("new_decoder_architecture", "true")],
         ..HALVES
     },
-    Arch { name: "starcoder2", model_type: "starcoder2", epsilon: "norm_epsilon", ..HALVES },
+    Arch { name: "starcoder2", model_type: "starcoder2", epsilon: "norm_epsilon", keys: &[WINDOW], ..HALVES },
     Arch {
         name: "stablelm",
         model_type: "stablelm",

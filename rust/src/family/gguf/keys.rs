@@ -21,6 +21,8 @@ const COMMON: &[(&str, &str)] = &[
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", HEAD_DIM),
 ];
+/// Beyond any model's `embedding_length`.
+const WIDEST: u64 = 1 << 24;
 const HEAD_DIM: &str = "attention.key_length";
 const ROTARY_DIM: &str = "rope.dimension_count";
 const EXPERTS: &str = "expert_count";
@@ -174,7 +176,7 @@ fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
     let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
     let head_dim = match (stated, hidden, heads) {
         (Some(stated), ..) => stated,
-        (None, Some(hidden), Some(heads)) if hidden > 0 && heads > 0 => {
+        (None, Some(hidden @ 1..=WIDEST), Some(heads @ 1..)) => {
             if !hidden.is_multiple_of(heads) {
                 let count = source.full("attention.head_count");
                 let what = format!("{hidden}; a multiple of {count} ({heads}) is allowed");

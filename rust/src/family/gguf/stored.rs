@@ -46,6 +46,7 @@ const NAMES: Names = Names {
 ///
 /// Errors: `Config` when the number of layers is not that of the file, or divisors are not one per pair.
 pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Result<Config> {
+    source.checkpoint.require(NAMES.embed_tokens, &[config.vocab_size, config.hidden_size])?;
     check_layers(&config, source)?;
     let mut config = Config { names: names(&config, arch, source), ..config };
     config.ropes.iter_mut().for_each(|rope| rope.layout = arch.layout);
@@ -110,7 +111,7 @@ fn check_layers(config: &Config, source: &Source<'_>) -> Result<()> {
         number.parse::<usize>().ok()
     });
     let found = numbers.max().map_or(0, |last| last.saturating_add(1));
-    if found == config.layers.len() || !source.checkpoint.contains("token_embd.weight") {
+    if found == config.layers.len() {
         return Ok(());
     }
     let what =
