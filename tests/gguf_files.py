@@ -111,6 +111,7 @@ _EXPERT = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj
 # The architecture of each family, whether the converter moves q and k rows, and what it does besides.
 ARCHS = {
     "llama": "llama",
+    "mistral": "llama",
     "mixtral": "llama",
     "qwen2": "qwen2",
     "qwen2_moe": "qwen2moe",
@@ -137,7 +138,7 @@ ARCHS = {
     "smollm3": "smollm3",
     "gpt_oss": "gpt-oss",
 }
-_MOVED = {"llama", "mixtral", "olmo", "granite", "smollm3"}
+_MOVED = {"llama", "mistral", "mixtral", "olmo", "granite", "smollm3"}
 _ONE_MORE = {"gemma", "gemma2", "gemma3_text", "nemotron"}
 _AFTER = {"gemma2", "gemma3_text", "olmo2", "gpt_oss"}  # post_attention_layernorm is post_attention_norm
 
@@ -317,7 +318,7 @@ class Converter:
         if "num_experts" in c:
             named["expert_count"] = "num_experts"
         keys = {key: c[name] for key, name in named.items() if c.get(name) is not None}
-        if self.family in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"):
+        if self.family in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"):
             keys.pop("attention.sliding_window", None)  # the converter leaves it out
         if self.family == "gpt_oss":
             keys["expert_feed_forward_length"] = c["intermediate_size"]

@@ -8,7 +8,7 @@ use containers::TestFolder;
 use containers::gguf::{Gguf, f32_value, list_value, text, text_value, u32_value};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::checkpoint::gguf::{Header, Kind, Value};
-use ropechat_core::config::{LmHead, RopeLayout, RopeScaling};
+use ropechat_core::config::{HeadRows, LmHead, RopeScaling};
 use ropechat_core::{Error, Result, family};
 
 /// Everything that is checked before weights are read.
@@ -35,7 +35,7 @@ fn a_sound_file_is_understood() {
     let config = of_bytes(&Gguf::llama().bytes()).unwrap().config;
     assert_eq!((config.hidden_size, config.head_dim, config.vocab_size), (32, 16, 8));
     assert_eq!(config.lm_head, LmHead::Tied);
-    assert_eq!(config.ropes[0].layout, RopeLayout::Interleaved);
+    assert_eq!(config.names.head_rows, HeadRows::Paired);
 }
 
 #[test]

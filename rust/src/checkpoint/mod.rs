@@ -190,6 +190,15 @@ impl Checkpoint {
         self.tensors.values().map(|(_, entry)| entry.shape.iter().product::<usize>()).sum()
     }
 
+    /// Numbers in the tensors of each type, by the type's name in the file.
+    pub fn tensor_types(&self) -> BTreeMap<&'static str, usize> {
+        let mut types = BTreeMap::new();
+        for (_, entry) in self.tensors.values() {
+            *types.entry(entry.dtype).or_default() += entry.shape.iter().product::<usize>();
+        }
+        types
+    }
+
     /// What is odd but harmless, one line each, in the form of the errors.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

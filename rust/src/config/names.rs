@@ -37,6 +37,15 @@ pub enum Qkv {
     Grouped(Tensor),
 }
 
+/// In which order the rows of a head are stored in q and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadRows {
+    /// As the family rotates them.
+    InOrder,
+    /// Pairs that the family has half a head apart stand side by side (llama.cpp's converter moves them).
+    Paired,
+}
+
 /// Where the MLP's first projections are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Up {
@@ -118,6 +127,8 @@ pub struct Names {
     pub mlp_out_norm: Tensor,
     /// Queries, keys and values.
     pub qkv: Qkv,
+    /// The order of a head's rows in q and k.
+    pub head_rows: HeadRows,
     /// Norm of queries.
     pub q_norm: Tensor,
     /// Norm of keys.
@@ -155,6 +166,7 @@ impl Names {
             tensor!("self_attn.k_proj"),
             tensor!("self_attn.v_proj"),
         ]),
+        head_rows: HeadRows::InOrder,
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
         sinks: "self_attn.sinks",

@@ -6,7 +6,7 @@ use super::slots::{
     ExpertSlots, Join, LayerSlots, MatrixSlot, MlpSlots, ModelSlots, NormSlot, ProjectionSlots,
 };
 use crate::config::{
-    Attention, Bias, Config, EmbeddingPosition, ExpertNames, Experts, LayerMlp, LmHead, MlpShape,
+    Attention, Bias, Config, EmbeddingPosition, ExpertNames, Experts, HeadRows, LayerMlp, LmHead, MlpShape,
     NormPlacement, NormWeight, QkNorm, Qkv, Residual, SharedExpert, Sinks, Stored, Tensor, Up,
 };
 
@@ -154,7 +154,23 @@ impl Prefix<'_> {
         }
     }
 
+    /// q, k and v, whose rows come out as the family rotates them.
     fn qkv(&self) -> MatrixSlot {
+        let config = self.config;
+        let mut slot = self.qkv_as_stored();
+        if config.names.head_rows == HeadRows::Paired {
+            let heads = [config.num_attention_heads, config.num_key_value_heads];
+            for of_each in [&mut slot.weights, &mut slot.biases] {
+                for (source, heads) in of_each.iter_mut().zip(heads) {
+                    let first = source.rows.first();
+                    source.rows = Rows::evens_then_odds(heads, config.head_dim).from(first);
+                }
+            }
+        }
+        slot
+    }
+
+    fn qkv_as_stored(&self) -> MatrixSlot {
         let config = self.config;
         let (heads, groups, dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
         let (queries, keys) = (heads * dim, groups * dim);

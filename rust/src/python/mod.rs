@@ -18,6 +18,7 @@ use events::{PyEvent, PyRow, PyStage};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,8 +92,12 @@ struct PyEngine {
     isa: &'static str,
     context: Context,
     num_parameters: usize,
+    tensor_types: TensorTypes,
     warnings: Vec<String>,
 }
+
+/// Numbers stored as each type.
+type TensorTypes = BTreeMap<&'static str, usize>;
 
 impl PyEngine {
     fn with<T: Send>(
@@ -124,11 +129,20 @@ impl PyEngine {
             let warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Pool::new(thread_count(threads)?);
             let context = context_size(context, &config)?;
-            let num_parameters = checkpoint.num_parameters();
+            let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
             let model = Arc::new(Model::load(&checkpoint, config, dtype, &pool)?);
             let threads = pool.threads();
             let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
-            Ok(Self { engine, model, threads, isa: kernels.isa().name(), context, num_parameters, warnings })
+            Ok(Self {
+                engine,
+                model,
+                threads,
+                isa: kernels.isa().name(),
+                context,
+                num_parameters,
+                tensor_types,
+                warnings,
+            })
         })
     }
 
@@ -140,6 +154,7 @@ impl PyEngine {
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
         facts.set_item("num_parameters", self.num_parameters)?;
+        facts.set_item("tensor_types", self.tensor_types.clone())?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
         facts.set_item("warnings", &self.warnings)?;
         Ok(facts)
@@ -207,18 +222,19 @@ impl PyEngine {
     }
 }
 
-/// Validates config.json and every tensor's name, shape, type and extent.
+/// Validates the metadata and every tensor's name, shape, type and extent.
 #[pyfunction]
 fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let (config, num_parameters, warnings) = door(py, || {
+    let (config, num_parameters, tensor_types, warnings) = door(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
         let unused = family::check_tensors(&checkpoint, &card.config)?;
         let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
-        Ok((card.config, checkpoint.num_parameters(), warnings))
+        Ok((card.config, checkpoint.num_parameters(), checkpoint.tensor_types(), warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
+    facts.set_item("tensor_types", tensor_types)?;
     facts.set_item("warnings", warnings)?;
     Ok(facts)
 }

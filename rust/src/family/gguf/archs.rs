@@ -2,7 +2,7 @@
 
 use super::source::Source;
 use crate::checkpoint::shown;
-use crate::config::RopeLayout;
+use crate::config::HeadRows;
 use crate::error::Result;
 
 /// What files of one architecture mean, and what they leave unsaid.
@@ -15,8 +15,8 @@ pub(super) struct Arch {
     pub mixture: Option<&'static str>,
     /// Key of config.json for the norms' epsilon.
     pub epsilon: &'static str,
-    /// Which two dimensions of the q and k rows, as they are stored, make a pair.
-    pub layout: RopeLayout,
+    /// The order of a head's rows in q and k.
+    pub head_rows: HeadRows,
     /// How much of a head rotates.
     pub rotary: Rotary,
     /// Its own keys: (of config.json, of the file).
@@ -53,7 +53,7 @@ const LLAMA: Arch = Arch {
     model_type: "llama",
     mixture: Some("mixtral"),
     epsilon: RMS,
-    layout: RopeLayout::Interleaved,
+    head_rows: HeadRows::Paired,
     rotary: Rotary::Whole,
     keys: &[],
     facts: &[],
@@ -61,15 +61,15 @@ const LLAMA: Arch = Arch {
     layers_of_quotient_scale: None,
 };
 
-/// Those whose q and k rows are stored as Hugging Face has them.
-const HALVES: Arch = Arch { mixture: None, layout: RopeLayout::HalfSplit, ..LLAMA };
-/// Those that Hugging Face rotates in neighbours too, and those whose rows the converter moves.
-const NEIGHBOURS: Arch = Arch { mixture: None, ..LLAMA };
+/// Those whose q and k rows the converter leaves where they are.
+const IN_ORDER: Arch = Arch { mixture: None, head_rows: HeadRows::InOrder, ..LLAMA };
+/// Those whose rows it moves.
+const PAIRED: Arch = Arch { mixture: None, ..LLAMA };
 
 /// Every architecture there is.
 static ARCHS: &[Arch] = &[
     LLAMA,
-    Arch { name: "qwen2", model_type: "qwen2", ..HALVES },
+    Arch { name: "qwen2", model_type: "qwen2", ..IN_ORDER },
     Arch {
         name: "qwen2moe",
         model_type: "qwen2_moe",
@@ -80,17 +80,17 @@ static ARCHS: &[Arch] = &[
             ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
         ],
         facts: &[("norm_topk_prob", "false")],
-        ..HALVES
+        ..IN_ORDER
     },
-    Arch { name: "qwen3", model_type: "qwen3", ..HALVES },
+    Arch { name: "qwen3", model_type: "qwen3", ..IN_ORDER },
     Arch {
         name: "qwen3moe",
         model_type: "qwen3_moe",
         keys: &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH],
         facts: &[("norm_topk_prob", "true")],
-        ..HALVES
+        ..IN_ORDER
     },
-    Arch { name: "gemma", model_type: "gemma", ..HALVES },
+    Arch { name: "gemma", model_type: "gemma", ..IN_ORDER },
     Arch {
         name: "gemma2",
         model_type: "gemma2",
@@ -100,7 +100,7 @@ static ARCHS: &[Arch] = &[
             ("final_logit_softcapping", "final_logit_softcapping"),
         ],
         layers_of_quotient_scale: Some(46),
-        ..HALVES
+        ..IN_ORDER
     },
     Arch {
         name: "gemma3",
@@ -111,24 +111,24 @@ static ARCHS: &[Arch] = &[
             ("rope_local_base_freq", "rope.freq_base_swa"),
         ],
         layers_of_quotient_scale: Some(62),
-        ..HALVES
+        ..IN_ORDER
     },
-    Arch { name: "phi2", model_type: "phi", epsilon: LAYER, rotary: Rotary::Share, ..HALVES },
+    Arch { name: "phi2", model_type: "phi", epsilon: LAYER, rotary: Rotary::Share, ..IN_ORDER },
     Arch {
         name: "phi3",
         model_type: "phi3",
         rotary: Rotary::Share,
         keys: &[WINDOW, ("original_max_position_embeddings", "rope.scaling.original_context_length")],
-        ..HALVES
+        ..IN_ORDER
     },
-    Arch { name: "gpt2", model_type: "gpt2", epsilon: LAYER, rotary: Rotary::None, ..HALVES },
+    Arch { name: "gpt2", model_type: "gpt2", epsilon: LAYER, rotary: Rotary::None, ..IN_ORDER },
     Arch {
         name: "gptneox",
         model_type: "gpt_neox",
         epsilon: LAYER,
         rotary: Rotary::Share,
         keys: &[("use_parallel_residual", "use_parallel_residual")],
-        ..HALVES
+        ..IN_ORDER
     },
     Arch {
         name: "falcon",
@@ -136,16 +136,22 @@ static ARCHS: &[Arch] = &[
         epsilon: LAYER,
         // The new architecture is the old one with its heads counted.
         facts: &[("new_decoder_architecture", "true")],
-        ..HALVES
+        ..IN_ORDER
     },
-    Arch { name: "starcoder2", model_type: "starcoder2", epsilon: "norm_epsilon", keys: &[WINDOW], ..HALVES },
+    Arch {
+        name: "starcoder2",
+        model_type: "starcoder2",
+        epsilon: "norm_epsilon",
+        keys: &[WINDOW],
+        ..IN_ORDER
+    },
     Arch {
         name: "stablelm",
         model_type: "stablelm",
         epsilon: LAYER,
         rotary: Rotary::Share,
         flags: &[("qk_layernorm", "attn_q_norm.weight"), ("use_qkv_bias", "attn_q.bias")],
-        ..HALVES
+        ..IN_ORDER
     },
     Arch {
         name: "command-r",
@@ -153,23 +159,23 @@ static ARCHS: &[Arch] = &[
         epsilon: LAYER,
         keys: &[("logit_scale", "logit_scale")],
         flags: &[("use_qk_norm", "attn_q_norm.weight")],
-        ..NEIGHBOURS
+        ..IN_ORDER
     },
     Arch {
         name: "cohere2",
         model_type: "cohere2",
         epsilon: LAYER,
         keys: &[WINDOW, ("logit_scale", "logit_scale")],
-        ..NEIGHBOURS
+        ..IN_ORDER
     },
     Arch {
         name: "olmo",
         model_type: "olmo",
         epsilon: LAYER,
         keys: &[("clip_qkv", "attention.clamp_kqv")],
-        ..NEIGHBOURS
+        ..PAIRED
     },
-    Arch { name: "olmo2", model_type: "olmo2", ..HALVES },
+    Arch { name: "olmo2", model_type: "olmo2", ..IN_ORDER },
     Arch {
         name: "granite",
         model_type: "granite",
@@ -178,18 +184,18 @@ static ARCHS: &[Arch] = &[
             ("residual_multiplier", "residual_scale"),
             ("logits_scaling", "logit_scale"),
         ],
-        ..NEIGHBOURS
+        ..PAIRED
     },
-    Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..HALVES },
-    Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..NEIGHBOURS },
-    Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..NEIGHBOURS },
-    Arch { name: "smollm3", model_type: "smollm3", ..NEIGHBOURS },
-    Arch { name: "exaone4", model_type: "exaone4", keys: &[WINDOW], ..HALVES },
+    Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..IN_ORDER },
+    Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..IN_ORDER },
+    Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..IN_ORDER },
+    Arch { name: "smollm3", model_type: "smollm3", ..PAIRED },
+    Arch { name: "exaone4", model_type: "exaone4", keys: &[WINDOW], ..IN_ORDER },
     Arch {
         name: "gpt-oss",
         model_type: "gpt_oss",
         keys: &[WINDOW, ("num_local_experts", "expert_count"), EXPERTS_USED],
-        ..HALVES
+        ..IN_ORDER
     },
 ];
 

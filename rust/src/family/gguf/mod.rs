@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `archs.rs` has a line per architecture. What differs between the two worlds: keys and tensor names; q and k rows, which
-//! some architectures store for the rotation of neighbours; norms that hold the weight itself where Hugging Face's hold it
+//! some architectures store for the rotation of neighbours (they are picked in the family's order as they are packed, so
+//! that the logits have the bits of the safetensors model's); norms that hold the weight itself where Hugging Face's hold it
 //! minus one; experts in one tensor; and facts that llama.cpp keeps in its code instead of the file. Source of them all:
 //! llama.cpp, `convert_hf_to_gguf.py`, `gguf-py/gguf/constants.py`, `gguf-py/gguf/tensor_mapping.py`, `src/llama-model.cpp`
 //! and `src/models/`.

@@ -5,7 +5,8 @@ use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Bias, Config, ExpertNames, MlpShape, Names, NormWeight, QkNorm, Qkv, RopeScaling, Stored, Up, tensor,
+    Bias, Config, ExpertNames, HeadRows, MlpShape, Names, NormWeight, QkNorm, Qkv, RopeScaling, Stored, Up,
+    tensor,
 };
 use crate::error::Result;
 
@@ -28,6 +29,7 @@ const NAMES: Names = Names {
     mlp_norm: tensor!("ffn_norm"),
     mlp_out_norm: tensor!("post_ffw_norm"),
     qkv: Qkv::Separate([tensor!("attn_q"), tensor!("attn_k"), tensor!("attn_v")]),
+    head_rows: HeadRows::InOrder,
     q_norm: tensor!("attn_q_norm"),
     k_norm: tensor!("attn_k_norm"),
     sinks: "attn_sinks.weight",
@@ -49,7 +51,6 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     source.checkpoint.require(NAMES.embed_tokens, &[config.vocab_size, config.hidden_size])?;
     check_layers(&config, source)?;
     let mut config = Config { names: names(&config, arch, source), ..config };
-    config.ropes.iter_mut().for_each(|rope| rope.layout = arch.layout);
     // The converter adds the one.
     if config.norm_weight == NormWeight::MinusOne {
         config.norm_weight = NormWeight::Plain;
@@ -84,7 +85,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
 fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
     let of_family = &config.names;
     let one_norm = of_family.mlp_norm == of_family.attention_norm;
-    let mut names = NAMES;
+    let mut names = Names { head_rows: arch.head_rows, ..NAMES };
     if source.has_in_layer("attn_qkv.weight") {
         names.qkv = Qkv::Stacked(tensor!("attn_qkv"));
     }
