@@ -14,10 +14,10 @@ __all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "che
 __version__: str
 
 def gguf_metadata(path: str) -> dict[str, Any]:
-    """All metadata of a .gguf file by key: int, float, bool, str, and lists of these. The weights are not read.
+    """All metadata of a .gguf file by key: int, float, bool, str, and lists of these. Weights are not read.
 
-    A text that is not UTF-8 is bytes. Raises ModelPathError, FileAccessError, UnsafePathError, ModelFileError,
-    UnsupportedModelError (another version or byte order).
+    A text that is not UTF-8 is bytes. Raises ModelPathError, FileAccessError, UnsafePathError,
+    ModelFileError, UnsupportedModelError (another version or byte order).
     """
 
 def check(directory: str) -> dict[str, Any]:
@@ -120,14 +120,15 @@ class Engine:
     def load(
         directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> Engine:
-        """directory: a model folder, or a .gguf file (the first of a split one). dtype: auto (as stored; types
-        without kernels of their own as q8_0), f32, bf16, f16, q8_0, q4_0. context: most tokens (default: min(model, 8192))."""
+        """directory: a model folder, or a .gguf file (the first of a split one). dtype: auto (as stored, types
+        without kernels of their own as q8_0), f32, bf16, f16, q8_0, q4_0. context: most tokens (default:
+        min(model, 8192))."""
     @property
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many numbers the file stores as
-        each type) and warnings (one line each)."""
+        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many numbers
+        the file stores as each type) and warnings (one line each)."""
     @property
     def kv_bytes(self) -> int:
         """Bytes of KV cache allocated now."""

@@ -135,7 +135,9 @@ def test_a_window_pattern_is_a_number_or_a_list(tmp_path: Path) -> None:
     folder = GOLDEN / "gemma3_text_old"
     golden, converter = Golden.read(folder), Converter(folder)
     ids = golden.ids("long")
-    listed = converter.write(tmp_path / "a.gguf", **{"attention__sliding_window_pattern": [True, True, False, True]})
+    listed = converter.write(
+        tmp_path / "a.gguf", **{"attention__sliding_window_pattern": [True, True, False, True]}
+    )
     golden.check(logits(load(listed), ids), "logits.long")
     other = converter.write(tmp_path / "b.gguf", **{"attention__sliding_window_pattern": 2})
     assert np.abs(logits(load(other), ids) - golden.tensors["logits.long"]).max() > 0.1

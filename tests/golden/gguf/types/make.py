@@ -1,9 +1,9 @@
-"""Make blocks.gguf and values.safetensors: random blocks of every tensor type, and what the `gguf` package reads in them.
+"""Make blocks.gguf and values.safetensors: random blocks of every tensor type, and what `gguf` reads in them.
 
     python tests/golden/gguf/types/make.py      (needs the package gguf; written with 0.19.0)
 
-Every byte is random but for the f16 scales, which are finite, and MXFP4's exponents, which are not 255. Each tensor has
-6 rows of 512 values; the last two rows have scales at the ends of f16: zero, subnormal, largest, negative.
+Every byte is random but for the f16 scales, which are finite, and MXFP4's exponents, which are not 255. Each
+tensor has 6 rows of 512 values; the last two have scales at the ends of f16: zero, subnormal, largest, negative.
 """
 
 import json
