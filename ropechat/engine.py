@@ -81,7 +81,7 @@ class Engine:
     def load(
         cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> "Engine":
-        """Load a model folder.
+        """Load a model folder or a .gguf file (the first of a split one).
 
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_0, or auto: as stored where that fits
         into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.

@@ -20,7 +20,7 @@ def resolve(model: str | Path) -> Path:
         raise ModelPathError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
     path = Path(text).expanduser()
     try:
-        if path.is_dir():
+        if path.is_dir() or (path.suffix == ".gguf" and path.exists()):
             return path
         exists = path.exists()
     except OSError as error:

@@ -101,6 +101,7 @@ pub fn choose(
 ) -> Result<Choice> {
     let measure = |dtype| Need::measure(checkpoint, config, dtype, context, pool);
     let stored = measure(None)?;
+    let in_file = stored_as(checkpoint);
     let smaller = || -> Result<Vec<(DType, Need)>> {
         let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
         Ok(all
@@ -111,18 +112,18 @@ pub fn choose(
     };
     let Some(available) = available else {
         let need = dtype.map_or(Ok(stored), |dtype| measure(Some(dtype)))?;
-        return Ok(chosen(dtype, &need, &stored));
+        return Ok(chosen(dtype, &need, &in_file));
     };
     if let Some(dtype) = dtype {
         let need = measure(Some(dtype))?;
         if need.total() > available.bytes {
             return Err(refusal(checkpoint, &need, context, &smaller()?, available));
         }
-        return Ok(chosen(Some(dtype), &need, &stored));
+        return Ok(chosen(Some(dtype), &need, &in_file));
     }
     let comfortable = available.bytes - available.bytes / LEFT_TO_OTHERS;
     if stored.total() <= comfortable {
-        return Ok(chosen(None, &stored, &stored));
+        return Ok(chosen(None, &stored, &in_file));
     }
     let smaller = smaller()?;
     let by_room = |limit: u64| smaller.iter().find(|(_, need)| need.total() <= limit);
@@ -134,24 +135,33 @@ pub fn choose(
                 "dtype: {} ({}): as stored ({}) the model takes {} with its KV cache, and {} are {}",
                 dtype.name(),
                 size(need.weights),
-                stored.dtype.name(),
+                in_file,
                 size(stored.total()),
                 size(available.bytes),
                 available.limit
             ),
             is_smaller: true,
         }),
-        None if as_stored_fits => Ok(chosen(None, &stored, &stored)),
+        None if as_stored_fits => Ok(chosen(None, &stored, &in_file)),
         None => Err(refusal(checkpoint, &stored, context, &smaller, available)),
     }
 }
 
+/// What most of a model's numbers are stored as.
+fn stored_as(checkpoint: &Checkpoint) -> String {
+    let types = checkpoint.tensor_types();
+    types
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map_or_else(String::new, |(name, _)| name.to_lowercase())
+}
+
 /// What was asked for, or as stored.
-fn chosen(asked: Option<DType>, need: &Need, stored: &Need) -> Choice {
+fn chosen(asked: Option<DType>, need: &Need, in_file: &str) -> Choice {
     let (name, size) = (need.dtype.name(), size(need.weights));
-    let words = match need.dtype == stored.dtype {
+    let words = match name == in_file {
         true => format!("dtype: {name}, as stored ({size})"),
-        false => format!("dtype: {name}, made from {} ({size})", stored.dtype.name()),
+        false => format!("dtype: {name}, made from {in_file} ({size})"),
     };
     Choice { dtype: asked, words, is_smaller: false }
 }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels};
 use crate::mapped::FilePart;
 use crate::parallel::Pool;
-use crate::quant::DType;
+use crate::quant::{DType, TensorType};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const PACKED_AT_A_TIME: usize = 8 << 20;
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The type of `bytes`.
-    pub dtype: DType,
+    pub tensor_type: TensorType,
     /// Output rows.
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
@@ -38,10 +38,10 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The values of one row.
-    fn row(&self, row: usize, in_features: usize) -> impl Iterator<Item = f32> {
-        let bytes = self.dtype.row_bytes(in_features);
-        self.dtype.values(&self.bytes[row * bytes..][..bytes])
+    /// The bytes of one row.
+    fn row(&self, row: usize, in_features: usize) -> &[u8] {
+        let bytes = self.tensor_type.row_bytes(in_features);
+        &self.bytes[row * bytes..][..bytes]
     }
 }
 
@@ -106,12 +106,12 @@ pub fn pack(
     let at_a_time = (PACKED_AT_A_TIME / (LANES * in_features.max(1))).max(1);
     for panels in panels.chunks_mut(at_a_time) {
         pool.for_each(panels, |(index, panel)| {
-            let mut values = Vec::with_capacity(in_features);
+            let mut values = vec![0.0; in_features];
             for (lane, row) in map.rows(*index).enumerate() {
                 if let Some((source, row)) = row {
-                    values.clear();
-                    values.extend(sources[source].row(row, in_features));
-                    dtype.pack_row(&values, lane, panel);
+                    let source = &sources[source];
+                    let bytes = source.row(row, in_features);
+                    source.tensor_type.pack_row(bytes, dtype, lane, panel, &mut values);
                 }
             }
         });

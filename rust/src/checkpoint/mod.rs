@@ -1,10 +1,12 @@
-//! Tensors by Hugging Face name out of a model folder: one `model.safetensors`, or an index and its shards.
+//! Tensors by name out of a model folder (one `model.safetensors`, or an index and its shards) or a `.gguf` file (with
+//! its siblings, when it is split).
 //!
 //! [`Checkpoint::open`] reads and checks every header and maps the files; no weight is touched. A tensor's bytes are
-//! then a slice of the map. The files are untrusted: see `folder.rs` for what may be opened, `safetensors.rs` for what
-//! a header may say.
+//! then a slice of the map. The files are untrusted: see `folder.rs` for what may be opened, `safetensors.rs` and
+//! `gguf/` for what a header may say.
 
 mod folder;
+pub mod gguf;
 mod header;
 mod index;
 pub(crate) mod json;
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 pub(crate) use folder::Folder;
+use folder::OpenFile;
 use index::{INDEX, Index};
 use safetensors::{Entry, PICKLE};
 pub(crate) use shown::shown;
@@ -23,7 +26,7 @@ pub(crate) use shown::shown;
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
 use crate::mapped::MappedFile;
-use crate::quant::DType;
+use crate::quant::TensorType;
 
 /// Name of an unsharded model's weights.
 const SINGLE: &str = "model.safetensors";
@@ -37,6 +40,8 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, (usize, Entry)>,
     /// The file that says which tensors there are: for messages about a missing one.
     listing: PathBuf,
+    /// Metadata of the first shard, when it is GGUF.
+    keys: Option<gguf::Keys>,
     warnings: Vec<String>,
 }
 
@@ -49,10 +54,10 @@ struct Shard {
 /// One tensor in a mapped file.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
-    /// Hugging Face name.
+    /// The file's name for it.
     pub name: &'a str,
     /// How the values are stored.
-    pub dtype: DType,
+    pub tensor_type: TensorType,
     /// Dimensions, outermost first.
     pub shape: &'a [usize],
     /// Values in row-major order, little endian; no alignment is promised.
@@ -62,14 +67,18 @@ pub struct TensorView<'a> {
 }
 
 impl Checkpoint {
-    /// Opens a model folder: `model.safetensors`, or `model.safetensors.index.json` and the shards that it names.
+    /// Opens a model folder (`model.safetensors`, or `model.safetensors.index.json` and the shards that it names) or a
+    /// `.gguf` file.
     ///
     /// Errors: `NotFound`, `Io` (not readable), `UnsafePath` (a link out of the folder, a pipe, a device), `Format` (a
     /// malformed or truncated file), `Tensor` (the index and the shards disagree), `Unsupported` (only pickles there).
-    pub fn open(dir: &Path) -> Result<Checkpoint> {
-        let folder = Folder::open(dir)?;
+    pub fn open(model: &Path) -> Result<Checkpoint> {
+        if !model.is_dir() && model.symlink_metadata().is_ok() {
+            return gguf::open(model);
+        }
+        let folder = Folder::open(model)?;
         if folder.has(SINGLE) {
-            let mut checkpoint = Checkpoint::empty(&folder, SINGLE);
+            let mut checkpoint = Checkpoint::empty(&folder, folder.join(SINGLE));
             checkpoint.add_shard(&folder, SINGLE)?;
             return Ok(checkpoint);
         }
@@ -77,7 +86,7 @@ impl Checkpoint {
             return Err(no_weights(&folder));
         }
         let index = Index::read(&folder)?;
-        let mut checkpoint = Checkpoint::empty(&folder, INDEX);
+        let mut checkpoint = Checkpoint::empty(&folder, folder.join(INDEX));
         for shard in index.shards() {
             checkpoint.add_shard(&folder, shard)?;
         }
@@ -88,14 +97,14 @@ impl Checkpoint {
     /// A tensor by name; None when it is not there or has a type that the engine does not compute with.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let (name, (shard, entry)) = self.tensors.get_key_value(name)?;
-        let dtype = entry.usable_dtype()?;
+        let tensor_type = entry.tensor_type()?;
         let Shard { path, map } = &self.shards[*shard];
-        Some(TensorView { name, dtype, shape: &entry.shape, bytes: &map[entry.begin..entry.end], path })
+        Some(TensorView { name, tensor_type, shape: &entry.shape, bytes: &map[entry.begin..entry.end], path })
     }
 
     /// A tensor that the model cannot do without.
     ///
-    /// Errors: `Tensor` (missing, another shape, integers), `Unsupported` (a float type other than F32, F16, BF16).
+    /// Errors: `Tensor` (missing, another shape, integers, a vector in blocks), `Unsupported` (other types of floats).
     pub fn require(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>> {
         self.require_any(&[name], shape)
     }
@@ -111,7 +120,8 @@ impl Checkpoint {
                 first,
                 format!(
                     "the tensor is not in the file{others}; \
-                     {shape:?} is expected; download the model again, or correct config.json"
+                     {shape:?} is expected; download the model again, or correct {}",
+                    self.described_in()
                 ),
             ));
         };
@@ -122,12 +132,27 @@ impl Checkpoint {
                 path: path.clone(),
                 name: name.to_owned(),
                 what: format!(
-                    "its shape is {:?}; {shape:?} is expected (from config.json); check that the two belong together",
-                    entry.shape
+                    "its shape is {:?}; {shape:?} is expected (from {}); check that the two belong together",
+                    entry.shape,
+                    self.described_in()
                 ),
             });
         }
-        self.tensor(name).ok_or_else(|| unusable(path, name, entry.dtype))
+        let view = self.tensor(name).ok_or_else(|| unusable(path, name, entry.dtype))?;
+        if shape.len() == 1 && !view.tensor_type.is_float() {
+            return Err(unusable_vector(path, name, entry.dtype));
+        }
+        Ok(view)
+    }
+
+    /// Where the shapes come from.
+    fn described_in(&self) -> &'static str {
+        if self.keys.is_some() { "the file's metadata" } else { "config.json" }
+    }
+
+    /// The metadata of a `.gguf` file.
+    pub fn gguf(&self) -> Option<gguf::Metadata<'_>> {
+        self.keys.as_ref().zip(self.shards.first()).map(|(keys, shard)| keys.on(&shard.map))
     }
 
     /// Lets the memory of mapped pages go, those of a piece of a tensor's bytes, once its values are packed. Read again,
@@ -184,28 +209,42 @@ impl Checkpoint {
         self.tensors.values().map(|(_, entry)| entry.shape.iter().product::<usize>()).sum()
     }
 
+    /// Numbers in the tensors of each type, by the type's name in the file.
+    pub fn tensor_types(&self) -> BTreeMap<&'static str, usize> {
+        let mut types = BTreeMap::new();
+        for (_, entry) in self.tensors.values() {
+            *types.entry(entry.dtype).or_default() += entry.shape.iter().product::<usize>();
+        }
+        types
+    }
+
     /// What is odd but harmless, one line each, in the form of the errors.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    fn empty(folder: &Folder, listing: &str) -> Checkpoint {
+    fn empty(folder: &Folder, listing: PathBuf) -> Checkpoint {
         Checkpoint {
             folder: folder.clone(),
             shards: Vec::new(),
             tensors: BTreeMap::new(),
-            listing: folder.join(listing),
+            listing,
+            keys: None,
             warnings: Vec::new(),
         }
     }
 
     fn add_shard(&mut self, folder: &Folder, name: &str) -> Result<()> {
-        let shard = Shard::open(folder, name)?;
+        let shard = Shard::map(folder.open_file(name)?)?;
         let entries = safetensors::parse(&shard.map).map_err(|bad| Error::Format {
             path: shard.path.clone(),
             field: bad.field,
             what: bad.what,
         })?;
+        self.add_tensors(shard, entries)
+    }
+
+    fn add_tensors(&mut self, shard: Shard, entries: BTreeMap<String, Entry>) -> Result<()> {
         let place = self.shards.len();
         for (name, entry) in entries {
             if let Some((other, _)) = self.tensors.get(&name) {
@@ -259,8 +298,7 @@ impl Checkpoint {
 }
 
 impl Shard {
-    fn open(folder: &Folder, name: &str) -> Result<Shard> {
-        let opened = folder.open_file(name)?;
+    fn map(opened: OpenFile) -> Result<Shard> {
         let len = usize::try_from(opened.len).map_err(|_| Error::Memory {
             what: format!(
                 "{}: {} bytes do not fit this machine's addresses",
@@ -281,25 +319,39 @@ impl Shard {
     }
 }
 
-/// A float type is something to add one day; an integer type means that the file is broken.
+/// Types of weights that the engine reads, for messages.
+fn readable() -> String {
+    TensorType::ALL.map(TensorType::name).join(", ")
+}
+
+/// Another type of floats is something to add one day; an integer type means that the file is broken.
 fn unusable(path: &Path, name: &str, dtype: &str) -> Error {
     let (path, name) = (path.to_owned(), name.to_owned());
-    if dtype.starts_with('F') || dtype.starts_with('C') {
-        let what =
-            format!("it is stored as {dtype}; F32, F16 and BF16 are supported; use a copy in one of these");
-        return Error::Unsupported { path, key: name, what };
+    let is_integer =
+        dtype == "BOOL" || dtype.strip_prefix(['I', 'U']).is_some_and(|bits| bits.parse::<u32>().is_ok());
+    if is_integer {
+        let what = format!("it is stored as {dtype}; F32, F16 or BF16 is expected; download the model again");
+        return Error::Tensor { path, name, what };
     }
-    Error::Tensor {
-        path,
-        name,
-        what: format!("it is stored as {dtype}; F32, F16 or BF16 is expected; download the model again"),
-    }
+    let what = format!("it is stored as {dtype}; {} are supported; use a copy in one of these", readable());
+    Error::Unsupported { path, key: name, what }
+}
+
+/// Norms and biases are not stored in blocks.
+fn unusable_vector(path: &Path, name: &str, dtype: &str) -> Error {
+    let what = format!(
+        "it is stored as {dtype}; F32, F16 or BF16 is expected of a vector; use another copy of the model"
+    );
+    Error::Tensor { path: path.to_owned(), name: name.to_owned(), what }
+}
+
+/// Is that the name of a pickle?
+fn is_pickle(name: &str) -> bool {
+    [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|end| name.ends_with(end))
 }
 
 /// No weights that can be read: a pickle gets the recipe, everything else the list of what is expected.
 fn no_weights(folder: &Folder) -> Error {
-    let is_pickle =
-        |name: &str| [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|end| name.ends_with(end));
     if let Some(name) = folder.names_like(is_pickle).first() {
         let what = format!("{PICKLE}; look for a safetensors version of the model first");
         return Error::Unsupported { path: folder.path().to_owned(), key: shown(name), what };

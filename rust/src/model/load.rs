@@ -129,7 +129,7 @@ impl<'a> Loader<'a> {
 
     /// The weight of a slot, out of these tensors, one per source of the slot: from the pack if there is one.
     fn pack(&self, parts: &[(TensorView<'a>, Stored)], slot: &MatrixSlot) -> Result<Weight> {
-        let dtype = self.dtype.unwrap_or(parts[0].0.dtype);
+        let dtype = self.dtype.unwrap_or_else(|| packed_together(parts));
         let rows: Vec<usize> = slot.weights.iter().map(|source| source.rows.count()).collect();
         let shape = PanelShape::new(&rows, arrangement(slot.join), slot.in_features, dtype);
         let data = self.packs.storage(&slot.name(), shape, || {
@@ -141,7 +141,11 @@ impl<'a> Loader<'a> {
                 .iter()
                 .zip(&bytes)
                 .zip(&rows)
-                .map(|(((view, _), bytes), &out_features)| Source { dtype: view.dtype, out_features, bytes })
+                .map(|(((view, _), bytes), &out_features)| Source {
+                    tensor_type: view.tensor_type,
+                    out_features,
+                    bytes,
+                })
                 .collect();
             // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
             let done = |source: usize, rows: Range<usize>| {
@@ -176,10 +180,22 @@ impl<'a> Loader<'a> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
-            all.extend(view.dtype.values(&gathered(&view, source.stored, source.rows, width)));
+            let (kind, first) = (view.tensor_type, all.len());
+            if !width.is_multiple_of(kind.block_values()) {
+                let what = format!("it is stored as {}; F32, F16 or BF16 is expected here", kind.name());
+                return Err(Error::Tensor { path: view.path.to_owned(), name: view.name.to_owned(), what });
+            }
+            all.resize(first + source.rows.count() * width, 0.0);
+            kind.dequantize(&gathered(&view, source.stored, source.rows, width), &mut all[first..]);
         }
         Ok(all)
     }
+}
+
+/// One type for a matrix out of several tensors: what the finest of them is packed into by itself.
+fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
+    let types = parts.iter().map(|(view, _)| view.tensor_type.packed());
+    types.max_by_key(|dtype| dtype.step_bytes() * 64 / dtype.step_values()).unwrap_or(DType::F32)
 }
 
 fn arrangement(join: Join) -> Arrangement {
@@ -191,17 +207,16 @@ fn arrangement(join: Join) -> Arrangement {
 
 /// Rows of `width` values of a tensor, in the order asked for; copied only when they are not one piece of the file.
 fn gathered<'a>(view: &TensorView<'a>, stored: Stored, rows: Rows, width: usize) -> Cow<'a, [u8]> {
-    let values: usize = view.shape.iter().product();
-    let size = view.bytes.len() / values.max(1);
     match stored {
         Stored::OutIn => {
-            let row = width * size;
+            let row = view.tensor_type.row_bytes(width);
             if let Some(range) = rows.as_range() {
                 return Cow::Borrowed(&view.bytes[range.start * row..range.end * row]);
             }
             Cow::Owned(rows.iter().flat_map(|index| &view.bytes[index * row..][..row]).copied().collect())
         }
         Stored::InOut => {
+            let size = view.tensor_type.row_bytes(1);
             let out = view.shape.last().copied().unwrap_or(1);
             let mut bytes = Vec::with_capacity(rows.count() * width * size);
             for index in rows.iter() {

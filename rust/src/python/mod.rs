@@ -2,6 +2,7 @@
 //! GIL, turns panics into `InternalError` and maps each [`Error`] to its class in `ropechat.errors`.
 
 mod events;
+mod gguf;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
@@ -21,6 +22,7 @@ use events::{PyEvent, PyRow, PyStage};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,12 +97,16 @@ struct PyEngine {
     isa: &'static str,
     context: Context,
     num_parameters: usize,
+    tensor_types: TensorTypes,
     warnings: Vec<String>,
     notes: Vec<String>,
     from_pack: bool,
     /// Writes what was packed to the cache.
     keeper: Option<Keeper>,
 }
+
+/// Numbers stored as each type.
+type TensorTypes = BTreeMap<&'static str, usize>;
 
 impl PyEngine {
     fn with<T: Send>(
@@ -135,7 +141,7 @@ impl PyEngine {
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Pool::new(thread_count(threads)?);
             let context = context_size(context, &config)?;
-            let num_parameters = checkpoint.num_parameters();
+            let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
             let tokens = context.tokens();
             let choice = fit::choose(&checkpoint, &config, dtype, tokens, &pool, available_memory())?;
             let packs = match pack_cache.map(PackCache::new) {
@@ -158,6 +164,7 @@ impl PyEngine {
                 isa: kernels.isa().name(),
                 context,
                 num_parameters,
+                tensor_types,
                 warnings,
                 notes,
                 from_pack,
@@ -174,6 +181,7 @@ impl PyEngine {
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
         facts.set_item("num_parameters", self.num_parameters)?;
+        facts.set_item("tensor_types", self.tensor_types.clone())?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
         facts.set_item("warnings", &self.warnings)?;
         facts.set_item("notes", &self.notes)?;
@@ -252,18 +260,19 @@ impl PyEngine {
     }
 }
 
-/// Validates config.json and every tensor's name, shape, type and extent.
+/// Validates the metadata and every tensor's name, shape, type and extent.
 #[pyfunction]
 fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let (config, num_parameters, warnings) = door(py, || {
+    let (config, num_parameters, tensor_types, warnings) = door(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
         let unused = family::check_tensors(&checkpoint, &card.config)?;
         let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
-        Ok((card.config, checkpoint.num_parameters(), warnings))
+        Ok((card.config, checkpoint.num_parameters(), checkpoint.tensor_types(), warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
+    facts.set_item("tensor_types", tensor_types)?;
     facts.set_item("warnings", warnings)?;
     Ok(facts)
 }
@@ -322,6 +331,8 @@ fn exit_when_cut(screen: bool) {
 
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut};
     use pyo3::prelude::*;

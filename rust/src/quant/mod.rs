@@ -1,4 +1,5 @@
-//! How numbers are stored: one file per format, with its panel layout, packing and unpacking.
+//! How numbers are stored: one file per format, with its panel layout, packing and unpacking; `tensor_type/` has what
+//! files hold.
 //!
 //! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
 //! A format says how many k a step holds and what its bytes are.
@@ -6,6 +7,9 @@
 mod float;
 mod q4_0;
 mod q8_0;
+mod tensor_type;
+
+pub use tensor_type::TensorType;
 
 /// Output rows of a panel, and f32 lanes of a kernel's vector.
 pub const LANES: usize = 16;
