@@ -13,11 +13,13 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.beside import Beside
 from ropechat.chat_prompt import ChatPrompt
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids
 from ropechat.model_source import resolve
+from ropechat.packed import load_options
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
@@ -43,6 +45,11 @@ def _compiled() -> ModuleType:
     return _core
 
 
+def exit_when_cut(*, screen: bool) -> None:
+    """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
+    _compiled().exit_when_cut(screen=screen)
+
+
 class _Request:
     """One running request: what `Engine.cancel` reaches."""
 
@@ -60,14 +67,14 @@ class Engine:
     chat: how messages become a prompt, see `ChatPrompt`.
     """
 
-    def __init__(self, core: "_core.Engine", module: ModuleType, folder: Path) -> None:
+    def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
-        self._module = module
+        self._module = _compiled()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
-        self.tokenizer = Tokenizer.load(folder, self.facts["vocab_size"])
+        self.tokenizer = tokenizer
         template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
         self.chat = ChatPrompt(self.tokenizer, template)
         self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, template)
@@ -80,14 +87,23 @@ class Engine:
     ) -> "Engine":
         """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
-        dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
-        threads: default all cores. context: most tokens of a sequence; default the model's, at most 8192.
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_0, or auto: as stored where that fits
+        into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
+        context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
+        for the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         folder = resolve(model)
         module = _compiled()
-        core = module.Engine.load(str(folder), dtype=dtype, threads=threads, context=context)
-        return cls(core, module, folder)
+        vocab_size = module.check(str(folder))["vocab_size"]
+        tokenizer = Beside(lambda: Tokenizer.load(folder, vocab_size))
+        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
+        core = module.Engine.load(str(folder), **given)
+        return cls(core, folder, tokenizer.result())
+
+    def finish_pack(self, seconds: float) -> bool:
+        """Wait for the pack cache to be written, at most so long; whether it is over."""
+        return self._core is None or self._core.finish_pack(seconds)
 
     @staticmethod
     def header(model: str | Path) -> dict[str, Any]:
@@ -108,8 +124,6 @@ class Engine:
             "chat_template": template is not None,
         }
 
-    # Requests
-
     def _request(self) -> _Request:
         if self._core is None:
             raise RequestError("engine: closed; load the model again")
@@ -129,8 +143,6 @@ class Engine:
         """Stop what runs and let go of the weights. Requests after this raise RequestError."""
         self.cancel()
         self._core = None
-
-    # Prompts
 
     @property
     def has_chat_template(self) -> bool:
@@ -163,8 +175,6 @@ class Engine:
             raise RequestError("prompt: messages and ids together; one of them is allowed")
         return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
-    # Whole arrays
-
     def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
@@ -194,8 +204,6 @@ class Engine:
         layers, in place of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
         """
         return softmax_rows(self.logits(ids))
-
-    # Generation
 
     def generate(
         self,
@@ -320,8 +328,6 @@ class Engine:
             raise RequestError(f"window: {window} is not allowed; 1 or more is")
         many = _Many(self, self._request(), sampling, checked_stops(stop))
         return Schedule(many, window, on_tokens).run(iter(prompts))
-
-    # Inspection
 
     def score(
         self,

@@ -40,7 +40,7 @@ def read_bytes(directory: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes
     path = directory / name
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a .gguf file has no files of its own
         return None
     except OSError as error:
         if path.is_symlink():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import parse_json, read_bytes, read_json
+from ropechat.tokenizer_cache import keep, recall
 from ropechat.tokenizer_file import FileCheck, blame, components, fix_numbers, may_panic
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE_MARK = "▁"
+_IDS = 1 << 32  # of the library
 _stderr_lock = threading.Lock()
 
 
@@ -107,6 +109,8 @@ class Tokenizer:
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
+        if (kept := recall(where, vocab_size)) is not None:
+            return cls(where, _from_file(where, kept.content, kept.data), kept.data, config, kept.holes)
         content = read_bytes(directory, FILE)
         if content is None:
             return cls(where, None, {}, {})
@@ -118,6 +122,7 @@ class Tokenizer:
             inner = _from_file(where, json.dumps(data).encode(), data)
             if _misnumbered(inner, data):
                 raise TokenizerError(f"{where}: added_tokens: ids that the tokenizers library does not keep")
+        keep(where, vocab_size, data, holes)
         return cls(where, inner, data, config, holes)
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
@@ -282,7 +287,9 @@ class Tokenizer:
 
     def token(self, id: int) -> str | None:
         """The token as the vocabulary writes it, or None."""
-        return self._tokens[id] if 0 <= id < len(self._tokens) else None
+        if self._inner is None or not 0 <= id < _IDS or id in self._holes:
+            return None
+        return self._inner.id_to_token(id)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token as the vocabulary writes it, or None."""

@@ -39,10 +39,10 @@ def chat_model(tmp_path: Path) -> Path:
 def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
     code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "xa")
     assert (code, out) == (0, "bcdef\n")
-    assert err.startswith(NOTE)
+    assert err.startswith(f"{NOTE}dtype: f32, as stored (0 bytes)\n")
     assert "prompt 2 tokens" in err
     assert "reply 5 tokens" in err
-    assert err.count("\n") == 2
+    assert err.count("\n") == 3
 
 
 def test_run_reads_stdin(door: Door, model: Path) -> None:

@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 LADDER: list[set[str]] = [
     # leaves
     {"errors", "conversation", "sampling", "trace", "settings", "paths", "machine", "text", "detokenizer"}
-    | {"template_limits"},
-    {"arguments", "model_files", "weight_files", "tokenizer_file", "text_lane", "packed"}
+    | {"template_limits", "beside"},
+    {"arguments", "model_files", "weight_files", "tokenizer_file", "text_lane", "packed", "tokenizer_cache"}
     | {"template_child", "template_process"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "model_source", "records", "chat_prompt"},

@@ -1,5 +1,6 @@
 """What several commands share: options, the model, text from the terminal, text to the terminal."""
 
+import contextlib
 import json
 import os
 import sys
@@ -23,11 +24,23 @@ NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
 
 
+def _no_cache(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["ROPECHAT_CACHE"] = "off"
+
+
 def model_options(function: F) -> F:
-    """-m, --dtype, --threads, --context, --download."""
+    """-m, --dtype, --threads, --context, --no-cache, --download."""
     for option in (
         click.option(
             "--download", is_flag=True, help="Download a Hub model that is not here, without asking."
+        ),
+        click.option(
+            "--no-cache",
+            is_flag=True,
+            expose_value=False,
+            callback=_no_cache,
+            help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
         ),
         click.option("--context", type=click.IntRange(min=1), help="Most tokens of a conversation."),
         click.option("--threads", type=click.IntRange(min=1), help="Default: all cores."),
@@ -127,15 +140,34 @@ def model_path(given: dict[str, Any]) -> Path:
 
 
 def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
-    """Takes the model options out of a command's options and loads the model; its warnings go to stderr."""
+    """Takes the model options out of a command's options and loads the model.
+
+    Its warnings go to stderr, unless `quiet`: then a full-screen app has the terminal. When the command is
+    done, packed weights that are still to be kept are written.
+    """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
-    from ropechat.engine import Engine
+    from ropechat.engine import Engine, exit_when_cut
 
+    exit_when_cut(screen=quiet)
     engine = Engine.load(model, **options)
     if not quiet:
         say_warnings(engine.facts["warnings"])
+    if (command := click.get_current_context(silent=True)) is not None:
+        command.call_on_close(lambda: _keep_pack(engine))
     return engine
+
+
+def _keep_pack(engine: "Engine") -> None:
+    """Stay until packed weights are on disk: short runs too have a quick next start then. Ctrl-C leaves."""
+    if sys.exc_info()[0] is not None:
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        if engine.finish_pack(1.0):
+            return
+        say("note: keeping the packed weights for the next start; Ctrl-C leaves without")
+        while not engine.finish_pack(0.05):
+            pass
 
 
 def load_chat_engine(given: dict[str, Any], *, raw: bool = False, quiet: bool = False) -> "Engine":

@@ -78,15 +78,7 @@ impl Folder {
                  replace the link by the file",
             ));
         }
-        let file = open_without_waiting(&real).map_err(|error| io_error(&path, &error))?;
-        let metadata = file.metadata().map_err(|error| io_error(&path, &error))?;
-        if !metadata.is_file() {
-            return Err(unsafe_path(
-                "this is a folder, pipe or device; a regular file is expected; \
-                 replace it by the model's file",
-            ));
-        }
-        Ok(OpenFile { path, file, len: metadata.len() })
+        regular(path, &real)
     }
 
     /// Reads a whole text file, without its byte order mark.
@@ -136,6 +128,26 @@ impl Folder {
         }
         io_error(&path, error)
     }
+}
+
+/// Opens a file that the user named: a link may lead anywhere.
+///
+/// Errors: `NotFound` when it is missing; `Io` when it is not readable; `UnsafePath` when it is no regular file.
+pub(crate) fn open_regular(path: &Path) -> Result<OpenFile> {
+    let real = path.canonicalize().map_err(|error| io_error(path, &error))?;
+    regular(path.to_owned(), &real)
+}
+
+/// Opens `real` when it is a regular file; messages name `path`.
+fn regular(path: PathBuf, real: &Path) -> Result<OpenFile> {
+    let file = open_without_waiting(real).map_err(|error| io_error(&path, &error))?;
+    let metadata = file.metadata().map_err(|error| io_error(&path, &error))?;
+    if !metadata.is_file() {
+        let what =
+            "this is a folder, pipe or device; a regular file is expected; replace it by the model's file";
+        return Err(Error::UnsafePath { path, what: what.to_owned() });
+    }
+    Ok(OpenFile { path, file, len: metadata.len() })
 }
 
 /// Is `name`, which stands in a file, the name of something directly in the folder? Otherwise says what is wrong.

@@ -37,6 +37,15 @@ pub enum Qkv {
     Grouped(Tensor),
 }
 
+/// In which order the rows of a head are stored in q and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadRows {
+    /// As the family rotates them.
+    InOrder,
+    /// Pairs that the family has half a head apart stand side by side (llama.cpp's converter moves them).
+    Paired,
+}
+
 /// Where the MLP's first projections are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Up {
@@ -74,6 +83,17 @@ pub enum ExpertNames {
         /// The second projection.
         down: Tensor,
     },
+    /// All experts' gates in one tensor [expert, out, in], their ups and downs likewise (GGUF).
+    Merged {
+        /// The router.
+        router: Tensor,
+        /// gate, up and down of all experts.
+        parts: [Tensor; 3],
+        /// gate, up and down of the expert that every token passes.
+        shared: [Tensor; 3],
+        /// Its gate, a vector.
+        shared_gate: Tensor,
+    },
 }
 
 /// What a model's tensors are called.
@@ -107,10 +127,14 @@ pub struct Names {
     pub mlp_out_norm: Tensor,
     /// Queries, keys and values.
     pub qkv: Qkv,
+    /// The order of a head's rows in q and k.
+    pub head_rows: HeadRows,
     /// Norm of queries.
     pub q_norm: Tensor,
     /// Norm of keys.
     pub k_norm: Tensor,
+    /// Scores that lead nowhere.
+    pub sinks: &'static str,
     /// Attention's output.
     pub o_proj: Tensor,
     /// The MLP's first projections.
@@ -142,8 +166,10 @@ impl Names {
             tensor!("self_attn.k_proj"),
             tensor!("self_attn.v_proj"),
         ]),
+        head_rows: HeadRows::InOrder,
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
+        sinks: "self_attn.sinks",
         o_proj: tensor!("self_attn.o_proj"),
         up: Up::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),
