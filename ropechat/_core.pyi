@@ -120,15 +120,15 @@ class Engine:
     def load(
         directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> Engine:
-        """directory: a model folder, or a .gguf file (the first of a split one). dtype: auto (as stored, types
-        without kernels of their own as q8_0), f32, bf16, f16, q8_0, q4_0. context: most tokens (default:
-        min(model, 8192))."""
+        """directory: a model folder, or a .gguf file (the first of a split one). dtype: auto (as stored;
+        types without kernels of their own as q8_0), f32, bf16, f16, q8_0, q4_0. context: most tokens
+        (default: min(model, 8192))."""
     @property
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many numbers
-        the file stores as each type) and warnings (one line each)."""
+        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many
+        numbers the file stores as each type) and warnings (one line each)."""
     @property
     def kv_bytes(self) -> int:
         """Bytes of KV cache allocated now."""

@@ -80,6 +80,16 @@ _LAYER = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
     "ln_1": "attn_norm",
     "ln_2": "ffn_norm",
     "attn.c_attn": "attn_qkv",
@@ -108,7 +118,7 @@ _ENDS = {
 }
 _EXPERT = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
-# The architecture of each family, whether the converter moves q and k rows, and what it does besides.
+# The architecture of each family.
 ARCHS = {
     "llama": "llama",
     "mistral": "llama",
@@ -137,10 +147,15 @@ ARCHS = {
     "glm4": "glm4",
     "smollm3": "smollm3",
     "gpt_oss": "gpt-oss",
+    "exaone4": "exaone4",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
 }
+# Whose q and k rows the converter moves; whose norms it adds one to.
 _MOVED = {"llama", "mistral", "mixtral", "olmo", "granite", "smollm3"}
 _ONE_MORE = {"gemma", "gemma2", "gemma3_text", "nemotron"}
-_AFTER = {"gemma2", "gemma3_text", "olmo2", "gpt_oss"}  # post_attention_layernorm is post_attention_norm
+# Whose post_attention_layernorm is post_attention_norm.
+_AFTER = {"gemma2", "gemma3_text", "olmo2", "gpt_oss", "exaone4"}
 
 
 def moved(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -152,7 +167,9 @@ def moved(rows: np.ndarray, heads: int) -> np.ndarray:
 class Converter:
     """One golden model on its way into a file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, apart: bool = False) -> None:
+        """apart: keys and values of latent attention in tensors of their own."""
+        self.apart = apart
         self.config = json.loads((folder / "config.json").read_text())
         self.family: str = self.config["model_type"]
         self.arch = ARCHS[self.family]
@@ -184,7 +201,7 @@ class Converter:
             if at and expert:
                 key = f"blk.{at[1]}.ffn_{_EXPERT[expert[2]]}_exps.weight"
                 stacks.setdefault(key, {})[int(expert[1])] = values
-            elif at and "experts." in at[2]:
+            elif at and "mlp.experts." in at[2]:
                 self._together(f"blk.{at[1]}.", name, values, out)
             elif at:
                 self._layer(f"blk.{at[1]}.", at[2], end, values, out)
@@ -192,7 +209,20 @@ class Converter:
                 out[f"{_ENDS[path.rpartition('.')[2]]}.{end}"] = self._norm(path, end, values)
         for key, experts in stacks.items():
             out[key] = np.stack([experts[number] for number in range(len(experts))])
-        return out | self._divisors()
+        return (self._apart(out) if self.apart else out) | self._divisors()
+
+    def _apart(self, tensors: Tensors) -> Tensors:
+        """Latent attention as newer files have it: keys [head, in, out] and values [head, out, in]."""
+        out: Tensors = {}
+        nope = self.config["qk_nope_head_dim"]
+        for name, values in tensors.items():
+            if "attn_kv_b" not in name:
+                out[name] = values
+                continue
+            heads = values.reshape(self.heads, -1, values.shape[1])
+            out[name.replace("kv_b", "k_b")] = heads[:, :nope].swapaxes(1, 2)
+            out[name.replace("kv_b", "v_b")] = heads[:, nope:]
+        return out
 
     def _layer(self, prefix: str, path: str, end: str, values: np.ndarray, out: Tensors) -> None:
         if end == "bias" and path in ("attn", "attention", "attention.masked"):
@@ -330,11 +360,41 @@ class Converter:
             keys |= {key: float(c[name]) for key, name in zip(to, scales, strict=True)}
         if "query_pre_attn_scalar" in c:
             keys["attention.scale"] = c["query_pre_attn_scalar"] ** -0.5
+        if self.arch == "deepseek2":
+            keys |= self._latent()
         pattern = c.get("sliding_window_pattern") or c.get("_sliding_window_pattern")
-        if "layer_types" in c and self.family in ("gemma3_text", "gpt_oss"):
+        if "layer_types" in c and self.family in ("gemma3_text", "gpt_oss", "exaone4"):
             pattern = [kind == "sliding_attention" for kind in c["layer_types"]]
         if pattern and "attention.sliding_window" in keys:
             keys["attention.sliding_window_pattern"] = pattern
         if self.local:
             keys["rope.freq_base_swa"] = float(self.local["rope_theta"])
+        return keys
+
+    def _latent(self) -> dict[str, Any]:
+        c = self.config
+        nope, rope, values = (c[name] for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+        keys = {
+            "attention.kv_lora_rank": c["kv_lora_rank"],
+            "rope.dimension_count": rope,
+            "expert_count": c["n_routed_experts"],
+            "expert_shared_count": c["n_shared_experts"],
+            "leading_dense_block_count": c["first_k_dense_replace"],
+            "expert_weights_scale": float(c["routed_scaling_factor"]),
+            "expert_weights_norm": c["norm_topk_prob"],
+            "expert_gating_func": 2 if c["scoring_func"] == "sigmoid" else 1,
+        }
+        if c["q_lora_rank"] is not None:
+            keys["attention.q_lora_rank"] = c["q_lora_rank"]
+        if c["n_group"] > 1:
+            keys |= {"expert_group_count": c["n_group"], "expert_group_used_count": c["topk_group"]}
+        if self.apart:
+            rank = c["kv_lora_rank"]
+            keys |= {"attention.head_count_kv": 1, "attention.key_length_mla": nope + rope}
+            keys |= {"attention.key_length": rank + rope, "attention.value_length": rank}
+            keys["attention.value_length_mla"] = values
+        else:
+            keys |= {"attention.key_length": nope + rope, "attention.value_length": values}
+        if "mscale_all_dim" in self.rope:
+            keys["rope.scaling.yarn_log_multiplier"] = 0.1 * self.rope["mscale_all_dim"]
         return keys
