@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core import generate, load, logits
-from gguf_files import Converter
+from gguf_converter import Converter
 from models import Tensor, encode, write_safetensors
 from reference import Array, Model, mlp, rms_norm, rotary_table, rotate, softmax
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core import generate, load, logits, score
-from gguf_files import ARCHS, Converter, write
+from gguf_converter import ARCHS, Converter
+from gguf_files import write
 from golden_cases import CASES, GOLDEN, Golden
 
 from ropechat import Engine, Sampling
