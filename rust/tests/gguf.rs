@@ -5,7 +5,7 @@ mod containers;
 use std::path::Path;
 
 use containers::TestFolder;
-use containers::gguf::{Gguf, f32_value, list_value, text, text_value, u32_value};
+use containers::gguf::{Gguf, Tensor, f32_value, list_value, text, text_value, u32_value};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::checkpoint::gguf::{Header, Kind, Value};
 use ropechat_core::config::{HeadRows, LmHead, RopeScaling};
@@ -81,7 +81,7 @@ fn damaged_bytes_never_panic() {
 #[test]
 fn faults_are_named() {
     let with = |key: &str, value| Gguf::llama().with(key, value);
-    let tensor = |change: fn(&mut (String, Vec<u64>, u32, Vec<u8>))| {
+    let tensor = |change: fn(&mut Tensor)| {
         let mut file = Gguf::llama();
         change(&mut file.tensors[3]);
         file
