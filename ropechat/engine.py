@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids, resolve
+from ropechat.model_folder import display_name, find_stop_ids, resolve, template_of, tokenizer_of
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
-from ropechat.template import ChatTemplate
 from ropechat.text_lane import TextLane
-from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.tokenizer import EncodedToken
 from ropechat.trace import Row, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
@@ -39,6 +38,11 @@ def _compiled() -> ModuleType:
     except ImportError as error:
         raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
     return _core
+
+
+def _gguf_metadata(path: str) -> Mapping[str, Any]:
+    """The keys and values of a GGUF file. Raises ModelFileError."""
+    return dict(_compiled().gguf_metadata(path))
 
 
 class _Request:
@@ -64,8 +68,8 @@ class Engine:
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
-        self.tokenizer = Tokenizer.load(folder, self.facts["vocab_size"])
-        self._template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
+        self.tokenizer = tokenizer_of(folder, self.facts["vocab_size"], _gguf_metadata)
+        self._template = template_of(folder, self.tokenizer) if self.tokenizer.present else None
         self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, self._template)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -92,8 +96,8 @@ class Engine:
         """Validate a model folder without loading its weights; returns its facts. Raises as `load` does."""
         folder = resolve(model)
         facts: dict[str, Any] = dict(_compiled().check(str(folder)))
-        tokenizer = Tokenizer.load(folder, facts["vocab_size"])
-        template = ChatTemplate.load(folder, tokenizer.config)
+        tokenizer = tokenizer_of(folder, facts["vocab_size"], _gguf_metadata)
+        template = template_of(folder, tokenizer)
         stop_ids = find_stop_ids(folder, facts, tokenizer, template)
         return facts | {
             "stop_ids": sorted(stop_ids),
@@ -133,12 +137,13 @@ class Engine:
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated as they are. Raises ChatTemplateError,
-        TokenizerError.
+        What they hold stays text, even `<|im_end|>`. Without a chat template the texts are concatenated.
+        Raises ChatTemplateError, TokenizerError.
         """
-        if self._template is None:
-            return self.tokenizer.encode("".join(message.content for message in messages))
-        ids = self.tokenizer.encode(self._template.render(messages), add_special_tokens=False)
+        control = self.tokenizer.quoting(self.tokenizer.special_ids | self.stop_ids)
+        quoted = [Message(message.role, control.quote(message.content)) for message in messages]
+        joined = "".join(message.content for message in quoted)
+        ids = control.encode(self._template.render(quoted) if self._template else joined)
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)

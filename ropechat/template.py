@@ -38,9 +38,12 @@ class ChatTemplate:
         self._compiled: jinja2.Template | None = None
 
     @classmethod
-    def load(cls, directory: Path, config: Mapping[str, Any]) -> "ChatTemplate | None":
+    def load(
+        cls, directory: Path, config: Mapping[str, Any], where: str | None = None
+    ) -> "ChatTemplate | None":
         """The template of a model folder (`config`: its tokenizer_config.json), or None when it has none.
 
+        where: what `config` was read from, if that is another file.
         Raises ChatTemplateError for a value that is no template.
         """
         variables = _special_tokens(config)
@@ -51,7 +54,7 @@ class ChatTemplate:
                 return cls(data.decode("utf-8"), where, variables)
             except UnicodeDecodeError as error:
                 raise ChatTemplateError(f"{where}: chat_template: byte {error.start} is not UTF-8") from None
-        where = str(directory / "tokenizer_config.json")
+        where = where or str(directory / "tokenizer_config.json")
         value = config.get("chat_template")
         if value is None:
             return None

@@ -6,17 +6,25 @@ form `<file>: <field>: <what it is>; <what is allowed>`.
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ropechat.errors import TokenizerError
 
 MODEL_TYPES = ("BPE", "Unigram", "WordPiece", "WordLevel")
-_MAX_NORMALIZERS = 32
+_MAX_STEPS = 32
 _MAX_REGEX = 16 << 10
 _MAX_PADDING = 1 << 24
-_KNOWN_PATTERNS = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|", "(?:'[sS]|'[tT]|'[rR][eE]|")  # GPT-4, Llama 3, Qwen
+_MAX_GROWTH = 8
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_TYPES = (
+    "Sequence BertNormalizer NFC NFD NFKC NFKD Nmt Lowercase Strip StripAccents Prepend Replace Precompiled "
+    "ByteLevel BertPreTokenizer Digits Metaspace Punctuation Split UnicodeScripts Whitespace WhitespaceSplit "
+    "FixedLength CharDelimiterSplit BertProcessing RobertaProcessing TemplateProcessing BPEDecoder CTC Fuse "
+    "ByteFallback WordPiece"
+)
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
@@ -52,8 +60,8 @@ class FileCheck:
         for name in _SECTIONS:
             for part in components(self.data.get(name)):
                 self._component(name, part)
-        if len(list(components(self.data.get("normalizer")))) > _MAX_NORMALIZERS:
-            self.refuse("normalizer", f"more than {_MAX_NORMALIZERS} steps; that many are the limit")
+        for name in ("normalizer", "decoder"):
+            self._growth(name)
         self._length_blocks()
 
     def _id(self, field: str, token: object, value: object) -> None:
@@ -81,6 +89,8 @@ class FileCheck:
             self.refuse("model.vocab", "missing, empty or no object; an object of token -> id is required")
         for token, id in vocab.items():
             self._id("model.vocab", token, id)
+            if not token.isascii() and _LONE_SURROGATE.search(token):
+                self.refuse("model.vocab", f"{token!r:.60} holds a lone surrogate; UTF-8 text is required")
         if len(set(vocab.values())) != len(vocab):
             self.refuse("model.vocab", "two tokens share one id; each id may stand once")
         if kind == "BPE":
@@ -165,6 +175,20 @@ class FileCheck:
         if isinstance(regex, str) and len(regex) > _MAX_REGEX:
             self.refuse(section, f"a regex of {len(regex)} characters; the limit is {_MAX_REGEX}")
 
+    def _growth(self, section: str) -> None:
+        """Each step may lengthen the text, and they multiply."""
+        parts = list(components(self.data.get(section)))
+        if len(parts) > _MAX_STEPS:
+            self.refuse(section, f"more than {_MAX_STEPS} steps; that many are the limit")
+        growth = 1.0
+        for part in parts:
+            content, pattern = part.get("content"), part.get("pattern")
+            if part.get("type") == "Replace" and isinstance(content, str):
+                literal = pattern.get("String") if isinstance(pattern, dict) else None
+                growth *= max(1.0, len(content) / max(len(literal or "x"), 1))
+        if growth > _MAX_GROWTH:
+            self.refuse(section, f"its steps lengthen a text {growth:.3g} times; the limit is {_MAX_GROWTH}")
+
     def _charsmap(self, section: str, charsmap: object) -> None:
         """A double-array trie (its byte length first), then NUL-terminated strings."""
         field = f"{section}.Precompiled"
@@ -213,17 +237,15 @@ def fix_numbers(data: dict[str, Any]) -> frozenset[int]:
     return holes
 
 
+def without_dropout(data: dict[str, Any]) -> bool:
+    """Take out the random merges of training; whether there were any."""
+    return data["model"].pop("dropout", None) is not None
+
+
 def may_panic(data: dict[str, Any]) -> bool:
-    """Whether the file holds what the library is known to panic on: a charsmap, or a regex of its own."""
-    for name in ("normalizer", "pre_tokenizer"):
-        for part in components(data.get(name)):
-            if part.get("type") == "Precompiled":
-                return True
-            pattern = part.get("pattern")
-            regex = pattern.get("Regex") if isinstance(pattern, dict) else None
-            if isinstance(regex, str) and not regex.startswith(_KNOWN_PATTERNS):
-                return True
-    return False
+    """Whether the file holds a charsmap: the library panics on some."""
+    parts = (*components(data.get("normalizer")), *components(data.get("pre_tokenizer")))
+    return any(part.get("type") == "Precompiled" for part in parts)
 
 
 def blame(data: dict[str, Any]) -> str:
@@ -235,8 +257,10 @@ def blame(data: dict[str, Any]) -> str:
             left, right = merge.split(" ") if isinstance(merge, str) else merge
             if left + right.removeprefix(prefix) not in model["vocab"]:
                 return f"model.merges[{index}]"
-    for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+    for name in _SECTIONS:
         for part in components(data.get(name)):
+            if part.get("type") not in _TYPES.split():
+                return f"{name}.type {part.get('type')!r:.60}"
             pattern = part.get("pattern")
             if isinstance(pattern, dict) and "Regex" in pattern:
                 return f"{name} Regex"

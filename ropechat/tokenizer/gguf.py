@@ -1,8 +1,8 @@
 """The vocabulary inside a GGUF file, in the form of a tokenizer.json and its tokenizer_config.json.
 
-Keys are those of the GGUF specification (ggml/docs/gguf.md); what an absent one means is llama.cpp's reading of it
-(src/llama-vocab.cpp). Nothing of a file is believed: types, counts, ids and duplicates are checked, and messages
-have the form `<file>: <key>: <what it is>; <what is allowed>`.
+Keys are those of the GGUF specification (ggml/docs/gguf.md); what an absent one means is llama.cpp's reading
+of it (src/llama-vocab.cpp). Nothing of a file is believed. Messages have the form
+`<file>: <key>: <what it is>; <what is allowed>`.
 """
 
 import math
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from ropechat.errors import ChatTemplateError, ConfigError, TokenizerError, UnsupportedModelError
+from ropechat.errors import ConfigError, TokenizerError, UnsupportedModelError
 from ropechat.tokenizer.pieces import SPACE_MARK, byte_of
-from ropechat.tokenizer.pre_types import GPT2, PRE_TYPES, PreType
+from ropechat.tokenizer.pre_types import PRE_TYPES, PreType
 from ropechat.tokenizer.spm import merges_of, share_of_commonest_score
 
 KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 _SPECIAL_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 _END_NAMES = ("eos", "eot", "eom")
+_SPM_IDS = {"bos": 1, "eos": 2, "unknown": 0}  # what llama.cpp takes where a llama vocabulary names none
 _MAX_TOKEN = 1 << 20
 _EMPTY = "\0empty "
 
@@ -58,7 +59,7 @@ def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> Gguf
     """The vocabulary of a file whose model has `vocab_size` ids; None where it holds none.
 
     Raises TokenizerError, ConfigError for a special id out of range, UnsupportedModelError for a model or pre
-    type that is not known, ChatTemplateError for a template that is no text.
+    type that is not known.
     """
     keys = _Keys(where, metadata)
     kind = keys.text("model")
@@ -67,11 +68,7 @@ def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> Gguf
     if kind not in ("gpt2", "llama"):
         raise UnsupportedModelError(f"{where}: {KEY}model: {kind!r:.60}; gpt2 and llama are computed here")
     tokens = _tokens(keys, vocab_size)
-    ids = {name: keys.id(f"{name}_token_id", vocab_size) for name in ("bos", "eos", "eot", "eom", "unknown")}
-    ids["padding"] = keys.lenient_id("padding_token_id", vocab_size)
-    for name, id in _SPM_IDS.items() if kind == "llama" else ():
-        if ids[name] is None and id < vocab_size:
-            ids[name] = id
+    ids = _special_ids(keys, vocab_size, _SPM_IDS if kind == "llama" else {})
     types = _types(keys, tokens, [id for name, id in ids.items() if name != "padding" and id is not None])
     data = _spm(keys, tokens, types, ids["unknown"]) if kind == "llama" else _bpe(keys, tokens)
     data["added_tokens"] = _added(tokens, types, _strips_after(metadata))
@@ -80,12 +77,20 @@ def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> Gguf
     config: dict[str, Any] = {
         name: tokens[id] for key, name in _SPECIAL_NAMES.items() if (id := ids[key]) is not None
     }
-    config["chat_template"] = _templates(where, metadata)
+    config["chat_template"] = _templates(metadata)
     holes = frozenset(id for id, token in enumerate(tokens) if token.startswith(_EMPTY))
-    return GgufVocabulary(data, config, holes, frozenset(id for name in _END_NAMES if (id := ids[name]) is not None))
+    return GgufVocabulary(
+        data, config, holes, frozenset(id for name in _END_NAMES if (id := ids[name]) is not None)
+    )
 
 
-_SPM_IDS = {"bos": 1, "eos": 2, "unknown": 0}  # what llama.cpp takes where a llama vocabulary names none
+def _special_ids(keys: "_Keys", size: int, defaults: Mapping[str, int]) -> dict[str, int | None]:
+    ids = {name: keys.id(f"{name}_token_id", size) for name in ("bos", "eos", "eot", "eom", "unknown")}
+    for name, id in defaults.items():
+        if ids[name] is None and id < size:
+            ids[name] = id
+    ids["padding"] = keys.lenient_id("padding_token_id", size)
+    return ids
 
 
 class _Keys:
@@ -184,13 +189,15 @@ def _types(keys: _Keys, tokens: Sequence[str], special: Sequence[int]) -> list[T
         if found is None:
             keys.refuse("token_type", f"entry {id} is {value!r:.60}; 0 to 6 are allowed")
         if found is TokenType.BYTE and byte_of(tokens[id]) is None:
-            keys.refuse("tokens", f"entry {id} is the byte token {tokens[id]!r:.60}; <0x00> to <0xFF> are allowed")
+            keys.refuse(
+                "tokens", f"entry {id} is the byte token {tokens[id]!r:.60}; <0x00> to <0xFF> are allowed"
+            )
         types.append(found)
     return types
 
 
 def _strips_after(metadata: Mapping[str, Any]) -> bool:
-    """Phi-3's tokens swallow the white space that follows; its files do not say so, llama.cpp goes by the name."""
+    """Phi-3's tokens swallow the white space after them; no key says so, llama.cpp goes by the name."""
     name = str(metadata.get("general.name", "")).lower()
     return "phi-3" in name or "phi3" in name
 
@@ -271,7 +278,9 @@ def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
         cut = merge.find(" ", 1)
         left, right = merge[:cut], merge[cut + 1 :]
         if cut < 0 or not right:
-            keys.refuse("merges", f"entry {index} is {merge!r:.60}; two tokens with a space between are required")
+            keys.refuse(
+                "merges", f"entry {index} is {merge!r:.60}; two tokens with a space between are required"
+            )
         for part in (left, right, left + right):
             if part not in vocab:
                 keys.refuse("merges", f"entry {index} is {merge!r:.60}; {part!r:.60} is not among the tokens")
@@ -330,15 +339,9 @@ def _spm(
     )
 
 
-def _templates(where: str, metadata: Mapping[str, Any]) -> str | list[dict[str, str]] | None:
-    """The chat template, or the list of them where the file holds named ones too."""
-    found: dict[str, str] = {}
-    for key, value in metadata.items():
-        if key != TEMPLATE and not key.startswith(TEMPLATE + "."):
-            continue
-        if not isinstance(value, str):
-            raise ChatTemplateError(f"{where}: {key}: {value!r:.60}; a text is required")
-        found[key.removeprefix(TEMPLATE).removeprefix(".") or "default"] = value
-    if set(found) <= {"default"}:
-        return found.get("default")
-    return [{"name": name, "template": template} for name, template in found.items()]
+def _templates(metadata: Mapping[str, Any]) -> Any:
+    """The chat template as it stands, or the list of them where the file holds named ones too."""
+    found = {key[len(TEMPLATE) :]: value for key, value in metadata.items() if key.startswith(TEMPLATE)}
+    if found.keys() <= {""}:
+        return found.get("")
+    return [{"name": name.removeprefix(".") or "default", "template": value} for name, value in found.items()]

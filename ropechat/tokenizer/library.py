@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ropechat.errors import TokenizerError
-from ropechat.tokenizer.file_check import blame, fix_numbers, may_panic
+from ropechat.tokenizer.file_check import blame, fix_numbers
 
 if TYPE_CHECKING:
     import tokenizers
@@ -65,14 +65,15 @@ def _hand_over(where: str, data: dict[str, Any], content: bytes) -> "tokenizers.
     import tokenizers
 
     try:
-        with quiet(may_panic(data)):
+        with quiet(active=True):
             inner = tokenizers.Tokenizer.from_buffer(content)
             inner.no_padding()
             inner.no_truncation()
     except BaseException as error:
         if not is_library_failure(error):
             raise
-        message = f"{where}: {blame(data)}: {first_line(error)}; the tokenizers library refuses it"
+        reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
+        message = f"{where}: {blame(data)}: {reason}; the tokenizers library refuses it"
         raise TokenizerError(message) from None
     return inner
 

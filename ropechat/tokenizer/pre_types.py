@@ -1,12 +1,12 @@
 r"""How byte-level vocabularies cut text into words before they merge: what `tokenizer.ggml.pre` names.
 
-A GGUF file holds only the name. The patterns are those of the models' own tokenizer.json files, and which name
-means which is llama.cpp's list (src/llama-vocab.cpp); an unknown name is refused. Each pattern of a type splits
-what the one before left whole, and the text between matches stays a word.
+A GGUF file holds only the name. The patterns are those of the models' own tokenizer.json files, and which
+name means which is llama.cpp's list (src/llama-vocab.cpp); an unknown name is refused. Each pattern of a type
+splits what the one before left whole, and the text between matches stays a word.
 
-Known to llama.cpp and not here: tiny_aya, superbpe and afmoe (they group digits from the right, in quadratic time
-as regexes), kimi-k2 and chameleon (matched by code of their own), gemma4, sarvam-moe and whitespace (not byte
-level), and the types of embedding models.
+Known to llama.cpp and not here: tiny_aya, superbpe and afmoe (they group digits from the right, which takes
+regexes quadratic time), kimi-k2 and chameleon (matched by code of their own), gemma4, sarvam-moe and
+whitespace (not byte level), and the types of embedding models.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreType:
-    """Patterns in turn; `ignore_merges`: a word that is a token is taken whole; BOS unless the file says no."""
+    """patterns: in turn. ignore_merges: words that are tokens stay whole. adds_bos: if the file is silent."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False

@@ -1,8 +1,8 @@
 """SentencePiece's merging by score, as the list of merges that byte-pair encoding wants.
 
-SentencePiece joins the two neighbours whose joint text has the best score, the leftmost first. Byte-pair encoding
-joins the pair that stands first in a list: every way to cut a token into two tokens, by the token's score and, for
-one token, by the ids of its parts. The two agree as long as scores tell tokens apart.
+SentencePiece joins the two neighbours whose joint text has the best score, the leftmost first. Byte-pair
+encoding joins the pair that stands first in a list: every way to cut a token into two tokens, by the token's
+score and, for one token, by the ids of its parts. The two agree as long as scores tell tokens apart.
 """
 
 from collections import Counter

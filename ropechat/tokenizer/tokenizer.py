@@ -9,11 +9,12 @@ from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowSt
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import parse_json, read_bytes, read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.file_check import FileCheck, may_panic
+from ropechat.tokenizer.file_check import FileCheck, may_panic, without_dropout
 from ropechat.tokenizer.gguf import vocabulary
 from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
 from ropechat.tokenizer.quoting import Quoting
+from ropechat.tokenizer.regexes import MAX_SLOW_BYTES, any_slow, straighten
 
 if TYPE_CHECKING:
     import tokenizers
@@ -46,7 +47,9 @@ class Tokenizer:
         self._holes = holes
         self.present = inner is not None
         self._pieces = Pieces(data)
-        self._risky = may_panic(data)
+        slow = any_slow(data)
+        self._risky = slow or may_panic(data)
+        self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
         added = data.get("added_tokens") or []
         self._added: dict[int, str] = {token["id"]: token["content"] for token in added}
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
@@ -69,14 +72,15 @@ class Tokenizer:
             return cls(str(where), None, {}, {})
         data = parse_json(content, where, TokenizerError)
         FileCheck(str(where), data, vocab_size).run()
-        inner, holes = build(str(where), data, content)
+        changed = straighten(data) | without_dropout(data)
+        inner, holes = build(str(where), data, None if changed else content)
         return cls(str(where), inner, data, config, holes)
 
     @classmethod
     def from_gguf(cls, where: Path, metadata: Mapping[str, Any], vocab_size: int) -> "Tokenizer":
         """The tokenizer inside a GGUF file: `metadata` holds its keys and values.
 
-        Raises TokenizerError, ConfigError, UnsupportedModelError or ChatTemplateError that names file and key.
+        Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
         """
         found = vocabulary(str(where), metadata, vocab_size)
         if found is None:
@@ -126,8 +130,10 @@ class Tokenizer:
             )
         return self._inner
 
-    def _encode(self, text: str, add_special_tokens: bool) -> "tokenizers.Encoding":
-        inner = self._library()
+    def _run(
+        self, inner: "tokenizers.Tokenizer", text: str, add_special_tokens: bool
+    ) -> "tokenizers.Encoding":
+        """Encode by this vocabulary, or by one made from it."""
         try:
             size = len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
@@ -136,6 +142,9 @@ class Tokenizer:
             ) from None
         if size > MAX_TEXT_BYTES:
             raise RequestError(f"text: {size} bytes; at most {MAX_TEXT_BYTES} are allowed; split it")
+        if size > self._max_bytes:
+            limit = f"the limit with it is {self._max_bytes} bytes of text, and here are {size}"
+            raise TokenizerError(f"{self._where}: pre_tokenizer: has a slow regex; {limit}; split the text")
         try:
             with quiet(self._risky):
                 return inner.encode(text, add_special_tokens=add_special_tokens)
@@ -151,7 +160,7 @@ class Tokenizer:
 
         Raises TokenizerError without a tokenizer, RequestError for text that is no Unicode or above 4 MiB.
         """
-        return list(self._encode(text, add_special_tokens).ids)
+        return list(self._run(self._library(), text, add_special_tokens).ids)
 
     def quoting(self, control_ids: frozenset[int]) -> Quoting:
         """A way to encode text in which the names of these tokens may stand as mere text.
@@ -159,13 +168,17 @@ class Tokenizer:
         Raises TokenizerError without a tokenizer.
         """
         if control_ids not in self._quotings:
+            inner = self._library()
             names = {token: id for id in control_ids if (token := self.token(id)) is not None}
-            self._quotings[control_ids] = Quoting(self._where, names, self._library().to_str)
+            self._quotings[control_ids] = Quoting(self._where, inner, names, self._plain_ids)
         return self._quotings[control_ids]
+
+    def _plain_ids(self, inner: "tokenizers.Tokenizer", text: str) -> list[int]:
+        return list(self._run(inner, text, add_special_tokens=False).ids)
 
     def encode_aligned(self, text: str) -> list[EncodedToken]:
         """`encode` with the byte range of `text` that each token stands for."""
-        encoding = self._encode(text, True)
+        encoding = self._run(self._library(), text, add_special_tokens=True)
         added = encoding.special_tokens_mask
         ids = list(encoding.ids)
         spans = self._walk.spans(ids, added, text.encode(), byte_spans(text, encoding.offsets))
