@@ -70,11 +70,14 @@ def _is_slow(regex: str) -> bool:
 
 
 def _probes(regex: str) -> Iterator[str]:
-    """Runs of each kind of character and of the regex's own, with an end that it may stumble over."""
-    for unit in _UNITS:
-        yield from (unit * (_RUN // len(unit)) + tail for tail in _TAILS)
+    """Runs of each kind of character and of the regex's own, with an end that it may stumble over.
+
+    The engine skips a text without a literal that the regex needs: one end holds them all.
+    """
     own = dict.fromkeys(character for character in regex if character not in _UNITS)
-    yield from (character * _RUN + "!" for character in list(own)[:_MAX_LITERALS])
+    for unit in [*_UNITS, *list(own)[:_MAX_LITERALS]]:
+        run = unit * (_RUN // len(unit))
+        yield from (run + tail for tail in (*_TAILS, f"\0\n{regex}"))
 
 
 def _seconds(split: Any, text: str) -> float:
