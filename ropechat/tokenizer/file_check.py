@@ -149,6 +149,8 @@ class FileCheck:
 
     def _post_processor(self) -> None:
         for part in components(self.data.get("post_processor")):
+            for key in {"sep", "cls"} & part.keys():  # of RobertaProcessing and BertProcessing
+                self._named_id(f"post_processor.{key}", part[key])
             if part.get("type") != "TemplateProcessing":
                 continue
             special = part.get("special_tokens")
@@ -161,16 +163,33 @@ class FileCheck:
                 for id in ids:
                     self._id("post_processor.special_tokens", name, id)
             for side in ("single", "pair"):
-                for piece in part.get(side) or []:
+                pieces = part.get(side)
+                if not isinstance(pieces, list):
+                    self.refuse(f"post_processor.{side}", "no list of pieces; one is required")
+                for piece in pieces:
                     token = piece.get("SpecialToken") if isinstance(piece, dict) else None
-                    name = token.get("id") if isinstance(token, dict) else None
-                    if name is not None and name not in special:
-                        self.refuse(f"post_processor.{side}", f"{name!r} is not among its special_tokens")
+                    known = token.get("id") if isinstance(token, dict) else None
+                    if known is not None and (not isinstance(known, str) or known not in special):
+                        self.refuse(
+                            f"post_processor.{side}", f"{known!r:.60} is not among its special_tokens"
+                        )
+
+    def _named_id(self, field: str, pair: object) -> None:
+        if not isinstance(pair, list) or len(pair) != 2:
+            self.refuse(field, f"{pair!r:.60}; [token, id] is required")
+        self._id(field, *pair)
 
     def _component(self, section: str, part: dict[str, Any]) -> None:
+        if not isinstance(part.get("type"), str):
+            self.refuse(f"{section}.type", f"{part.get('type')!r:.60}; a text is required")
         if part.get("type") == "Precompiled":
             self._charsmap(section, part.get("precompiled_charsmap"))
+        length = part.get("length", 1)
+        if part.get("type") == "FixedLength" and (not isinstance(length, int) or length < 1):
+            self.refuse(f"{section}.FixedLength", f"length is {length!r:.60}; 1 and more is allowed")
         pattern = part.get("pattern")
+        if isinstance(pattern, dict) and pattern.get("String") == "":
+            self.refuse(f"{section}.pattern", "an empty text; it would match everywhere")
         regex = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(regex, str) and len(regex) > _MAX_REGEX:
             self.refuse(section, f"a regex of {len(regex)} characters; the limit is {_MAX_REGEX}")
@@ -185,7 +204,8 @@ class FileCheck:
             content, pattern = part.get("content"), part.get("pattern")
             if part.get("type") == "Replace" and isinstance(content, str):
                 literal = pattern.get("String") if isinstance(pattern, dict) else None
-                growth *= max(1.0, len(content) / max(len(literal or "x"), 1))
+                length = len(literal) if isinstance(literal, str) else 1
+                growth *= max(1.0, len(content) / max(length, 1))
         if growth > _MAX_GROWTH:
             self.refuse(section, f"its steps lengthen a text {growth:.3g} times; the limit is {_MAX_GROWTH}")
 
@@ -242,17 +262,11 @@ def without_dropout(data: dict[str, Any]) -> bool:
     return data["model"].pop("dropout", None) is not None
 
 
-def may_panic(data: dict[str, Any]) -> bool:
-    """Whether the file holds a charsmap: the library panics on some."""
-    parts = (*components(data.get("normalizer")), *components(data.get("pre_tokenizer")))
-    return any(part.get("type") == "Precompiled" for part in parts)
-
-
 def blame(data: dict[str, Any]) -> str:
     """Where a file that the library refuses is most likely at fault."""
     model = data["model"]
     if "merges" in model:
-        prefix = model.get("continuing_subword_prefix") or ""
+        prefix = str(model.get("continuing_subword_prefix") or "")
         for index, merge in enumerate(model["merges"]):
             left, right = merge.split(" ") if isinstance(merge, str) else merge
             if left + right.removeprefix(prefix) not in model["vocab"]:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import tokenizers
 
 
+_PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE010))))
+"""Digits for stand-ins: characters for private use, which templates leave alone (they may change letters)."""
+
+
 class Quoting:
     """How to keep text apart from control tokens.
 
@@ -40,17 +44,18 @@ class Quoting:
         self._nonce = secrets.token_hex(8)
         longest_first = sorted(self._names, key=len, reverse=True)
         self._name = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._stand_in = re.compile(f"q{self._nonce}([0-9]+)z")
+        self._open, self._close = f"\ue010{self._nonce.translate(_PRIVATE)}\ue011", "\ue012"
+        self._stand_in = re.compile(f"{self._open}([^{self._close}]+){self._close}")
 
     def quote(self, text: str) -> str:
         """The text with a stand-in for each name of a control token."""
-        return self._name.sub(lambda match: f"q{self._nonce}{self._names[match[0]]}z", text)
+        return self._name.sub(lambda match: self._open + self._number(match[0]) + self._close, text)
 
     def encode(self, rendered: str) -> list[int]:
         """Ids of a text with stand-ins in it; nothing is put around it. Raises as `Tokenizer.encode`."""
         if self._stand_in.search(rendered) is None:
             return self._encode(self._inner, rendered)
-        texts = {str(id): name for name, id in self._names.items()}
+        texts = {self._number(name): name for name in self._names}
         secret = self._name.sub(lambda match: self._secret(match[0]), rendered)
         return self._encode(self._guarded, self._stand_in.sub(lambda match: texts[match[1]], secret))
 
@@ -80,6 +85,9 @@ class Quoting:
 
     def _renamed(self, token: str) -> str:
         return self._secret(token) if token in self._names else token
+
+    def _number(self, name: str) -> str:
+        return f"{self._names[name]:x}".translate(_PRIVATE)
 
     def _secret(self, name: str) -> str:
         return f"c{self._nonce}{self._names[name]}z"

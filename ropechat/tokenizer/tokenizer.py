@@ -1,6 +1,7 @@
 """Text to token ids and back, by the `tokenizers` library, with the bytes of each token at hand."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,12 @@ from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowSt
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import parse_json, read_bytes, read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.file_check import FileCheck, may_panic, without_dropout
+from ropechat.tokenizer.file_check import FileCheck, without_dropout
 from ropechat.tokenizer.gguf import vocabulary
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic, straighten
 from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
 from ropechat.tokenizer.quoting import Quoting
-from ropechat.tokenizer.regexes import MAX_SLOW_BYTES, any_slow, straighten
 
 if TYPE_CHECKING:
     import tokenizers
@@ -145,15 +146,19 @@ class Tokenizer:
         if size > self._max_bytes:
             limit = f"the limit with it is {self._max_bytes} bytes of text, and here are {size}"
             raise TokenizerError(f"{self._where}: pre_tokenizer: has a slow regex; {limit}; split the text")
+        with self._failing("normalizer or pre_tokenizer: fails on this text"):
+            return inner.encode(text, add_special_tokens=add_special_tokens)
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """A panic or an error of the library inside becomes a TokenizerError."""
         try:
             with quiet(self._risky):
-                return inner.encode(text, add_special_tokens=add_special_tokens)
+                yield
         except BaseException as error:
             if not is_library_failure(error):
                 raise
-            raise TokenizerError(
-                f"{self._where}: normalizer or pre_tokenizer: fails on this text ({first_line(error)})"
-            ) from None
+            raise TokenizerError(f"{self._where}: {what} ({first_line(error)})") from None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; special tokens are added as the tokenizer says.
@@ -212,14 +217,9 @@ class Tokenizer:
 
         Raises TokenizerError without a tokenizer, RequestError for what is no id.
         """
-        inner = self._library()
         # The library's own skipping misses special tokens that its normalizer rewrites.
         silent = self._holes | self.special_ids if skip_special_tokens else self._holes
-        kept = [id for id in ids if id not in silent]
-        try:
-            return inner.decode(kept, skip_special_tokens=False)
-        except (OverflowError, TypeError):
-            raise RequestError("ids: not a list of token ids; integers from 0 are allowed") from None
+        return self._decode_all([id for id in ids if id not in silent])
 
     def token(self, id: int) -> str | None:
         """The token as the vocabulary writes it, or None."""
@@ -266,4 +266,8 @@ class Tokenizer:
         )
 
     def _decode_all(self, ids: Sequence[int]) -> str:
-        return self._library().decode(list(ids), skip_special_tokens=False)
+        inner = self._library()
+        if not all(isinstance(id, int) and 0 <= id < 1 << 32 for id in ids):
+            raise RequestError("ids: not a list of token ids; integers from 0 are allowed")
+        with self._failing("decoder: fails on these tokens"):
+            return inner.decode(list(ids), skip_special_tokens=False)

@@ -9,7 +9,7 @@ from model_folders import byte_tokenizer, write_folder
 
 from ropechat.errors import TokenizerError
 from ropechat.tokenizer import Tokenizer
-from ropechat.tokenizer.regexes import MAX_SLOW_BYTES, any_slow, straighten
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, straighten
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

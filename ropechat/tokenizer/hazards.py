@@ -1,4 +1,4 @@
-"""Whether the regexes of a tokenizer.json take linear time.
+"""What a tokenizer.json may do to the library that runs it: regexes that take too long, and panics.
 
 The library's engine (Oniguruma) backtracks: a published regex may take a second for ten thousand spaces, and
 a hostile one never ends. So a regex that is not known is tried on runs of each kind of character, by the time
@@ -18,6 +18,29 @@ MAX_SLOW_BYTES = 16 << 10  # about a second of quadratic work
 _LINEAR = frozenset(known_patterns())
 _LINEAR_TWINS = {r"\s+$": r"(?<!\s)\s+$"}
 """Slow ones that published tokenizers have, and what matches the same in linear time."""
+_CALM = (
+    *(
+        "Sequence",
+        "ByteLevel",
+        "Metaspace",
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "StripAccents",
+        "Prepend",
+    ),
+    *(
+        "BertNormalizer",
+        "BertPreTokenizer",
+        "Digits",
+        "Whitespace",
+        "WhitespaceSplit",
+        "ByteFallback",
+        "Fuse",
+    ),
+)
 _REPEATED_REPEAT = re.compile(r"[*+}]\)[*+{]")
 _RUN = 4000
 _LIMIT_SECONDS = 0.015  # linear ones take 0.005 s for a run at most, quadratic ones 0.03 s and more
@@ -41,6 +64,21 @@ def straighten(data: dict[str, Any]) -> bool:
     for pattern in slow:
         pattern["Regex"] = _LINEAR_TWINS[pattern["Regex"]]
     return bool(slow)
+
+
+def may_panic(data: dict[str, Any]) -> bool:
+    """Whether the file has parts that the library is not known to run on every text without a panic."""
+    sections = ("normalizer", "pre_tokenizer", "decoder")
+    return not all(_is_calm(part) for section in sections for part in components(data.get(section)))
+
+
+def _is_calm(part: dict[str, Any]) -> bool:
+    kind, pattern = part.get("type"), part.get("pattern")
+    if kind in ("Split", "Replace") and isinstance(pattern, dict) and not part.get("invert"):
+        return "String" in pattern or pattern.get("Regex") in _LINEAR
+    if kind == "Strip":  # as a decoder it panics on tokens shorter than `stop`
+        return not part.get("stop")
+    return kind in _CALM and part.get("prepend") != ""
 
 
 def any_slow(data: dict[str, Any]) -> bool:
