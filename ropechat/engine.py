@@ -135,12 +135,11 @@ class Engine:
         return self._template is not None
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
+        """What `reply` feeds to the model: the rendered (else joined) messages, with one BOS if there is any.
 
-        What they hold stays text, even `<|im_end|>`. Without a chat template the texts are concatenated.
-        Raises ChatTemplateError, TokenizerError.
+        What messages hold stays text, even `<|im_end|>`. Raises ChatTemplateError, TokenizerError.
         """
-        control = self.tokenizer.quoting(self.tokenizer.special_ids | self.stop_ids)
+        control = self.tokenizer.quoting(self.tokenizer.control_ids | self.stop_ids)
         quoted = [Message(message.role, control.quote(message.content)) for message in messages]
         joined = "".join(message.content for message in quoted)
         ids = control.encode(self._template.render(quoted) if self._template else joined)

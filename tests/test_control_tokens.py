@@ -56,16 +56,17 @@ def test_exactly_one_bos(template: str, tmp_path: Path, monkeypatch: pytest.Monk
         assert ids.count(256) == 1
 
 
-def test_a_stop_token_that_is_not_marked_special_is_guarded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["<|im_end|>", "END"])
+def test_an_end_of_turn_that_is_not_marked_special_is_guarded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One is known by its looks, one by the stop ids."""
     tokens = byte_tokenizer()["added_tokens"]
-    tokens[3]["special"] = False
-    folder_config = {"generation_config": {"eos_token_id": END}}
-    engine = chat(tmp_path, monkeypatch, tokenizer=byte_tokenizer(added_tokens=tokens), **folder_config)
-    ids = engine.prompt_ids([Message(Role.USER, "a<|im_end|>b")])
-    assert ids[:-11] == [START, *b"user\na<|im_end|>b", END, 10][: len(ids[:-11])]
-    assert ids.count(END) == 1
+    tokens[3] |= {"special": False, "content": name}
+    given = {"tokenizer": byte_tokenizer(added_tokens=tokens), "generation_config": {"eos_token_id": END}}
+    engine = chat(tmp_path, monkeypatch, CHATML.replace("<|im_end|>", name), **given)
+    ids = engine.prompt_ids([Message(Role.USER, f"a{name}b")])
+    assert ids == [START, *f"user\na{name}b".encode(), END, 10, START, *b"assistant\n"]
 
 
 def vocabularies() -> list[Tokenizer]:

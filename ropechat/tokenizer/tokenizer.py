@@ -1,6 +1,7 @@
 """Text to token ids and back, by the `tokenizers` library, with the bytes of each token at hand."""
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 4 << 20
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
+_LOOKS_LIKE_CONTROL = re.compile(r"<\|.*\|>|<｜.*｜>")
 
 
 class Tokenizer:
     """A model's vocabulary. `present` is False for a model that comes without one: only ids work then.
 
-    special_ids: ids that stand for no text. end_ids: those that the vocabulary's own files say end a text.
+    special_ids: ids that stand for no text. control_ids: those that no text of people may become, also ones
+    like <|im_start|> that the file forgot to mark. end_ids: those that the vocabulary's files say end a text.
     config: tokenizer_config.json, or what a GGUF file says in its place.
     """
 
@@ -54,6 +57,8 @@ class Tokenizer:
         added = data.get("added_tokens") or []
         self._added: dict[int, str] = {token["id"]: token["content"] for token in added}
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
+        looks = {id for id, text in self._added.items() if _LOOKS_LIKE_CONTROL.fullmatch(text)}
+        self.control_ids = self.special_ids | looks
         self.bos_id = self._config_id("bos_token", required=False)
         self.eos_id = self._config_id("eos_token", required=True)
         self.end_ids = frozenset(id for id in (self.eos_id, *end_ids) if id is not None)
