@@ -20,11 +20,12 @@ _stderr_lock = threading.Lock()
 @contextlib.contextmanager
 def quiet(active: bool) -> Iterator[None]:
     """Keep a Rust panic's text off file descriptor 2 while the library runs something it may panic on."""
-    if not active:
+    if not active or sys.stderr is None:  # None: it was closed when the process began
         yield
         return
     with _stderr_lock:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # a broken pipe is no matter of ours here
+            sys.stderr.flush()
         saved = os.dup(2)
         sink = os.open(os.devnull, os.O_WRONLY)
         try:
