@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ropechat.errors import RequestError
 from ropechat.tokenizer.library import build
 
 if TYPE_CHECKING:
@@ -46,13 +47,19 @@ class Quoting:
         self._name = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._open, self._close = f"\ue010{self._nonce.translate(_PRIVATE)}\ue011", "\ue012"
         self._stand_in = re.compile(f"{self._open}([^{self._close}]+){self._close}")
+        self._cut = re.compile(f"{self._open[:5]}|{self._open[-5:]}")
 
     def quote(self, text: str) -> str:
         """The text with a stand-in for each name of a control token."""
         return self._name.sub(lambda match: self._open + self._number(match[0]) + self._close, text)
 
     def encode(self, rendered: str) -> list[int]:
-        """Ids of a text with stand-ins in it; nothing is put around it. Raises as `Tokenizer.encode`."""
+        """Ids of a text with stand-ins in it; nothing is put around it.
+
+        Raises as `Tokenizer.encode`, and RequestError where a template cut a stand-in.
+        """
+        if self._cut.search(self._stand_in.sub("", rendered)):
+            raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
         if self._stand_in.search(rendered) is None:
             return self._encode(self._inner, rendered)
         texts = {self._number(name): name for name in self._names}
