@@ -16,8 +16,9 @@ from ropechat.arguments import check_array, check_top_k, checked_ids, checked_st
 from ropechat.beside import Beside
 from ropechat.chat_prompt import ChatPrompt
 from ropechat.conversation import Message
-from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids
+from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError, TokenizerError
+from ropechat.model_files import read_json
+from ropechat.model_folder import display_name, find_stop_ids, is_gguf, template_of, tokenizer_of
 from ropechat.model_source import resolve
 from ropechat.packed import load_options
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
@@ -50,6 +51,20 @@ def exit_when_cut(*, screen: bool) -> None:
     _compiled().exit_when_cut(screen=screen)
 
 
+def _gguf_metadata(path: str) -> Mapping[str, Any]:
+    """The keys and values of a GGUF file. Raises ModelFileError."""
+    return dict(_compiled().gguf_metadata(path))
+
+
+def load_template(model: str | Path) -> ChatTemplate | None:
+    """The chat template of a model, without its weights, or None. Raises as `Engine.check`."""
+    folder = resolve(model)
+    if not is_gguf(folder):
+        return ChatTemplate.load(folder, read_json(folder, "tokenizer_config.json", TokenizerError) or {})
+    vocab_size = Engine.header(folder)["vocab_size"]
+    return template_of(folder, tokenizer_of(folder, vocab_size, _gguf_metadata))
+
+
 class _Request:
     """One running request: what `Engine.cancel` reaches."""
 
@@ -75,9 +90,9 @@ class Engine:
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
         self.tokenizer = tokenizer
-        template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
-        self.chat = ChatPrompt(self.tokenizer, template)
-        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, template)
+        template = template_of(folder, tokenizer) if tokenizer.present else None
+        self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
+        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -96,7 +111,7 @@ class Engine:
         folder = resolve(model)
         module = _compiled()
         vocab_size = module.check(str(folder))["vocab_size"]
-        tokenizer = Beside(lambda: Tokenizer.load(folder, vocab_size))
+        tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, _gguf_metadata))
         given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
         core = module.Engine.load(str(folder), **given)
         return cls(core, folder, tokenizer.result())
@@ -115,8 +130,8 @@ class Engine:
         """Validate a model without loading its weights; returns its facts. Raises as `load` does."""
         folder = resolve(model)
         facts = Engine.header(folder)
-        tokenizer = Tokenizer.load(folder, facts["vocab_size"])
-        template = ChatTemplate.load(folder, tokenizer.config)
+        tokenizer = tokenizer_of(folder, facts["vocab_size"], _gguf_metadata)
+        template = template_of(folder, tokenizer)
         stop_ids = find_stop_ids(folder, facts, tokenizer, template)
         return facts | {
             "stop_ids": sorted(stop_ids),
