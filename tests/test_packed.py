@@ -184,7 +184,7 @@ engine.logits([1, 2, 3])
 def test_a_signal_that_is_not_ours_goes_to_whom_it_was_for(model: Path, tmp_path: Path) -> None:
     code = """
 import faulthandler, os, signal
-from ropechat.engine import exit_when_cut
+from ropechat.model_check import exit_when_cut
 faulthandler.enable()
 exit_when_cut(screen=False)
 os.kill(os.getpid(), signal.SIGBUS)

@@ -85,7 +85,7 @@ def template(
 
     The tokenizer may add a BOS in front where the text has none.
     """
-    from ropechat.engine import load_template
+    from ropechat.model_check import load_template
     from ropechat.template import SYSTEM_FOLDED
 
     name, out = need_model(directory or model), Out()
