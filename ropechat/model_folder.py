@@ -14,7 +14,7 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 
 
 def resolve(model: str | Path) -> Path:
-    """The folder of a model. Raises ModelPathError that lists what was tried."""
+    """The folder of a model, or its .gguf file. Raises ModelPathError that lists what was tried."""
     text = str(model)
     if not text or "\0" in text:
         raise ModelPathError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
@@ -26,10 +26,12 @@ def resolve(model: str | Path) -> Path:
     except OSError as error:
         raise FileAccessError(f"{text}: {error.strerror}") from None
     if exists:
-        raise ModelPathError(f"{text}: a file; a folder with config.json and *.safetensors is required")
+        raise ModelPathError(
+            f"{text}: a file; a folder with config.json and *.safetensors, or a .gguf file, is required"
+        )
     raise ModelPathError(
         f"{text}: no such model; tried the folder {path.absolute()}; "
-        "give a folder with config.json and *.safetensors"
+        "give a folder with config.json and *.safetensors, or a .gguf file"
     )
 
 
