@@ -158,8 +158,8 @@ class Engine:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
         (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many
-        numbers the file stores as each type), from_pack (whether all weights came from the pack cache), warnings and
-        notes (one line each; notes say the dtype)."""
+        numbers the file stores as each type), from_pack (whether all weights came from the pack cache),
+        warnings and notes (one line each; notes say the dtype)."""
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack to be written, at most so long, beginning it if need be; whether it is over."""
     @property
