@@ -1,13 +1,14 @@
-"""What a model folder says besides its weights: where it is, how it is called, which ids end a text."""
+"""What a model folder says besides its weights: how it is called, which ids end a text."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ropechat.errors import ConfigError, FileAccessError, ModelPathError, TokenizerError
+from ropechat.errors import ConfigError, TokenizerError
 from ropechat.model_files import read_json
 from ropechat.template import ChatTemplate
 from ropechat.tokenizer import Tokenizer
+from ropechat.weight_files import quant_of
 
 GgufMetadata = Callable[[str], Mapping[str, Any]]
 _PLAIN_NAMES = ("hf", "model", "main", "checkpoint", "weights", "snapshot")
@@ -17,34 +18,17 @@ _TURN_ENDS = (
 )
 
 
-def resolve(model: str | Path) -> Path:
-    """The folder of a model. Raises ModelPathError that lists what was tried."""
-    text = str(model)
-    if not text or "\0" in text:
-        raise ModelPathError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
-    path = Path(text).expanduser()
-    try:
-        if path.is_dir():
-            return path
-        exists = path.exists()
-    except OSError as error:
-        raise FileAccessError(f"{text}: {error.strerror}") from None
-    if exists:
-        raise ModelPathError(f"{text}: a file; a folder with config.json and *.safetensors is required")
-    raise ModelPathError(
-        f"{text}: no such model; tried the folder {path.absolute()}; "
-        "give a folder with config.json and *.safetensors"
-    )
-
-
-def display_name(folder: Path) -> str:
-    """What people call the model in this folder."""
-    path = folder.absolute()
-    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
-        return path.parent.parent.name.removeprefix("models--").replace("--", "/")
+def display_name(model: Path) -> str:
+    """What people call the model in this folder or GGUF file."""
+    path = model.absolute()
+    for folder in path.parents:
+        repo = folder.parent.name
+        if folder.name == "snapshots" and repo.startswith("models--"):
+            quant = f":{quant_of(path.name) or path.name}" if path.suffix == ".gguf" else ""
+            return repo.removeprefix("models--").replace("--", "/") + quant
     if path.name.lower() in _PLAIN_NAMES and path.parent.name:
         return f"{path.parent.name}/{path.name}"
-    return path.name or str(path)
+    return path.name.removesuffix(".gguf") or str(path)
 
 
 def _generation_eos(folder: Path, vocab_size: int) -> list[int]:

@@ -17,6 +17,7 @@ from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic, stra
 from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
 from ropechat.tokenizer.quoting import Quoting
+from ropechat.tokenizer_cache import keep, recall
 
 if TYPE_CHECKING:
     import tokenizers
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 4 << 20
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
+_IDS = 1 << 32  # of the library
 _LOOKS_LIKE_CONTROL = re.compile(r"<\|.*\|>|<｜.*｜>")
 
 
@@ -73,6 +75,9 @@ class Tokenizer:
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
+        if (kept := recall(where, vocab_size)) is not None:
+            inner, _ = build(str(where), kept.data, kept.content)
+            return cls(str(where), inner, kept.data, config, kept.holes)
         content = read_bytes(directory, FILE)
         if content is None:
             return cls(str(where), None, {}, {})
@@ -80,6 +85,7 @@ class Tokenizer:
         FileCheck(str(where), data, vocab_size).run()
         changed = straighten(data) | without_dropout(data)
         inner, holes = build(str(where), data, None if changed else content)
+        keep(where, vocab_size, data, holes)
         return cls(str(where), inner, data, config, holes)
 
     @classmethod
@@ -228,7 +234,9 @@ class Tokenizer:
 
     def token(self, id: int) -> str | None:
         """The token as the vocabulary writes it, or None."""
-        return self._tokens[id] if 0 <= id < len(self._tokens) else None
+        if self._inner is None or not 0 <= id < _IDS or id in self._holes:
+            return None
+        return self._inner.id_to_token(id)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token as the vocabulary writes it, or None."""
