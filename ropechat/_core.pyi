@@ -146,7 +146,7 @@ class Engine:
         """directory: a model folder, or a .gguf file (the first of a split one).
 
         dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
-        f32, bf16, f16, q8_0, q4_0.
+        f32, bf16, f16, q8_0, q4_k, q4_0.
         context: most tokens (default: min(model, 8192)).
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a

@@ -75,8 +75,8 @@ class Engine:
     ) -> "Engine":
         """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
-        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_0, or auto: as stored where that fits
-        into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_k, q4_0, or auto: as stored where that
+        fits into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
         context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
         for the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.

@@ -46,7 +46,7 @@ def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
 @click.option("--shape", type=click.Choice(list(SHAPES)), help="A model of this shape with random weights.")
 @click.option(
     "--dtype",
-    type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]),
+    type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0"]),
     default="auto",
     show_default=True,
 )

@@ -46,7 +46,9 @@ def model_options(function: F) -> F:
         click.option("--context", type=click.IntRange(1, _MOST), help="Most tokens of a conversation."),
         click.option("--threads", type=click.IntRange(1, _MOST), help="Default: all cores."),
         click.option(
-            "--dtype", type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]), default="auto"
+            "--dtype",
+            type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0"]),
+            default="auto",
         ),
         click.option(
             "-m",

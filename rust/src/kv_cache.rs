@@ -59,7 +59,7 @@ impl KvLayout {
 
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.layer_values() * self.dtype.row_bytes(1)
+        self.layers * self.layer_values() * self.dtype.value_bytes()
     }
 
     fn keys_at(&self, layer: usize, head: usize) -> usize {
@@ -80,13 +80,13 @@ pub struct Block {
 impl Block {
     /// Key panels of a head.  // [2][head_dim][16]
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
-        let size = self.layout.dtype.row_bytes(1);
+        let size = self.layout.dtype.value_bytes();
         &self.data.bytes()[self.layout.keys_at(layer, head) * size..][..self.layout.key_values() * size]
     }
 
     /// Value panels of a head.  // [padded_value_dim / 16][32][16]
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
-        let size = self.layout.dtype.row_bytes(1);
+        let size = self.layout.dtype.value_bytes();
         &self.data.bytes()[self.layout.values_at(layer, head) * size..][..self.layout.value_values() * size]
     }
 

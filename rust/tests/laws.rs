@@ -11,7 +11,7 @@ use ropechat_core::quant::DType;
 use ropechat_core::sampler::Sampling;
 use std::sync::OnceLock;
 
-const DTYPES: [DType; 5] = [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0];
+const DTYPES: [DType; 6] = [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4K, DType::Q4_0];
 const LENGTH: usize = 70; // more than two blocks of the cache
 
 fn models() -> &'static [Folder; 3] {

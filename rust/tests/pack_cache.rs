@@ -75,6 +75,7 @@ fn weights_from_a_pack_have_the_same_bits() {
             Some(DType::BF16),
             Some(DType::F16),
             Some(DType::Q8_0),
+            Some(DType::Q4K),
             Some(DType::Q4_0),
         ] {
             for isa in Isa::ALL {

@@ -22,6 +22,7 @@ pub(in crate::kernel) const TABLE: Table = Table {
     isa: Isa::Amx,
     product_q8_0: q8_0,
     product_q4_0: q4_0,
+    product_q4_k: q4_k,
     product_bf16: bf16,
     ..avx512::bf16::TABLE
 };
@@ -113,6 +114,16 @@ unsafe fn q4_0(job: &Product) {
     }
 }
 
+unsafe fn q4_k(job: &Product) {
+    // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
+    unsafe {
+        if job.rows < ROWS_WORTH_TILES {
+            return (avx512::bf16::TABLE.product_q4_k)(job);
+        }
+        block_product::<blocks::Q4K>(job);
+    }
+}
+
 /// 64 bytes at a cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -154,11 +165,11 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
 /// Stored (unsigned) weights of one panel as signed bytes, a line per quad.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
-    let offset = _mm512_set1_epi8((128_u8 >> F::OFFSET_SHIFT) as i8);
+    let offset = _mm512_set1_epi8(F::OFFSET as i8);
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
         // SAFETY: the step lies inside the panel; a line is 64 bytes.
         unsafe {
-            let quads = weights.add(step * F::DTYPE.step_bytes() + 4 * LANES);
+            let quads = weights.add(step * F::DTYPE.step_bytes() + blocks::quads_at::<F>());
             for (t, line) in lines.iter_mut().enumerate() {
                 let unsigned = match t {
                     0..8 => F::quads::<avx512::bf16::Zmm, 0>(quads, t),
@@ -212,6 +223,13 @@ unsafe fn block_tile<F: BlockFormat>(
                     let int = _mm512_load_si512(ints.as_ptr().add(m).cast());
                     let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(int), scale);
                     sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), sums[m]);
+                }
+                if F::HAS_MINS {
+                    let min = _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(4 * LANES).cast()));
+                    for m in 0..TILE {
+                        let mass = x_scales[m].add(4 * job.steps + 2 * step + block).read_unaligned();
+                        sums[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(mass), sums[m]);
+                    }
                 }
             }
         }

@@ -13,12 +13,14 @@ use crate::quant::{BLOCK, DType, GROUP};
 pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: DType;
-    /// What is added to a stored value, as a shift of 128: the activations carry -128 times their block's sum.
-    const OFFSET_SHIFT: u32;
+    /// What was added to a stored value.
+    const OFFSET: u8;
+    /// Whether a block has a minimum: `value = scale * q + min`.
+    const HAS_MINS: bool;
     /// Quad `t` (0..8) of block `B` (0..2), unsigned.
     ///
     /// # Safety
-    /// The ISA of `V`; `quads` valid for the step's bytes after the scales.
+    /// The ISA of `V`; `quads` valid for the step's bytes from [`quads_at`] on.
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads;
 }
 
@@ -26,10 +28,18 @@ pub(super) trait BlockFormat {
 pub(super) struct Q8_0;
 /// Nibbles, stored + 8: block 0 in the low half, block 1 in the high half.
 pub(super) struct Q4_0;
+/// Nibbles as they are, in the same places, with a minimum.
+pub(super) struct Q4K;
+
+/// Where the quads of a step begin: after the scales, and the mins if there are any.
+pub(super) const fn quads_at<F: BlockFormat>() -> usize {
+    if F::HAS_MINS { 8 * LANES } else { 4 * LANES }
+}
 
 impl BlockFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
-    const OFFSET_SHIFT: u32 = 0;
+    const OFFSET: u8 = 128;
+    const HAS_MINS: bool = false;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -39,7 +49,8 @@ impl BlockFormat for Q8_0 {
 
 impl BlockFormat for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
-    const OFFSET_SHIFT: u32 = 4;
+    const OFFSET: u8 = 8;
+    const HAS_MINS: bool = false;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -50,20 +61,26 @@ impl BlockFormat for Q4_0 {
     }
 }
 
-/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block -128 x sum as i32. Rows are
-/// whole cache lines, so that the values of a step lie in one.
+impl BlockFormat for Q4K {
+    const DTYPE: DType = DType::Q4K;
+    const OFFSET: u8 = 0;
+    const HAS_MINS: bool = true;
+    #[inline(always)]
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+        // SAFETY: the caller's duty.
+        unsafe { Q4_0::quads::<V, B>(quads, t) }
+    }
+}
+
+/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block the sum of its integers, then
+/// per block scale x sum as f32. Rows are whole cache lines, so that the values of a step lie in one.
 pub(super) const fn x_row_bytes(steps: usize) -> usize {
-    (steps * (GROUP + 16)).next_multiple_of(64)
+    (steps * (GROUP + 24)).next_multiple_of(64)
 }
 
 /// Where the scales of a q8 activation row begin.
 pub(super) const fn x_scales_at(steps: usize) -> usize {
     steps * GROUP
-}
-
-/// Where the sums of a q8 activation row begin.
-const fn x_sums_at(steps: usize) -> usize {
-    steps * (GROUP + 8)
 }
 
 /// A whole [`Product`] on a 32-block format, in tiles of at most `T` rows by one panel.
@@ -95,19 +112,22 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * job.x_bytes);
         let first = job.x.add(row * job.x_bytes);
         let mut x: [*const u8; 4] = std::array::from_fn(|third| first.add(3 * third * job.x_bytes));
-        let mut scales = x.map(|x| x.add(x_scales_at(job.steps)));
-        let mut sums_at = x.map(|x| x.add(x_sums_at(job.steps)));
+        // Scales, sums and masses of a step, reached by constants that differ by whole rows of them.
+        let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
+        let (sums_at, masses_at) = (8 * job.steps, 16 * job.steps);
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
             macro_rules! block {
                 ($block:literal) => {
                     let mut ints = [V::int_splat(0); M];
-                    for m in 0..M {
-                        let start = row_of(&sums_at, m).add(4 * $block).cast::<i32>().read_unaligned();
-                        ints[m] = V::int_splat(start >> F::OFFSET_SHIFT);
+                    if F::OFFSET > 0 {
+                        for m in 0..M {
+                            let sum = row_of(&numbers, m).add(sums_at + 4 * $block).cast::<i32>();
+                            ints[m] = V::int_splat(-i32::from(F::OFFSET) * sum.read_unaligned());
+                        }
                     }
                     for t in 0..8 {
-                        let quads = F::quads::<V, $block>(step.add(4 * LANES), t);
+                        let quads = F::quads::<V, $block>(step.add(quads_at::<F>()), t);
                         for m in 0..M {
                             let at = row_of(&x, m).add($block * BLOCK + 4 * t);
                             ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
@@ -115,8 +135,15 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
                     }
                     let scale = V::load_f16(step.add($block * 2 * LANES).cast());
                     for m in 0..M {
-                        let x_scale = row_of(&scales, m).add(4 * $block).cast::<f32>().read_unaligned();
+                        let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
                         sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
+                    }
+                    if F::HAS_MINS {
+                        let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
+                        for m in 0..M {
+                            let mass = row_of(&numbers, m).add(masses_at + 4 * $block).cast::<f32>();
+                            sums[m] = min.mul_add(V::splat(mass.read_unaligned()), sums[m]);
+                        }
                     }
                 };
             }
@@ -124,8 +151,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
             block!(1);
             step = step.add(F::DTYPE.step_bytes());
             x = x.map(|x| x.add(GROUP));
-            scales = scales.map(|x| x.add(8));
-            sums_at = sums_at.map(|x| x.add(8));
+            numbers = numbers.map(|x| x.add(8));
         }
         for (m, sum) in sums.iter().enumerate() {
             sum.store(job.out.add((row + m) * job.out_stride + panel * LANES));
@@ -139,10 +165,11 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
 #[inline(always)]
 pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
-    let (values, tail) = out.split_at_mut(x_scales_at(steps));
-    let (scales, sums) = tail.split_at_mut(x_sums_at(steps) - x_scales_at(steps));
-    let numbers = scales.chunks_exact_mut(4).zip(sums.chunks_exact_mut(4));
-    for ((block, values), (scale, sum)) in values.chunks_exact_mut(BLOCK).enumerate().zip(numbers) {
+    let (values, numbers) = out.split_at_mut(x_scales_at(steps));
+    let (scales, numbers) = numbers.split_at_mut(8 * steps);
+    let (sums, masses) = numbers.split_at_mut(8 * steps);
+    let numbers = scales.chunks_exact_mut(4).zip(sums.chunks_exact_mut(4)).zip(masses.chunks_exact_mut(4));
+    for ((block, values), ((scale, sum), mass)) in values.chunks_exact_mut(BLOCK).enumerate().zip(numbers) {
         let x = &x[(block * BLOCK).min(x.len())..];
         // SAFETY: a block is two vectors in and 32 bytes out.
         let of_block = unsafe {
@@ -156,7 +183,8 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
         };
         let total: i32 = values.iter().map(|&q| i32::from(q as i8)).sum();
         scale.copy_from_slice(&of_block.to_le_bytes());
-        sum.copy_from_slice(&(-128 * total).to_le_bytes());
+        sum.copy_from_slice(&total.to_le_bytes());
+        mass.copy_from_slice(&(of_block * total as f32).to_le_bytes());
     }
 }
 

@@ -102,6 +102,7 @@ struct Table {
     product_bf16: unsafe fn(&Product),
     product_q8_0: unsafe fn(&Product),
     product_q4_0: unsafe fn(&Product),
+    product_q4_k: unsafe fn(&Product),
     to_q8: unsafe fn(&[f32], &mut [u8]),
     add: unsafe fn(&mut [f32], &[f32]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
@@ -132,6 +133,7 @@ macro_rules! kernel_table {
                 fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
                 fn product_q8_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q8_0, $quad_rows>;
                 fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
+                fn product_q4_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q4K, $quad_rows>;
                 fn to_q8(x: &[f32], out: &mut [u8]) = blocks::to_q8::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
@@ -149,7 +151,7 @@ macro_rules! kernel_table {
                 fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::exp64::Sums = $crate::exp64::sums;
             );
             Table {
-                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, to_q8, add, rms_norm,
+                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, product_q4_k, to_q8, add, rms_norm,
                 layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax, merge, to_f16,
                 to_bf16, sums,
             }
@@ -189,7 +191,7 @@ pub struct Panels<'a> {
 pub fn x_row_bytes(format: DType, steps: usize) -> usize {
     match format {
         DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
-        DType::Q8_0 | DType::Q4_0 => blocks::x_row_bytes(steps),
+        DType::Q8_0 | DType::Q4K | DType::Q4_0 => blocks::x_row_bytes(steps),
     }
 }
 
@@ -285,6 +287,7 @@ impl Kernels {
             DType::F16 => self.0.product_f16,
             DType::BF16 => self.0.product_bf16,
             DType::Q8_0 => self.0.product_q8_0,
+            DType::Q4K => self.0.product_q4_k,
             DType::Q4_0 => self.0.product_q4_0,
         };
         let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());

@@ -23,7 +23,7 @@ fn kernels() -> impl Iterator<Item = Kernels> {
 }
 
 /// Every format that a product takes.
-const FORMATS: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0];
+const FORMATS: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0];
 
 /// Operands of a product in one format, and the numbers that they stand for.
 struct Operands {
@@ -66,7 +66,7 @@ fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
             row.resize(2 * format.steps(values.len()), 0);
             (bytes(&row).to_vec(), exact)
         }
-        DType::Q8_0 | DType::Q4_0 => {
+        DType::Q8_0 | DType::Q4K | DType::Q4_0 => {
             let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
             Kernels::of(Isa::Scalar).unwrap().to_q8(values, &mut row);
             let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();

@@ -104,10 +104,13 @@ impl<'a> Loader<'a> {
         self.pack(&[(view, stored)], slot)
     }
 
-    /// Embedding and unembedding in q4_0 cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
+    /// Embedding and unembedding in four bits cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
     pub fn table(&self) -> Self {
         Self {
-            dtype: self.dtype.map(|dtype| if dtype == DType::Q4_0 { DType::Q8_0 } else { dtype }),
+            dtype: self.dtype.map(|dtype| match dtype {
+                DType::Q4_0 | DType::Q4K => DType::Q8_0,
+                dtype => dtype,
+            }),
             ..*self
         }
     }

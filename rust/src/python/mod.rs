@@ -300,8 +300,11 @@ fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
         "f16" => Ok(Some(DType::F16)),
         "bf16" => Ok(Some(DType::BF16)),
         "q8_0" => Ok(Some(DType::Q8_0)),
+        "q4_k" => Ok(Some(DType::Q4K)),
         "q4_0" => Ok(Some(DType::Q4_0)),
-        _ => Err(Error::Request(format!("dtype: {name:?}; allowed are auto, f32, bf16, f16, q8_0 and q4_0"))),
+        _ => Err(Error::Request(format!(
+            "dtype: {name:?}; allowed are auto, f32, bf16, f16, q8_0, q4_k and q4_0"
+        ))),
     }
 }
 

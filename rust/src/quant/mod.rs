@@ -6,6 +6,7 @@
 
 mod float;
 mod q4_0;
+mod q4_k;
 mod q8_0;
 mod tensor_type;
 
@@ -33,6 +34,8 @@ pub enum DType {
     BF16,
     /// Blocks of 32 signed bytes with an f16 scale.
     Q8_0,
+    /// Blocks of 32 nibbles with an f16 scale and an f16 minimum.
+    Q4K,
     /// Blocks of 32 nibbles (value + 8) with an f16 scale.
     Q4_0,
 }
@@ -45,18 +48,14 @@ impl DType {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::Q8_0 => "q8_0",
+            DType::Q4K => "q4_k",
             DType::Q4_0 => "q4_0",
         }
     }
 
-    /// Bytes of `n` values in a row, as files store them.
-    pub fn row_bytes(self, n: usize) -> usize {
-        match self {
-            DType::F32 => 4 * n,
-            DType::F16 | DType::BF16 => 2 * n,
-            DType::Q8_0 => n.div_ceil(BLOCK) * (2 + BLOCK),
-            DType::Q4_0 => n.div_ceil(BLOCK) * (2 + BLOCK / 2),
-        }
+    /// Bytes of a value of the float formats.
+    pub fn value_bytes(self) -> usize {
+        if self == DType::F32 { 4 } else { 2 }
     }
 
     /// k per step of a panel.
@@ -64,7 +63,7 @@ impl DType {
         match self {
             DType::F32 | DType::F16 => 1,
             DType::BF16 => 2,
-            DType::Q8_0 | DType::Q4_0 => GROUP,
+            DType::Q8_0 | DType::Q4K | DType::Q4_0 => GROUP,
         }
     }
 
@@ -74,6 +73,7 @@ impl DType {
             DType::F32 | DType::BF16 => 4 * LANES,
             DType::F16 => 2 * LANES,
             DType::Q8_0 => q8_0::STEP_BYTES,
+            DType::Q4K => q4_k::STEP_BYTES,
             DType::Q4_0 => q4_0::STEP_BYTES,
         }
     }
@@ -103,6 +103,7 @@ impl DType {
         match self {
             DType::F32 | DType::F16 | DType::BF16 => float::pack_row(self, values, lane, panel),
             DType::Q8_0 => q8_0::pack_row(values, lane, panel),
+            DType::Q4K => q4_k::pack_row(values, lane, panel),
             DType::Q4_0 => q4_0::pack_row(values, lane, panel),
         }
     }
@@ -112,6 +113,7 @@ impl DType {
         match self {
             DType::F32 | DType::F16 | DType::BF16 => float::unpack_row(self, panel, lane, out),
             DType::Q8_0 => q8_0::unpack_row(panel, lane, out),
+            DType::Q4K => q4_k::unpack_row(panel, lane, out),
             DType::Q4_0 => q4_0::unpack_row(panel, lane, out),
         }
     }
@@ -124,12 +126,19 @@ fn scale_at(block: usize, lane: usize) -> usize {
 
 /// Writes a block's scale.
 fn put_scale(step: &mut [u8], block: usize, lane: usize, scale: half::f16) {
-    step[scale_at(block, lane)..][..2].copy_from_slice(&scale.to_le_bytes());
+    put_f16(step, scale_at(block, lane), scale);
 }
 
 /// Reads a block's scale.
 fn scale(step: &[u8], block: usize, lane: usize) -> f32 {
-    let at = scale_at(block, lane);
+    f16_at(step, scale_at(block, lane))
+}
+
+fn put_f16(step: &mut [u8], at: usize, value: half::f16) {
+    step[at..][..2].copy_from_slice(&value.to_le_bytes());
+}
+
+fn f16_at(step: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([step[at], step[at + 1]]).to_f32()
 }
 
@@ -166,6 +175,7 @@ mod tests {
                 (DType::F16, 5e-4),
                 (DType::BF16, 4e-3),
                 (DType::Q8_0, 0.5 / 127.0 + 1e-3),
+                (DType::Q4K, 0.07),
                 (DType::Q4_0, 0.13),
             ];
             for (dtype, bound) in bounds {
@@ -193,12 +203,13 @@ mod tests {
             }
             format!("{} {:016x}", dtype.name(), crate::checksum::checksum(&panel))
         };
-        let sums = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].map(sum);
+        let sums = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0].map(sum);
         let known = [
             "f32 caa998a91d329a7c",
             "f16 b43f3453f7b98d35",
             "bf16 84464114f3a0e426",
             "q8_0 fcb2a07af1282955",
+            "q4_k a4d5b3407ab923ab",
             "q4_0 def0197753fc4f29",
         ];
         assert_eq!(sums, known, "raise PANEL_LAYOUT and write the new sums here");
@@ -206,7 +217,7 @@ mod tests {
 
     #[test]
     fn lanes_do_not_touch_each_other() {
-        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0] {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0] {
             let rows: Vec<Vec<f32>> =
                 (0..LANES).map(|lane| noise(100).iter().map(|x| x * (lane + 1) as f32).collect()).collect();
             let mut panel = vec![0; dtype.steps(100) * dtype.step_bytes()];

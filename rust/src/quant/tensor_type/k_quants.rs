@@ -72,6 +72,17 @@ pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
     four_bits_and(block, out, |i| four_bits(quants, i));
 }
 
+/// Scale, min and integers of each part of 32.
+pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(144).flat_map(|block| {
+        let (d, dmin, scales, quants) = (half(block), half(&block[2..]), &block[4..16], &block[16..]);
+        (0..8).map(move |part| {
+            let (scale, min) = scale_and_min(scales, part);
+            (d * scale, -(dmin * min), (0..32).map(move |i| four_bits(quants, part * 32 + i)))
+        })
+    })
+}
+
 pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
     let (high, low) = (&block[16..48], &block[48..]);
     four_bits_and(block, out, |i| four_bits(low, i) | (high[i % 32] >> (i / 32) & 1) << 4);

@@ -11,7 +11,7 @@ mod k_quants;
 mod mxfp4;
 mod nibbles;
 
-use super::{BLOCK, DType, q4_0, q8_0};
+use super::{BLOCK, DType, q4_0, q4_k, q8_0};
 use half::{bf16, f16};
 
 /// Values of a block of the formats whose names end in K or XS.
@@ -155,6 +155,7 @@ impl TensorType {
             TensorType::F16 => DType::F16,
             TensorType::BF16 => DType::BF16,
             TensorType::Q4_0 => DType::Q4_0,
+            TensorType::Q4_1 | TensorType::Q4_K => DType::Q4K,
             _ => DType::Q8_0,
         }
     }
@@ -165,6 +166,8 @@ impl TensorType {
         match (self, into) {
             (TensorType::Q8_0, DType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
             (TensorType::Q4_0, DType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
+            (TensorType::Q4_1, DType::Q4K) => q4_k::pack_blocks(nibbles::q4_1_blocks(bytes), lane, panel),
+            (TensorType::Q4_K, DType::Q4K) => q4_k::pack_blocks(k_quants::q4_k_blocks(bytes), lane, panel),
             _ => {
                 self.dequantize(bytes, values);
                 into.pack_row(values, lane, panel);
