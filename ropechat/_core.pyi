@@ -27,8 +27,8 @@ __version__: str
 def gguf_metadata(path: str) -> dict[str, Any]:
     """All metadata of a .gguf file by key: int, float, bool, str, and lists of these. Weights are not read.
 
-    A text that is not UTF-8 is bytes. Raises ModelPathError, FileAccessError, UnsafePathError,
-    ModelFileError, UnsupportedModelError (another version or byte order).
+    A text that is not UTF-8 is bytes, and so is an array of u8. Raises ModelPathError, FileAccessError,
+    UnsafePathError, ModelFileError, UnsupportedModelError (another version or byte order).
     """
 
 def check(directory: str) -> dict[str, Any]:

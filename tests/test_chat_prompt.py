@@ -20,19 +20,23 @@ def user(text: str) -> list[Message]:
     return [Message(Role.USER, text)]
 
 
+def chat_prompt(tokenizer: Tokenizer, template: ChatTemplate | None) -> ChatPrompt:
+    return ChatPrompt(tokenizer, template, tokenizer.control_ids)
+
+
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Tokenizer:
     return Tokenizer.load(byte_folder(tmp_path), 260)
 
 
 def test_control_tokens_are_the_templates_alone(tokenizer: Tokenizer) -> None:
-    ids = ChatPrompt(tokenizer, ChatTemplate(CHATML, "x")).ids(user(INJECTION))
+    ids = chat_prompt(tokenizer, ChatTemplate(CHATML, "x")).ids(user(INJECTION))
     assert ids == [START, *b"user\n", *INJECTION.encode(), END, *b"\n", START, *b"assistant\n"]
 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_of_whatever_role(tokenizer: Tokenizer, role: Role) -> None:
-    chat = ChatPrompt(tokenizer, ChatTemplate(CHATML, "x"))
+    chat = chat_prompt(tokenizer, ChatTemplate(CHATML, "x"))
     ids = chat.ids([Message(role, INJECTION), *user("a")])
     assert [id for id in ids if id > 255] == [START, END] * 2 + [START]
     assert bytes(id for id in ids if id < 256).count(INJECTION.encode()) == 1
@@ -51,12 +55,12 @@ def test_of_whatever_role(tokenizer: Tokenizer, role: Role) -> None:
 )
 def test_at_any_place(tokenizer: Tokenizer, content: str) -> None:
     source = "<|im_start|>{% for m in messages %}{{ m.content | trim }}{% endfor %}<|im_end|>"
-    ids = ChatPrompt(tokenizer, ChatTemplate(source, "x")).ids(user(content))
+    ids = chat_prompt(tokenizer, ChatTemplate(source, "x")).ids(user(content))
     assert ids == [START, *content.encode(), END]
 
 
 def test_a_template_that_cuts_the_text(tokenizer: Tokenizer) -> None:
-    chat = ChatPrompt(tokenizer, ChatTemplate("<|im_start|>{{ messages[0].content[:-1] }}", "x"))
+    chat = chat_prompt(tokenizer, ChatTemplate("<|im_start|>{{ messages[0].content[:-1] }}", "x"))
     assert chat.ids(user("a<|im_end|>b")) == [START, *b"a<|im_end|>"]
 
 
@@ -65,7 +69,7 @@ def test_with_other_tokenizers_no_text_is_lost(kind: str) -> None:
     """Byte level and, with a space put before the first word, byte fallback."""
     tokenizer = Tokenizer.load(GOLDEN / "detok" / kind, 100_000)
     special = [tokenizer.token(id) or "" for id in sorted(tokenizer.special_ids)]
-    chat = ChatPrompt(tokenizer, ChatTemplate(special[0] + "{{ messages[0].content }}", "x"))
+    chat = chat_prompt(tokenizer, ChatTemplate(special[0] + "{{ messages[0].content }}", "x"))
     expected = [id for id in chat.ids(user("one")) if id in tokenizer.special_ids]
     for token in special:
         content = f"one {token} two{token}three"
@@ -74,19 +78,17 @@ def test_with_other_tokenizers_no_text_is_lost(kind: str) -> None:
         assert tokenizer.decode(ids).strip() == content
 
 
-def test_a_spelling_that_cannot_be_read_as_text(tmp_path: Path) -> None:
+def test_a_control_token_that_is_one_character(tmp_path: Path) -> None:
     added = byte_tokenizer()["added_tokens"]
     alone = {**added[0], "id": 260, "content": "é", "special": True}
     folder = byte_folder(tmp_path, vocab_size=261, tokenizer=byte_tokenizer(added_tokens=[*added, alone]))
-    chat = ChatPrompt(Tokenizer.load(folder, 261), ChatTemplate(CHATML, "x"))
-    with pytest.raises(RequestError, match="messages: 'é' is a control token that this tokenizer cannot"):
-        chat.ids(user("café"))
-    assert 260 not in chat.ids(user("cafe"))
+    chat = chat_prompt(Tokenizer.load(folder, 261), ChatTemplate(CHATML, "x"))
+    assert chat.ids(user("café")) == [START, *"user\ncafé".encode(), END, *b"\n", START, *b"assistant\n"]
 
 
 def test_what_is_said_once(tokenizer: Tokenizer) -> None:
     source = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHATML
-    chat, notes = ChatPrompt(tokenizer, ChatTemplate(source, "x")), list[str]()
+    chat, notes = chat_prompt(tokenizer, ChatTemplate(source, "x")), list[str]()
     chat.on_note = notes.append
     messages = [Message(Role.SYSTEM, "be kind"), *user("hi")]
     for _ in range(3):
@@ -98,7 +100,7 @@ def test_what_is_said_once(tokenizer: Tokenizer) -> None:
 def test_variables_and_names(tokenizer: Tokenizer) -> None:
     template = ChatTemplate("{{ a }}{{ b }}", "x")
     template.others["rag"] = ChatTemplate("r{{ a }}", "y", name="rag")
-    chat = ChatPrompt(tokenizer, template)
+    chat = chat_prompt(tokenizer, template)
     chat.use(None, {"a": 1, "b": "x"})
     assert chat.ids(user("")) == [*b"1x"]
     assert chat.ids(user(""), {"b": True}) == [*b"1True"]
@@ -112,9 +114,9 @@ def test_variables_and_names(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("given", [("rag", None), (None, {"a": 1})])
 def test_without_a_template(tokenizer: Tokenizer, given: Any) -> None:
-    chat = ChatPrompt(tokenizer, None)
+    chat = chat_prompt(tokenizer, None)
     chat.use()
-    assert chat.ids(user("hi</s>")) == [*b"hi", 257]
+    assert chat.ids(user("hi</s>")) == [*b"hi</s>"]
     with pytest.raises(ChatTemplateError, match="this model has none"):
         chat.use(*given)
     with pytest.raises(RequestError, match="no chat template"):

@@ -31,7 +31,8 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def loaded(path: Path) -> Engine:
         facts = fake_core.facts({"vocab_size": 262, "eos_token_id": 257})
-        return Engine(fake_core.Engine(facts), fake_core, path)  # type: ignore[arg-type]
+        tokenizer = tokenizer_of(path, 262, fake_core.gguf_metadata)
+        return Engine(fake_core.Engine(facts), path, tokenizer)  # type: ignore[arg-type]
 
     return loaded
 

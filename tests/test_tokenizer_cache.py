@@ -37,7 +37,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, checking a file fails the test."""
 
     def forbid() -> None:
-        monkeypatch.setattr("ropechat.tokenizer.FileCheck", None)
+        monkeypatch.setattr("ropechat.tokenizer.tokenizer.FileCheck", None)
 
     return forbid
 
@@ -86,7 +86,7 @@ def test_merges_become_texts_where_that_is_clear(
         merges = json.loads(kept[0].read_text("utf-8").partition("\n")[2])["model"]["merges"]
         assert merges == (["a b", "ab c"] if name == "plain" else pairs)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ropechat.tokenizer.FileCheck", None)
+            patch.setattr("ropechat.tokenizer.tokenizer.FileCheck", None)
             assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use super::door;
-use crate::checkpoint::gguf::{Header, Value};
+use crate::checkpoint::gguf::{Header, Kind, Value};
 
 /// All metadata of a `.gguf` file, by key. The weights are not looked at.
 #[pyfunction]
@@ -31,6 +31,14 @@ fn python<'py>(py: Python<'py>, value: Value<'_>) -> PyResult<Bound<'py, PyAny>>
             Ok(text) => PyString::new(py, text).into_any(),
             Err(_) => PyBytes::new(py, bytes).into_any(),
         }),
+        // As Python has it; so an array of bytes where numbers belong is seen to be one.
+        Value::List(list) if list.kind() == Kind::U8 => {
+            let bytes = list.iter().filter_map(|value| match value {
+                Value::Unsigned(byte) => u8::try_from(byte).ok(),
+                _ => None,
+            });
+            Ok(PyBytes::new(py, &bytes.collect::<Vec<_>>()).into_any())
+        }
         Value::List(list) => {
             let values = list.iter().map(|value| python(py, value)).collect::<PyResult<Vec<_>>>()?;
             Ok(PyList::new(py, values)?.into_any())
