@@ -95,7 +95,7 @@ class Engine:
         """
         folder = resolve(model)
         module = _compiled()
-        vocab_size = module.check(str(folder))["vocab_size"]
+        vocab_size = module.read_config(str(folder))["vocab_size"]
         tokenizer = Beside(lambda: Tokenizer.load(folder, vocab_size))
         given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
         core = module.Engine.load(str(folder), **given)
