@@ -1,7 +1,7 @@
 """The engine as Python sees it: text and ids in, steps, traces and results out.
 
-The only importer of `ropechat._core`. Rows are computed there with the GIL released; here is what surrounds
-them: tokenizer, chat template, stop strings, cancelling, and the records of the inspector.
+With `model_check` the only importer of `ropechat._core`. Rows are computed there with the GIL released; here
+is what surrounds them: tokenizer, chat template, stop strings, cancelling, and the inspector's records.
 """
 
 import dataclasses
@@ -9,21 +9,22 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.beside import Beside
 from ropechat.chat_prompt import ChatPrompt
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids
+from ropechat.model_check import compiled, gguf_metadata
+from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
 from ropechat.model_source import resolve
 from ropechat.packed import load_options
 from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
-from ropechat.template import ChatTemplate
 from ropechat.text_lane import TextLane
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Row, Step, TokenScore, Trace
@@ -35,19 +36,6 @@ if TYPE_CHECKING:
     from ropechat import _core
 
 OnPrefill = Callable[[int, int], None]
-
-
-def _compiled() -> ModuleType:
-    try:
-        from ropechat import _core
-    except ImportError as error:
-        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
-    return _core
-
-
-def exit_when_cut(*, screen: bool) -> None:
-    """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
-    _compiled().exit_when_cut(screen=screen)
 
 
 class _Request:
@@ -70,14 +58,14 @@ class Engine:
     def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
-        self._module = _compiled()
+        self._module = compiled()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
         self.tokenizer = tokenizer
-        template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
-        self.chat = ChatPrompt(self.tokenizer, template)
-        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, template)
+        template = template_of(folder, tokenizer) if tokenizer.present else None
+        self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
+        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -94,35 +82,17 @@ class Engine:
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         folder = resolve(model)
-        module = _compiled()
-        vocab_size = module.read_config(str(folder))["vocab_size"]
-        tokenizer = Beside(lambda: Tokenizer.load(folder, vocab_size))
+        vocab_size = compiled().read_config(str(folder))["vocab_size"]
+        tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, gguf_metadata))
         given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
-        core = module.Engine.load(str(folder), **given)
+        core = compiled().Engine.load(str(folder), **given)
         return cls(core, folder, tokenizer.result())
 
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack cache to be written, at most so long; whether it is over."""
         return self._core is None or self._core.finish_pack(seconds)
 
-    @staticmethod
-    def header(model: str | Path) -> dict[str, Any]:
-        """The facts that stand in the config and in the headers of the weights. Raises as `load` does."""
-        return dict(_compiled().check(str(resolve(model))))
-
-    @staticmethod
-    def check(model: str | Path) -> dict[str, Any]:
-        """Validate a model without loading its weights; returns its facts. Raises as `load` does."""
-        folder = resolve(model)
-        facts = Engine.header(folder)
-        tokenizer = Tokenizer.load(folder, facts["vocab_size"])
-        template = ChatTemplate.load(folder, tokenizer.config)
-        stop_ids = find_stop_ids(folder, facts, tokenizer, template)
-        return facts | {
-            "stop_ids": sorted(stop_ids),
-            "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
-            "chat_template": template is not None,
-        }
+    check = staticmethod(model_check.check)
 
     def _request(self) -> _Request:
         if self._core is None:

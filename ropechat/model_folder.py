@@ -1,6 +1,6 @@
 """What a model folder says besides its weights: how it is called, which ids end a text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,12 @@ from ropechat.template import ChatTemplate
 from ropechat.tokenizer import Tokenizer
 from ropechat.weight_files import quant_of
 
+GgufMetadata = Callable[[str], Mapping[str, Any]]
 _PLAIN_NAMES = ("hf", "model", "main", "checkpoint", "weights", "snapshot")
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+_TURN_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>"),
+    *("<|call|>", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>"),
+)
 
 
 def display_name(model: Path) -> str:
@@ -40,24 +44,51 @@ def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
     return ids
 
 
-def load_template(folder: Path) -> ChatTemplate | None:
-    """The chat template of a model folder, without its tokenizer. Raises as `ChatTemplate.load`."""
-    return ChatTemplate.load(folder, read_json(folder, "tokenizer_config.json", TokenizerError) or {})
+def is_gguf(model: Path) -> bool:
+    """Whether a model is one GGUF file (or the first part of a split one), not a folder."""
+    return model.suffix.lower() == ".gguf" and not model.is_dir()
+
+
+def tokenizer_of(model: Path, vocab_size: int, gguf_metadata: GgufMetadata) -> Tokenizer:
+    """The tokenizer of a model folder or GGUF file. gguf_metadata: reads the keys and values of such a file.
+
+    Raises as `Tokenizer.load` and `Tokenizer.from_gguf`.
+    """
+    if is_gguf(model):
+        return Tokenizer.from_gguf(model, gguf_metadata(str(model)), vocab_size)
+    return Tokenizer.load(model, vocab_size)
+
+
+def template_of(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The chat template of a model folder or GGUF file, or None when it has none.
+
+    What lies beside a GGUF file goes before what stands in it. Raises as `ChatTemplate.load`.
+    """
+    if not is_gguf(model):
+        return ChatTemplate.load(model, tokenizer.config)
+    folder = model.parent
+    beside = (read_json(folder, "tokenizer_config.json", TokenizerError) or {}).get("chat_template")
+    if beside is not None:
+        return ChatTemplate.load(folder, {**tokenizer.config, "chat_template": beside})
+    return ChatTemplate.load(folder, tokenizer.config, f"{model}: tokenizer.chat_template")
 
 
 def find_stop_ids(
-    folder: Path, facts: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None
+    model: Path, facts: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None
 ) -> frozenset[int]:
-    """The ids that end a text: those of generation_config.json, config.json and the tokenizer's eos_token.
+    """The ids that end a text: those of generation_config.json, config.json and the tokenizer's own files.
 
-    A chat template that closes turns with a token of its own adds that one.
+    A GGUF file has its eos, eot and eom in their place. A chat template that closes turns with a token of its
+    own adds that one.
     """
-    ids = {*_generation_eos(folder, facts["vocab_size"]), *facts["eos_token_id"]}
-    if tokenizer.eos_id is not None:
-        ids.add(tokenizer.eos_id)
-    if template is not None:
-        for token in _TURN_ENDS:
-            id = tokenizer.id_of(token)
-            if token in template.source and id is not None and id in tokenizer.special_ids:
-                ids.add(id)
-    return frozenset(ids)
+    ids = {*facts["eos_token_id"], *tokenizer.end_ids}
+    if not is_gguf(model):
+        ids.update(_generation_eos(model, facts["vocab_size"]))
+    for token in _TURN_ENDS if template is not None else ():
+        id = tokenizer.id_of(token)
+        if template is not None and token in template.source and id in tokenizer.special_ids:
+            ids.add(id)
+    harmony = tokenizer.id_of("<|return|>") in tokenizer.special_ids
+    if harmony:  # gpt-oss: <|end|> ends a message there, and a reply may have several
+        ids.discard(tokenizer.id_of("<|end|>"))
+    return frozenset(id for id in ids if id is not None)

@@ -59,15 +59,18 @@ class ChatTemplate:
         self._problem = problem
 
     @classmethod
-    def load(cls, directory: Path, config: Mapping[str, Any]) -> "ChatTemplate | None":
+    def load(
+        cls, directory: Path, config: Mapping[str, Any], where: str | None = None
+    ) -> "ChatTemplate | None":
         """The template of a model folder (`config`: its tokenizer_config.json), or None when it has none.
 
-        As in transformers, files go before tokenizer_config.json. Raises UnsafePathError, FileAccessError.
+        where: what `config` was read from, if that is another file. As in transformers, files go before
+        tokenizer_config.json. Raises UnsafePathError, FileAccessError.
         """
         tokens = _special_tokens(config)
         found = {made.name: made for made in _of_files(directory, tokens)}
         if not found:
-            found = {made.name: made for made in _of_config(str(directory / CONFIG), config, tokens)}
+            found = {made.name: made for made in _of_config(where or str(directory / CONFIG), config, tokens)}
         if not found:
             return None
         chosen = found.pop(DEFAULT, None)

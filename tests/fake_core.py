@@ -204,6 +204,15 @@ def check(directory: str) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path}: {error}") from None
+    return facts(config)
+
+
+def gguf_metadata(path: str) -> dict[str, Any]:
+    """Of a file that holds JSON."""
+    return dict(json.loads(Path(path).read_text()))
+
+
+def facts(config: dict[str, Any]) -> dict[str, Any]:
     eos = config.get("eos_token_id")
     return {
         "model_type": "llama",

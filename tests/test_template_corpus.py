@@ -13,7 +13,7 @@ import pytest
 
 from ropechat.conversation import Message, Role
 from ropechat.errors import RopechatError
-from ropechat.model_folder import load_template
+from ropechat.model_check import load_template
 
 SCRIPT = Path(__file__).parents[2] / "shared" / "bad_inputs" / "make_bad_inputs.py"
 MESSAGES = [Message(Role.SYSTEM, "be kind"), Message(Role.USER, "hi")]

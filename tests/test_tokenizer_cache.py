@@ -37,7 +37,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, checking a file fails the test."""
 
     def forbid() -> None:
-        monkeypatch.setattr("ropechat.tokenizer.FileCheck", None)
+        monkeypatch.setattr("ropechat.tokenizer.tokenizer.FileCheck", None)
 
     return forbid
 
@@ -86,7 +86,7 @@ def test_merges_become_texts_where_that_is_clear(
         merges = json.loads(kept[0].read_text("utf-8").partition("\n")[2])["model"]["merges"]
         assert merges == (["a b", "ab c"] if name == "plain" else pairs)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ropechat.tokenizer.FileCheck", None)
+            patch.setattr("ropechat.tokenizer.tokenizer.FileCheck", None)
             assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 
@@ -138,6 +138,13 @@ def test_off_and_small_files_keep_nothing(
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
     monkeypatch.setattr(tokenizer_cache, "_WORTH", 1 << 20)
     Tokenizer.load(model, 260)
+    assert not folder.exists()
+
+
+def test_a_lone_surrogate_is_not_kept(tmp_path: Path, folder: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    odd = byte_tokenizer() | {"note": "\ud800"}
+    tokenizer_cache.keep(model / "tokenizer.json", 260, odd, frozenset())
     assert not folder.exists()
 
 

@@ -148,7 +148,8 @@ def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
-    from ropechat.engine import Engine, exit_when_cut
+    from ropechat.engine import Engine
+    from ropechat.model_check import exit_when_cut
 
     exit_when_cut(screen=quiet)
     engine = Engine.load(model, **options)

@@ -62,10 +62,10 @@ def rows() -> Iterator[Row]:
 
 
 def _read(name: str, path: Path, size: int) -> Row:
-    from ropechat.engine import Engine
+    from ropechat.model_check import header
 
     try:
-        facts = Engine.header(path)
+        facts = header(path)
         return Row(
             name,
             path,

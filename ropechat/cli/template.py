@@ -85,15 +85,14 @@ def template(
 
     The tokenizer may add a BOS in front where the text has none.
     """
-    from ropechat.model_folder import load_template
-    from ropechat.model_source import resolve
+    from ropechat.model_check import load_template
     from ropechat.template import SYSTEM_FOLDED
 
-    folder, out = resolve(need_model(directory or model)), Out()
-    found = load_template(folder)
+    name, out = need_model(directory or model), Out()
+    found = load_template(name)
     if found is None:
         raise ChatTemplateError(
-            f"{folder}: chat_template: this model has none; it continues text as it is, as with --raw"
+            f"{name}: chat_template: this model has none; it continues text as it is, as with --raw"
         )
     if as_list:
         out.write("".join(f"{name}\n" for name in found.names))

@@ -60,6 +60,39 @@ pub enum Up {
     Stacked(Tensor),
 }
 
+/// Where latent attention's tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentNames {
+    /// Queries straight from the row.
+    pub q: Tensor,
+    /// Their latent.
+    pub q_a: Tensor,
+    /// Its norm.
+    pub q_a_norm: Tensor,
+    /// Queries from the latent.
+    pub q_b: Tensor,
+    /// The latent of keys and values, then the part of the keys that rotates.
+    pub kv_a: Tensor,
+    /// Its norm.
+    pub kv_a_norm: Tensor,
+    /// Keys and values from the latent.
+    pub kv_b: KvB,
+}
+
+/// Where keys and values come from the latent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvB {
+    /// One matrix: per head its keys, its values.
+    Together(Tensor),
+    /// Keys [head, in, out] and values [head, out, in] (newer GGUF files).
+    Apart {
+        /// The keys'.
+        keys: Tensor,
+        /// The values'.
+        values: Tensor,
+    },
+}
+
 /// Where a mixture's tensors are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpertNames {
@@ -93,6 +126,8 @@ pub enum ExpertNames {
         shared: [Tensor; 3],
         /// Its gate, a vector.
         shared_gate: Tensor,
+        /// The correction of routers that score by a sigmoid.
+        correction: &'static str,
     },
 }
 
@@ -135,6 +170,8 @@ pub struct Names {
     pub k_norm: Tensor,
     /// Scores that lead nowhere.
     pub sinks: &'static str,
+    /// Latent attention's tensors.
+    pub latent: LatentNames,
     /// Attention's output.
     pub o_proj: Tensor,
     /// The MLP's first projections.
@@ -170,6 +207,15 @@ impl Names {
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
         sinks: "self_attn.sinks",
+        latent: LatentNames {
+            q: tensor!("self_attn.q_proj"),
+            q_a: tensor!("self_attn.q_a_proj"),
+            q_a_norm: tensor!("self_attn.q_a_layernorm"),
+            q_b: tensor!("self_attn.q_b_proj"),
+            kv_a: tensor!("self_attn.kv_a_proj_with_mqa"),
+            kv_a_norm: tensor!("self_attn.kv_a_layernorm"),
+            kv_b: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        },
         o_proj: tensor!("self_attn.o_proj"),
         up: Up::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),

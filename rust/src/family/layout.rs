@@ -246,7 +246,8 @@ impl Prefix<'_> {
         match self.config.names.experts {
             ExpertNames::Each { router, experts: list, parts, shared } => ExpertSlots {
                 router: self.matrix(&[(router, count)], hidden, bias),
-                correction: self.correction(router, experts),
+                correction: self
+                    .correction(&router.weight.replace(".weight", ".e_score_correction_bias"), experts),
                 experts: (0..count)
                     .map(|number| self.expert(&format!("{list}.{number}"), parts, experts.intermediate_size))
                     .collect(),
@@ -260,9 +261,9 @@ impl Prefix<'_> {
                     .collect(),
                 shared: None,
             },
-            ExpertNames::Merged { router, parts, shared, shared_gate } => ExpertSlots {
+            ExpertNames::Merged { router, parts, shared, shared_gate, correction } => ExpertSlots {
                 router: self.matrix(&[(router, count)], hidden, bias),
-                correction: Vec::new(),
+                correction: self.correction(correction, experts),
                 experts: (0..count).map(|number| self.merged_expert(number, experts, parts)).collect(),
                 shared: self.merged_shared(shared, shared_gate, experts.shared),
             },
@@ -270,9 +271,8 @@ impl Prefix<'_> {
     }
 
     /// `e_score_correction_bias` of routers that score by a sigmoid.
-    fn correction(&self, router: Tensor, experts: &Experts) -> Vec<Source> {
-        let name = router.weight.replace(".weight", ".e_score_correction_bias");
-        let tensor = || vec![self.vector(&name, Rows::all(experts.num_experts))];
+    fn correction(&self, name: &str, experts: &Experts) -> Vec<Source> {
+        let tensor = || vec![self.vector(name, Rows::all(experts.num_experts))];
         if experts.scoring.has_correction() { tensor() } else { Vec::new() }
     }
 

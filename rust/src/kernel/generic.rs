@@ -140,9 +140,9 @@ unsafe fn tile<V: Lanes, F: Format, const M: usize, const P: usize>(job: &Produc
         let x: [*const u8; M] = std::array::from_fn(|m| job.x.add((row + m) * job.x_bytes));
         let mut sums = [[V::splat(0.0); P]; M];
         if job.onto {
-            for m in 0..M {
-                for p in 0..P {
-                    sums[m][p] = V::load(job.out.add((row + m) * job.out_stride + (panel + p) * LANES));
+            for (m, sums) in sums.iter_mut().enumerate() {
+                for (p, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(job.out.add((row + m) * job.out_stride + (panel + p) * LANES));
                 }
             }
         }

@@ -12,7 +12,7 @@ use crate::family::{
 };
 use crate::pack_cache::Packs;
 use crate::parallel::Pool;
-use crate::quant::DType;
+use crate::quant::{DType, TensorType};
 use crate::weight::{self, Arrangement, PanelShape, Source, Weight};
 
 /// What loading a tensor needs to know.
@@ -133,31 +133,30 @@ impl<'a> Loader<'a> {
         let rows: Vec<usize> = slot.weights.iter().map(|source| source.rows.count()).collect();
         let shape = PanelShape::new(&rows, arrangement(slot.join), slot.in_features, dtype);
         let data = self.packs.storage(&slot.name(), shape, || {
-            let gather = |((view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
-                gathered(view, *stored, source.rows, slot.in_features)
+            let gather = |(&(view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
+                gathered(view, stored, source.rows, slot.in_features)
             };
-            let bytes: Vec<Cow<'_, [u8]>> = parts.iter().zip(&slot.weights).map(gather).collect();
+            let parts: Vec<Gathered<'_>> = parts.iter().zip(&slot.weights).map(gather).collect();
             let sources: Vec<Source<'_>> = parts
                 .iter()
-                .zip(&bytes)
                 .zip(&rows)
-                .map(|(((view, _), bytes), &out_features)| Source {
-                    tensor_type: view.tensor_type,
+                .map(|(part, &out_features)| Source {
+                    tensor_type: part.tensor_type,
                     out_features,
-                    bytes,
+                    bytes: &part.bytes,
                 })
                 .collect();
             // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
             let done = |source: usize, rows: Range<usize>| {
-                if let Cow::Borrowed(piece) = &bytes[source] {
+                if let Cow::Borrowed(piece) = &parts[source].bytes {
                     let row = piece.len() / sources[source].out_features;
-                    self.checkpoint.let_go(&parts[source].0, &piece[rows.start * row..rows.end * row]);
+                    self.checkpoint.let_go(&parts[source].view, &piece[rows.start * row..rows.end * row]);
                 }
             };
             let join = arrangement(slot.join);
             let panels = weight::pack(&sources, join, slot.in_features, dtype, self.pool, &done)?;
             // Gathered rows were copied from all over the tensor.
-            parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view, view.bytes));
+            parts.iter().for_each(|part| self.checkpoint.let_go(&part.view, part.view.bytes));
             Ok(panels)
         })?;
         Ok(Weight::new(shape, data))
@@ -186,7 +185,7 @@ impl<'a> Loader<'a> {
                 return Err(Error::Tensor { path: view.path.to_owned(), name: view.name.to_owned(), what });
             }
             all.resize(first + source.rows.count() * width, 0.0);
-            kind.dequantize(&gathered(&view, source.stored, source.rows, width), &mut all[first..]);
+            kind.dequantize(&gathered(view, source.stored, source.rows, width).bytes, &mut all[first..]);
         }
         Ok(all)
     }
@@ -205,28 +204,83 @@ fn arrangement(join: Join) -> Arrangement {
     }
 }
 
+/// Rows of a tensor, on their way to be packed.
+struct Gathered<'a> {
+    view: TensorView<'a>,
+    /// What `bytes` hold: the tensor's type, but for blocks that had to be taken apart.
+    tensor_type: TensorType,
+    bytes: Cow<'a, [u8]>,
+}
+
 /// Rows of `width` values of a tensor, in the order asked for; copied only when they are not one piece of the file.
-fn gathered<'a>(view: &TensorView<'a>, stored: Stored, rows: Rows, width: usize) -> Cow<'a, [u8]> {
+fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> Gathered<'_> {
+    let kind = view.tensor_type;
     match stored {
         Stored::OutIn => {
-            let row = view.tensor_type.row_bytes(width);
-            if let Some(range) = rows.as_range() {
-                return Cow::Borrowed(&view.bytes[range.start * row..range.end * row]);
-            }
-            Cow::Owned(rows.iter().flat_map(|index| &view.bytes[index * row..][..row]).copied().collect())
-        }
-        Stored::InOut => {
-            let size = view.tensor_type.row_bytes(1);
-            let out = view.shape.last().copied().unwrap_or(1);
-            let mut bytes = Vec::with_capacity(rows.count() * width * size);
-            for index in rows.iter() {
-                let (matrix, row) = (index / out, index % out);
-                for column in 0..width {
-                    let at = ((matrix * width + column) * out + row) * size;
-                    bytes.extend_from_slice(&view.bytes[at..at + size]);
+            let row = kind.row_bytes(width);
+            let bytes = match rows.as_range() {
+                Some(range) => Cow::Borrowed(&view.bytes[range.start * row..range.end * row]),
+                None => {
+                    let rows = rows.iter().flat_map(|index| &view.bytes[index * row..][..row]);
+                    Cow::Owned(rows.copied().collect())
                 }
-            }
-            Cow::Owned(bytes)
+            };
+            Gathered { view, tensor_type: kind, bytes }
         }
+        Stored::InOut if kind.is_float() => {
+            let bytes = Cow::Owned(transposed(&view, view.bytes, kind.row_bytes(1), rows, width));
+            Gathered { view, tensor_type: kind, bytes }
+        }
+        // A block holds values of several rows.
+        Stored::InOut => {
+            let mut values = vec![0.0; view.shape.iter().product()];
+            kind.dequantize(view.bytes, &mut values);
+            let bytes: Vec<u8> = values.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
+            let bytes = Cow::Owned(transposed(&view, &bytes, 4, rows, width));
+            Gathered { view, tensor_type: TensorType::F32, bytes }
+        }
+    }
+}
+
+/// Rows of matrices [in, out], whose values have `size` bytes.
+fn transposed(view: &TensorView<'_>, from: &[u8], size: usize, rows: Rows, width: usize) -> Vec<u8> {
+    let out = view.shape.last().copied().unwrap_or(1);
+    let mut bytes = Vec::with_capacity(rows.count() * width * size);
+    for index in rows.iter() {
+        let (matrix, row) = (index / out, index % out);
+        for column in 0..width {
+            let at = ((matrix * width + column) * out + row) * size;
+            bytes.extend_from_slice(&from[at..at + size]);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Two matrices [in 3, out 32] of one block per row: what is taken out of them is their columns.
+    #[test]
+    fn blocks_are_taken_apart_to_be_transposed() {
+        let block = |scale: f32| -> Vec<u8> {
+            let scale = half::f16::from_f32(scale).to_le_bytes();
+            scale.into_iter().chain((0..32).map(|q| q as u8)).collect()
+        };
+        let bytes: Vec<u8> = (1..=6).flat_map(|row| block(row as f32)).collect();
+        let view = TensorView {
+            name: "x",
+            tensor_type: TensorType::Q8_0,
+            shape: &[2, 3, 32],
+            bytes: &bytes,
+            path: Path::new("x"),
+        };
+        let rows = Rows::range(32 + 5, 2);
+        let part = gathered(view, Stored::InOut, rows, 3);
+        assert_eq!(part.tensor_type, TensorType::F32);
+        let mut values = vec![0.0; 6];
+        part.tensor_type.dequantize(&part.bytes, &mut values);
+        assert_eq!(values, [4.0 * 5.0, 5.0 * 5.0, 6.0 * 5.0, 4.0 * 6.0, 5.0 * 6.0, 6.0 * 6.0]);
     }
 }

@@ -22,12 +22,14 @@ pub fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
+/// Name, sizes (innermost first), type, bytes.
+pub type Tensor = (String, Vec<u64>, u32, Vec<u8>);
+
 /// A file under construction; every part may be wrong.
 #[derive(Clone)]
 pub struct Gguf {
     pub keys: Vec<(String, Vec<u8>)>,
-    /// Name, sizes (innermost first), type, bytes.
-    pub tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>,
+    pub tensors: Vec<Tensor>,
 }
 
 impl Gguf {

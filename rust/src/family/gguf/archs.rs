@@ -38,6 +38,8 @@ pub(super) enum Rotary {
     Whole,
     /// `rope.dimension_count` dimensions, which config.json gives as a share of the head.
     Share,
+    /// So many dimensions that all heads share, beside a latent.
+    Latent,
 }
 
 const RMS: &str = "rms_norm_eps";
@@ -191,6 +193,26 @@ static ARCHS: &[Arch] = &[
     Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..IN_ORDER },
     Arch { name: "smollm3", model_type: "smollm3", ..PAIRED },
     Arch { name: "exaone4", model_type: "exaone4", keys: &[WINDOW], ..IN_ORDER },
+    Arch {
+        name: "deepseek2",
+        model_type: "deepseek_v3",
+        rotary: Rotary::Latent,
+        keys: &[
+            ("q_lora_rank", "attention.q_lora_rank"),
+            ("kv_lora_rank", "attention.kv_lora_rank"),
+            ("qk_rope_head_dim", "rope.dimension_count"),
+            ("n_routed_experts", "expert_count"),
+            ("n_shared_experts", "expert_shared_count"),
+            EXPERTS_USED,
+            EXPERT_WIDTH,
+            ("first_k_dense_replace", "leading_dense_block_count"),
+            ("routed_scaling_factor", "expert_weights_scale"),
+            ("norm_topk_prob", "expert_weights_norm"),
+            ("n_group", "expert_group_count"),
+            ("topk_group", "expert_group_used_count"),
+        ],
+        ..IN_ORDER
+    },
     Arch {
         name: "gpt-oss",
         model_type: "gpt_oss",

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::archs::{Arch, Rotary};
-use super::rope;
 use super::source::Source;
+use super::{latent, rope};
 use crate::checkpoint::shown;
 use crate::error::Result;
 
@@ -75,7 +75,10 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     out.set("tie_word_embeddings", !source.checkpoint.contains("output.weight"));
     vocabulary(source, &mut out)?;
     experts(source, arch, &mut out)?;
-    let head_dim = heads(source, &mut out)?;
+    let head_dim = match arch.rotary {
+        Rotary::Latent => latent::translate(source, &mut out).map(|()| None)?,
+        Rotary::None | Rotary::Whole | Rotary::Share => heads(source, &mut out)?,
+    };
     if let (Some(layers), Some(head_dim)) = (arch.layers_of_quotient_scale, head_dim) {
         let layers_match = source.whole("block_count")? == Some(layers);
         let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
@@ -88,8 +91,10 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     }
     family_facts(source, arch, &mut out)?;
     windows(source, arch, &mut out)?;
-    if arch.rotary != Rotary::None {
+    if matches!(arch.rotary, Rotary::Whole | Rotary::Share) {
         rotary(source, arch, head_dim, &mut out)?;
+    }
+    if arch.rotary != Rotary::None {
         out.take(source, "rope_theta", "rope.freq_base")?;
         rope::scaling(source, arch, &mut out)?;
     }
@@ -231,12 +236,12 @@ fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Tra
     let dim = stated.as_u64().unwrap_or(0);
     let fits = match arch.rotary {
         Rotary::Share => dim > 0 && dim <= head_dim && dim.is_multiple_of(2),
-        Rotary::Whole | Rotary::None => dim == head_dim,
+        _ => dim == head_dim,
     };
     if !fits {
         let allowed = match arch.rotary {
             Rotary::Share => format!("an even number up to the head's width ({head_dim})"),
-            Rotary::Whole | Rotary::None => format!("the head's width ({head_dim})"),
+            _ => format!("the head's width ({head_dim})"),
         };
         return Err(source.bad(&source.full(ROTARY_DIM), format!("{stated}; {allowed} is allowed")));
     }

@@ -14,6 +14,7 @@
 
 mod archs;
 mod keys;
+mod latent;
 mod rope;
 mod source;
 mod stored;

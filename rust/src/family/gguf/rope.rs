@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::archs::Arch;
+use super::archs::{Arch, Rotary};
 use super::keys::Translated;
 use super::source::Source;
 use crate::checkpoint::json::describe;
@@ -93,6 +93,13 @@ fn yarn(
     {
         let usual = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
         put("attention_factor", Some((extra * usual).into()));
+    }
+    if arch.rotary == Rotary::Latent
+        && let Some(scale) = source.get("rope.scaling.yarn_log_multiplier")?.and_then(|scale| scale.as_f64())
+    {
+        // 0.1 mscale_all_dim; `mscale` is not in the file, and in all published models the same.
+        put("mscale", Some((scale * 10.0).into()));
+        put("mscale_all_dim", Some((scale * 10.0).into()));
     }
     if arch.name == "gpt-oss" {
         // Its config.json says so; the file does not.

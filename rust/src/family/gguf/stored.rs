@@ -5,8 +5,8 @@ use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Bias, Config, ExpertNames, HeadRows, MlpShape, Names, NormWeight, QkNorm, Qkv, RopeScaling, Stored, Up,
-    tensor,
+    Bias, Config, ExpertNames, HeadRows, KvB, LatentNames, MlpShape, Names, NormWeight, QkNorm, Qkv,
+    RopeScaling, Stored, Up, tensor,
 };
 use crate::error::Result;
 
@@ -33,6 +33,15 @@ const NAMES: Names = Names {
     q_norm: tensor!("attn_q_norm"),
     k_norm: tensor!("attn_k_norm"),
     sinks: "attn_sinks.weight",
+    latent: LatentNames {
+        q: tensor!("attn_q"),
+        q_a: tensor!("attn_q_a"),
+        q_a_norm: tensor!("attn_q_a_norm"),
+        q_b: tensor!("attn_q_b"),
+        kv_a: tensor!("attn_kv_a_mqa"),
+        kv_a_norm: tensor!("attn_kv_a_norm"),
+        kv_b: KvB::Together(tensor!("attn_kv_b")),
+    },
     o_proj: tensor!("attn_output"),
     up: Up::Separate { gate: tensor!("ffn_gate"), up: tensor!("ffn_up") },
     down_proj: tensor!("ffn_down"),
@@ -41,6 +50,7 @@ const NAMES: Names = Names {
         parts: [tensor!("ffn_gate_exps"), tensor!("ffn_up_exps"), tensor!("ffn_down_exps")],
         shared: [tensor!("ffn_gate_shexp"), tensor!("ffn_up_shexp"), tensor!("ffn_down_shexp")],
         shared_gate: tensor!("ffn_gate_inp_shexp"),
+        correction: "exp_probs_b.bias",
     },
 };
 
@@ -88,6 +98,9 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
     let mut names = Names { head_rows: arch.head_rows, ..NAMES };
     if source.has_in_layer("attn_qkv.weight") {
         names.qkv = Qkv::Stacked(tensor!("attn_qkv"));
+    }
+    if source.has_in_layer("attn_k_b.weight") {
+        names.latent.kv_b = KvB::Apart { keys: tensor!("attn_k_b"), values: tensor!("attn_v_b") };
     }
     if source.has_in_layer("attn_norm_2.weight") {
         // falcon 40B: the second is attention's.

@@ -3,7 +3,7 @@
     python tests/golden/gguf/types/make.py      (needs the package gguf; written with 0.19.0)
 
 Every byte is random but for the f16 scales, which are finite, and MXFP4's exponents, which are not 255. Each
-tensor has 6 rows of 512 values; the last two have scales at the ends of f16: zero, subnormal, largest, negative.
+tensor has 6 rows of 512 values; the last two have scales at the ends of f16 (zero, subnormal, largest).
 """
 
 import json
