@@ -20,6 +20,7 @@ __all__ = [
     "check",
     "exit_when_cut",
     "gguf_metadata",
+    "read_config",
 ]
 
 __version__: str
@@ -38,6 +39,9 @@ def check(directory: str) -> dict[str, Any]:
 
     Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
     """
+
+def read_config(directory: str) -> dict[str, Any]:
+    """The facts of `Engine.facts` that the model's config says. Raises as `check`, but looks at no tensor."""
 
 def exit_when_cut(*, screen: bool = False) -> None:
     """From now on the process ends with one line on stderr and exit code 74 when a mapped file is cut.

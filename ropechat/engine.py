@@ -82,7 +82,7 @@ class Engine:
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         folder = resolve(model)
-        vocab_size = model_check.header(folder)["vocab_size"]
+        vocab_size = compiled().read_config(str(folder))["vocab_size"]
         tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, gguf_metadata))
         given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
         core = compiled().Engine.load(str(folder), **given)

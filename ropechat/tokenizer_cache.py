@@ -27,7 +27,7 @@ class Kept:
     """What `recall` found.
 
     data: the parsed tokenizer.json without its model's vocabulary and merges. content: a tokenizer.json that
-    means the same. holes: ids without a token, see `tokenizer_file.fix_numbers`.
+    means the same. holes: ids without a token, see `tokenizer.file_check.fix_numbers`.
     """
 
     data: dict[str, Any]
@@ -90,7 +90,10 @@ def keep(file: Path, vocab_size: int, data: dict[str, Any], holes: frozenset[int
     if key is None:
         return
     model = data["model"]
-    content = json.dumps(data | {"model": model | _joined(model)}, ensure_ascii=False).encode()
+    try:
+        content = json.dumps(data | {"model": model | _joined(model)}, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return  # a lone surrogate somewhere, which is written in escapes only
     small = data | {"model": {name: value for name, value in model.items() if name not in _BULK}}
     known = {"key": key, "crc32": crc32(content), "holes": sorted(holes), "data": small}
     place = _place(key)

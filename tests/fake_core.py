@@ -190,6 +190,10 @@ class Engine:
         return self.table[list(ids)].copy()
 
 
+def read_config(directory: str) -> dict[str, Any]:
+    return check(directory)
+
+
 def exit_when_cut(*, screen: bool = False) -> None:
     pass
 

@@ -161,7 +161,7 @@ def test_a_full_screen_app_gives_the_terminal_back(model: Path, tmp_path: Path) 
     code = """
 import os, sys, tty
 from ropechat import Engine
-from ropechat.engine import exit_when_cut
+from ropechat.model_check import exit_when_cut
 from ropechat.packed import packed_entries
 engine = Engine.load(sys.argv[2], dtype="q8_0")
 if not engine.facts["from_pack"]:

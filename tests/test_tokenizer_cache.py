@@ -141,6 +141,13 @@ def test_off_and_small_files_keep_nothing(
     assert not folder.exists()
 
 
+def test_a_lone_surrogate_is_not_kept(tmp_path: Path, folder: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    odd = byte_tokenizer() | {"note": "\ud800"}
+    tokenizer_cache.keep(model / "tokenizer.json", 260, odd, frozenset())
+    assert not folder.exists()
+
+
 def test_no_more_than_so_many_files(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_cache, "_MOST_FILES", 3)
     models = [byte_folder(tmp_path / f"model{number}") for number in range(4)]

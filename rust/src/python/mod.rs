@@ -277,6 +277,13 @@ fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> 
     Ok(facts)
 }
 
+/// The facts of `Engine.facts` that the config says; no tensor is looked at.
+#[pyfunction]
+fn read_config<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
+    let config = door(py, || family::config(&Checkpoint::open(Path::new(directory))?))?;
+    config_facts(py, &config)
+}
+
 fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyDict>> {
     let facts = PyDict::new(py);
     facts.set_item("model_type", &config.model_type)?;
@@ -337,7 +344,7 @@ mod _core {
     #[pymodule_export]
     use super::gguf::gguf_metadata;
     #[pymodule_export]
-    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut};
+    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, read_config};
     use pyo3::prelude::*;
 
     #[pymodule_init]
