@@ -21,6 +21,8 @@ const COMMON: &[(&str, &str)] = &[
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", HEAD_DIM),
 ];
+/// `rope.freq_base` of files that do not say (llama.cpp).
+const USUAL_THETA: f64 = 10_000.0;
 /// Beyond any model's `embedding_length`.
 const WIDEST: u64 = 1 << 24;
 const HEAD_DIM: &str = "attention.key_length";
@@ -65,6 +67,17 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         _ => "attention.layer_norm_epsilon",
     };
     out.take(source, arch.epsilon, epsilon)?;
+    for (key, own) in [("max_position_embeddings", "context_length"), (arch.epsilon, epsilon)] {
+        if !out.values.contains_key(key) {
+            return Err(source.bad(&source.full(own), "it is missing; a number is needed".to_owned()));
+        }
+    }
+    // Absent, it is as many as the queries have, whatever the family's class says (llama.cpp).
+    if let (None, Some(heads)) =
+        (out.values.get("num_key_value_heads"), out.values.get("num_attention_heads").cloned())
+    {
+        out.set("num_key_value_heads", heads);
+    }
     for (key, value) in arch.facts {
         out.set(key, serde_json::from_str::<Value>(value).unwrap_or_default());
     }
@@ -96,6 +109,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     }
     if arch.rotary != Rotary::None {
         out.take(source, "rope_theta", "rope.freq_base")?;
+        out.values.entry("rope_theta").or_insert(USUAL_THETA.into());
         rope::scaling(source, arch, &mut out)?;
     }
     Ok(out)
