@@ -216,6 +216,22 @@ mod odd_files {
         symlink(elsewhere.path().join("blobs"), &blobs).unwrap();
         assert!(matches!(Checkpoint::open(&snapshot), Err(Error::UnsafePath { .. })));
     }
+
+    #[test]
+    fn snapshots_may_lead_into_the_blobs_that_repositories_share() {
+        let cache = TestFolder::new();
+        let (shared, repository) = (cache.path().join("blobs"), cache.path().join("models--a--b"));
+        let snapshot = repository.join("snapshots/0abc");
+        for folder in [&shared.join("f0"), &repository.join("blobs"), &snapshot] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(shared.join("f0/f00"), tensors(&[("x", &[2])])).unwrap();
+        symlink("../../blobs/f0/f00", repository.join("blobs/e00")).unwrap();
+        symlink("../../blobs/e00", snapshot.join("model.safetensors")).unwrap();
+        assert!(matches!(Checkpoint::open(&snapshot), Err(Error::UnsafePath { .. })), "not marked");
+        fs::write(shared.join(".huggingface-shared-blobs"), "1").unwrap();
+        assert!(Checkpoint::open(&snapshot).is_ok());
+    }
 }
 
 #[test]

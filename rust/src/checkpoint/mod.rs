@@ -15,8 +15,7 @@ mod shown;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-use memmap2::{Mmap, MmapOptions};
+use std::time::UNIX_EPOCH;
 
 pub(crate) use folder::Folder;
 use folder::OpenFile;
@@ -24,7 +23,9 @@ use index::{INDEX, Index};
 use safetensors::{Entry, PICKLE};
 pub(crate) use shown::shown;
 
+use crate::checksum::checksum;
 use crate::error::{Error, Result};
+use crate::mapped::MappedFile;
 use crate::quant::TensorType;
 
 /// Name of an unsharded model's weights.
@@ -47,7 +48,7 @@ pub struct Checkpoint {
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
-    map: Mmap,
+    map: MappedFile,
 }
 
 /// One tensor in a mapped file.
@@ -154,14 +155,13 @@ impl Checkpoint {
         self.keys.as_ref().zip(self.shards.first()).map(|(keys, shard)| keys.on(&shard.map))
     }
 
-    /// Lets the memory of a tensor's mapped pages go, once its values are packed: loading then needs little more than the
-    /// packed weights. Read again, the pages come back from the file.
-    pub fn let_go(&self, view: &TensorView<'_>) {
-        #[cfg(unix)]
-        if let Some((shard, entry)) = self.tensors.get(view.name) {
-            let (map, advice) = (&self.shards[*shard].map, memmap2::UncheckedAdvice::DontNeed);
-            // SAFETY: the map is read-only and of a file: dropped pages are read from it again, with the same bytes.
-            let _ = unsafe { map.unchecked_advise_range(advice, entry.begin, entry.end - entry.begin) };
+    /// Lets the memory of mapped pages go, those of a piece of a tensor's bytes, once its values are packed. Read again,
+    /// the pages come back from the file.
+    pub fn let_go(&self, view: &TensorView<'_>, piece: &[u8]) {
+        if let Some((shard, _)) = self.tensors.get(view.name) {
+            let map = &self.shards[*shard].map;
+            let begin = (piece.as_ptr() as usize).saturating_sub(map.as_ptr() as usize);
+            map.let_go(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));
         }
     }
 
@@ -183,6 +183,25 @@ impl Checkpoint {
     /// The model folder, for the metadata in it.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
+    }
+
+    /// What tells these files from others and from what they were before, one line each: where the file lies with its
+    /// links resolved, its size and time of change, and a checksum of what stands before its first tensor.
+    pub fn identity(&self) -> Result<Vec<String>> {
+        let mut data_begin: Vec<usize> = self.shards.iter().map(|shard| shard.map.len()).collect();
+        for (shard, entry) in self.tensors.values() {
+            data_begin[*shard] = data_begin[*shard].min(entry.begin);
+        }
+        let lines = self.shards.iter().zip(data_begin).map(|(shard, data_begin)| {
+            let refused = |error| folder::io_error(&shard.path, &error);
+            let real = shard.path.canonicalize().map_err(refused)?;
+            let metadata = real.metadata().map_err(refused)?;
+            let changed = metadata.modified().map_err(refused)?.duration_since(UNIX_EPOCH);
+            let changed = changed.map_or(0, |since| since.as_nanos());
+            let header = checksum(&shard.map[..data_begin]);
+            Ok(format!("{:?} {} {changed} {header:016x}", real, metadata.len()))
+        });
+        lines.collect()
     }
 
     /// Numbers in all tensors together, as model cards count them.
@@ -287,11 +306,15 @@ impl Shard {
                 opened.len
             ),
         })?;
-        // SAFETY: the map is read-only and lives as long as the slices taken from it (both are inside Checkpoint).
-        // That no other process cuts the file meanwhile cannot be proven here: a cut file raises SIGBUS, which the
-        // program turns into an exit, and changed bytes are only ever read as numbers.
-        let map = unsafe { MmapOptions::new().len(len).map(&opened.file) }
-            .map_err(|error| folder::io_error(&opened.path, &error))?;
+        let map = MappedFile::open(&opened.file, len, &opened.path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::OutOfMemory => Error::Memory {
+                what: format!(
+                    "{}: no addresses for {len} bytes are to be had; raise the limit (ulimit -v)",
+                    opened.path.display()
+                ),
+            },
+            _ => folder::io_error(&opened.path, &error),
+        })?;
         Ok(Shard { path: opened.path, map })
     }
 }

@@ -1,6 +1,7 @@
 //! From a checkpoint's tensors to packed weights, slot by slot.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::{DenseMlp, Latent, Layer, MixtureMlp, Mlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -9,15 +10,17 @@ use crate::error::{Error, Result};
 use crate::family::{
     self, ExpertSlots, Join, MatrixSlot, MlpSlots, NormSlot, ProjectionSlots, Rows, Source as TensorRows,
 };
+use crate::pack_cache::Packs;
 use crate::parallel::Pool;
 use crate::quant::{DType, TensorType};
-use crate::weight::{Arrangement, Source, Weight};
+use crate::weight::{self, Arrangement, PanelShape, Source, Weight};
 
 /// What loading a tensor needs to know.
 pub(super) struct Loader<'a> {
     pub checkpoint: &'a Checkpoint,
     pub config: &'a Config,
     pub dtype: Option<DType>,
+    pub packs: &'a Packs,
     pub pool: &'a Pool,
 }
 
@@ -98,7 +101,7 @@ impl<'a> Loader<'a> {
             false => self.checkpoint.require_any(&names, &[self.config.vocab_size, slot.in_features])?,
         };
         let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
-        self.pack(&[gathered(view, stored, tensor.rows, slot.in_features)], slot)
+        self.pack(&[(view, stored)], slot)
     }
 
     /// Embedding and unembedding in q4_0 cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
@@ -112,7 +115,7 @@ impl<'a> Loader<'a> {
     pub fn matrix(&self, slot: &MatrixSlot) -> Result<Weight> {
         let take = |source: &TensorRows| {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
-            Ok(gathered(view, source.stored, source.rows, slot.in_features))
+            Ok((view, source.stored))
         };
         let parts = slot.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
         let weight = self.pack(&parts, slot)?;
@@ -124,20 +127,39 @@ impl<'a> Loader<'a> {
         Ok(weight.with_bias(&biases?, arrangement(slot.join)))
     }
 
-    fn pack(&self, parts: &[Gathered<'_>], slot: &MatrixSlot) -> Result<Weight> {
-        let sources: Vec<Source<'_>> = parts
-            .iter()
-            .zip(&slot.weights)
-            .map(|(part, source)| Source {
-                tensor_type: part.tensor_type,
-                out_features: source.rows.count(),
-                bytes: &part.bytes,
-            })
-            .collect();
+    /// The weight of a slot, out of these tensors, one per source of the slot: from the pack if there is one.
+    fn pack(&self, parts: &[(TensorView<'a>, Stored)], slot: &MatrixSlot) -> Result<Weight> {
         let dtype = self.dtype.unwrap_or_else(|| packed_together(parts));
-        let weight = Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
-        parts.iter().for_each(|part| self.checkpoint.let_go(&part.view));
-        Ok(weight)
+        let rows: Vec<usize> = slot.weights.iter().map(|source| source.rows.count()).collect();
+        let shape = PanelShape::new(&rows, arrangement(slot.join), slot.in_features, dtype);
+        let data = self.packs.storage(&slot.name(), shape, || {
+            let gather = |(&(view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
+                gathered(view, stored, source.rows, slot.in_features)
+            };
+            let parts: Vec<Gathered<'_>> = parts.iter().zip(&slot.weights).map(gather).collect();
+            let sources: Vec<Source<'_>> = parts
+                .iter()
+                .zip(&rows)
+                .map(|(part, &out_features)| Source {
+                    tensor_type: part.tensor_type,
+                    out_features,
+                    bytes: &part.bytes,
+                })
+                .collect();
+            // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
+            let done = |source: usize, rows: Range<usize>| {
+                if let Cow::Borrowed(piece) = &parts[source].bytes {
+                    let row = piece.len() / sources[source].out_features;
+                    self.checkpoint.let_go(&parts[source].view, &piece[rows.start * row..rows.end * row]);
+                }
+            };
+            let join = arrangement(slot.join);
+            let panels = weight::pack(&sources, join, slot.in_features, dtype, self.pool, &done)?;
+            // Gathered rows were copied from all over the tensor.
+            parts.iter().for_each(|part| self.checkpoint.let_go(&part.view, part.view.bytes));
+            Ok(panels)
+        })?;
+        Ok(Weight::new(shape, data))
     }
 
     pub fn norm(&self, slot: &NormSlot) -> Result<NormWeights> {
@@ -170,8 +192,8 @@ impl<'a> Loader<'a> {
 }
 
 /// One type for a matrix out of several tensors: what the finest of them is packed into by itself.
-fn packed_together(parts: &[Gathered<'_>]) -> DType {
-    let types = parts.iter().map(|part| part.view.tensor_type.packed());
+fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
+    let types = parts.iter().map(|(view, _)| view.tensor_type.packed());
     types.max_by_key(|dtype| dtype.step_bytes() * 64 / dtype.step_values()).unwrap_or(DType::F32)
 }
 
