@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::archs::{Arch, Rotary};
 use super::source::Source;
 use super::{latent, rope};
+use crate::checkpoint::gguf::{self, Kind};
 use crate::checkpoint::shown;
 use crate::error::Result;
 
@@ -162,6 +163,18 @@ fn vocabulary(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     }
     if !ends.is_empty() {
         out.set("eos_token_id", ends);
+    }
+    // Read as numbers by the tokenizer, which no longer sees their type.
+    for (key, allowed, word) in [
+        ("tokenizer.ggml.token_type", &[Kind::I32, Kind::U32][..], "i32"),
+        ("tokenizer.ggml.scores", &[Kind::F32][..], "f32"),
+    ] {
+        if let Some(gguf::Value::List(list)) = source.metadata.get(key)
+            && !allowed.contains(&list.kind())
+        {
+            let found = format!("{:?}", list.kind()).to_lowercase();
+            return Err(source.bad(key, format!("a list of {found}; a list of {word} is allowed")));
+        }
     }
     Ok(())
 }
