@@ -141,6 +141,20 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         check(str(converter.write(file, vocab_size=127)))
 
 
+def test_what_a_file_leaves_out(tmp_path: Path) -> None:
+    """As many key/value heads as queries and the base 10000, where smollm3's class says 4 and 2e6."""
+    converter = Converter(GOLDEN / "smollm3_old")
+    same = {"rope__freq_base": 1e4, "attention__head_count_kv": 2}
+    said = logits(load(converter.write(tmp_path / "a.gguf", **same)), list(range(20)))
+    unsaid = logits(load(converter.write(tmp_path / "b.gguf", rope__freq_base=None)), list(range(20)))
+    assert (said == unsaid).all()
+    with pytest.raises(TensorError, match=r"attn_k\.weight: its shape is \[24, 48\]; \[48, 48\]"):
+        check(str(converter.write(tmp_path / "c.gguf", attention__head_count_kv=None)))
+    for key in ("context_length", "attention__layer_norm_rms_epsilon"):
+        with pytest.raises(ConfigError, match=rf"smollm3\.{key.replace('__', '.')}: it is missing"):
+            check(str(converter.write(tmp_path / "d.gguf", **{key: None})))
+
+
 def test_gemma_scales_scores_by_the_width_of_a_head(tmp_path: Path) -> None:
     """That is what files without `attention.scale` mean; the golden's own scale is another."""
     converter, ids = Converter(GOLDEN / "gemma2_old"), list(range(30))

@@ -110,6 +110,10 @@ fn faults_are_named() {
         (with("llama.rope.scaling.factor", f32_value(0.0)), "llama.rope.scaling.factor: 0.0;"),
         (with("general.type", text_value("adapter")), "general.type: the text \"adapter\""),
         (with("tokenizer.ggml.eos_token_id", u32_value(8)), "tokenizer.ggml.eos_token_id: 8;"),
+        (
+            with("tokenizer.ggml.token_type", list_value(0, 1, &[1])),
+            "tokenizer.ggml.token_type: a list of u8; a list of i32",
+        ),
         (tensor(|q| q.1 = vec![32; 5]), &format!("{q}: 5 dimensions")),
         (tensor(|q| q.1 = vec![1 << 62, 8]), &format!("{q}: F32 x [8, 4611686018427387904] is no size")),
         (

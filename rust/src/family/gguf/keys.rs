@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::archs::{Arch, Rotary};
 use super::source::Source;
 use super::{latent, rope};
+use crate::checkpoint::gguf::{self, Kind};
 use crate::checkpoint::shown;
 use crate::error::Result;
 
@@ -21,6 +22,8 @@ const COMMON: &[(&str, &str)] = &[
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", HEAD_DIM),
 ];
+/// `rope.freq_base` of files that do not say (llama.cpp).
+const USUAL_THETA: f64 = 10_000.0;
 /// Beyond any model's `embedding_length`.
 const WIDEST: u64 = 1 << 24;
 const HEAD_DIM: &str = "attention.key_length";
@@ -65,6 +68,17 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         _ => "attention.layer_norm_epsilon",
     };
     out.take(source, arch.epsilon, epsilon)?;
+    for (key, own) in [("max_position_embeddings", "context_length"), (arch.epsilon, epsilon)] {
+        if !out.values.contains_key(key) {
+            return Err(source.bad(&source.full(own), "it is missing; a number is needed".to_owned()));
+        }
+    }
+    // Absent, it is as many as the queries have, whatever the family's class says (llama.cpp).
+    if let (None, Some(heads)) =
+        (out.values.get("num_key_value_heads"), out.values.get("num_attention_heads").cloned())
+    {
+        out.set("num_key_value_heads", heads);
+    }
     for (key, value) in arch.facts {
         out.set(key, serde_json::from_str::<Value>(value).unwrap_or_default());
     }
@@ -96,6 +110,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     }
     if arch.rotary != Rotary::None {
         out.take(source, "rope_theta", "rope.freq_base")?;
+        out.values.entry("rope_theta").or_insert(USUAL_THETA.into());
         rope::scaling(source, arch, &mut out)?;
     }
     Ok(out)
@@ -148,6 +163,18 @@ fn vocabulary(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     }
     if !ends.is_empty() {
         out.set("eos_token_id", ends);
+    }
+    // Read as numbers by the tokenizer, which no longer sees their type.
+    for (key, allowed, word) in [
+        ("tokenizer.ggml.token_type", &[Kind::I32, Kind::U32][..], "i32"),
+        ("tokenizer.ggml.scores", &[Kind::F32][..], "f32"),
+    ] {
+        if let Some(gguf::Value::List(list)) = source.metadata.get(key)
+            && !allowed.contains(&list.kind())
+        {
+            let found = format!("{:?}", list.kind()).to_lowercase();
+            return Err(source.bad(key, format!("a list of {found}; a list of {word} is allowed")));
+        }
     }
     Ok(())
 }
