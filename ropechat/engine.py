@@ -16,7 +16,7 @@ from ropechat.arguments import check_array, check_top_k, checked_ids, checked_st
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids, resolve
-from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
+from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
 from ropechat.template import ChatTemplate
@@ -143,6 +143,10 @@ class Engine:
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that an id stands for; b"" for one that stands for none."""
+        return bytes_of(self.tokenizer, id)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Text encoded with special tokens as the tokenizer says; ids as they are."""
