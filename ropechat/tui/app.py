@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
+PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
 ARMED = 3.0  # seconds in which a key may be pressed again
 
@@ -64,6 +66,7 @@ class ChatApp(ReadingApp):
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
         self._counter: Timer | None = None
+        self._drawn = 0.0
         self._hint = ""
         self._armed = ""
         self._disarmer: Timer | None = None
@@ -269,7 +272,9 @@ class ChatApp(ReadingApp):
             self._react(event)
         self._feed(serial, steps)
         self.watch_newest()
-        self._redraw()
+        if not self.session.generating or time.monotonic() - self._drawn > PANELS:
+            self._drawn = time.monotonic()
+            self._redraw()
         if not self.inference.busy and self._ticker is not None:
             self._ticker.pause()
 
@@ -353,15 +358,12 @@ class ChatApp(ReadingApp):
         width = self.size.width
         self.title_bar.show(*panel.title(self.session, width))
         left, right = panel.gauge(self.session, width)
-        if width >= 120 and self.transcript.page.view == "tokens":
-            colours = theme.tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
-            right = panel.legend(self.transcript.tint, colours) + right
-        self.gauge.show(left, right)
+        self.gauge.show(left, self.with_legend(right, width))
         left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
         self.footer.show(left)
 
     def _keys(self) -> list[tuple[str, str]]:
-        if self.transcript.has_focus and not self.session.generating:
+        if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
             return self.reading_keys()
         return keys.footer(self.session.generating)
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from textual.app import App
 from textual.widgets import Input, Label
 
+from ropechat.tui import panel
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
+from ropechat.tui.theme import tints
 from ropechat.tui.widgets.inspector import Inspector, Preview
 from ropechat.tui.widgets.reader import Reader
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from ropechat.trace import Step
     from ropechat.tui.events import ModelInfo
+    from ropechat.tui.widgets.bars import Part
 
 LIVE = 0.2  # seconds between two looks at the newest token
 
@@ -80,6 +83,16 @@ class ReadingApp(App[None]):
         """Tell which figure is shown."""
         self._say_hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self._redraw()
+
+    def with_legend(self, figures: list[Part], width: int) -> list[Part]:
+        """The meaning of the tint: beside the figures where there is room, instead of them for a reader."""
+        if self.transcript.page.view != "tokens" or width < 70:
+            return figures
+        if width < 120 and not self.transcript.has_focus:
+            return figures
+        colours = tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
+        legend = panel.legend(self.transcript.tint, colours)
+        return [*legend, *figures] if width >= 120 else legend or figures
 
     # --- inspector ---
 
@@ -232,6 +245,8 @@ class ReadingApp(App[None]):
     def reading_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs while the transcript has the focus."""
         last = [("esc", "back"), ("F1", "help"), ("^q", "quit")]
+        if self.find_bar.has_focus:
+            return [("⏎", "to the matches"), ("esc", "close"), *last[1:]]
         if self.finding:
             return [("n N", "next"), ("/", "find"), *last]
         if self.transcript.choosing:

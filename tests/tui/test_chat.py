@@ -313,8 +313,8 @@ async def test_tints_go_round(chat: Any) -> None:
         def backgrounds() -> set[Any]:
             return {s.style.bgcolor for strip in c.strips() for s in strip if s.style and s.style.bgcolor}
 
-        tinted = backgrounds()
         await c.pilot.press("escape")
+        tinted = backgrounds()
         names = []
         for _ in NAMES:
             await c.pilot.press("T")

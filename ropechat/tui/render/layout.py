@@ -42,16 +42,11 @@ class Layout:
     def rows(self, line: Line | None = None) -> list[Row]:
         """The rows with all that stands before them, a blank one above where it belongs."""
         chunk = self.chunk
-        found: list[Row] = [_without_marker(chunk.rest)] if chunk.spaced else []
+        found: list[Row] = [chunk.gap] if chunk.spaced else []
         for body in self.preview(line) or [[]]:
             before = chunk.first if len(found) == chunk.spaced else chunk.rest
             found.append((*before, *body))
         return found
-
-
-def _without_marker(before: Sequence[Piece]) -> Row:
-    quotes = [index for index, piece in enumerate(before) if piece.look == "quote"]
-    return tuple(before[: quotes[-1] + 1]) if quotes else ()
 
 
 def wrapped(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:

@@ -38,7 +38,7 @@ class Container:
 
     width: int = 0
     marker: Piece | None = None  # None: a quote
-    fresh: bool = True  # the marker is not drawn yet
+    fresh: bool = True  # nothing of it is drawn yet
 
     @property
     def room(self) -> str:
@@ -53,6 +53,7 @@ class Chunk:
     kind: Kind
     first: tuple[Piece, ...] = ()  # before the first row
     rest: tuple[Piece, ...] = ()  # before the others
+    gap: tuple[Piece, ...] = ()  # before a blank row above it
     spaced: bool = False  # a blank row above
     lines: list[tuple[str, int]] = field(default_factory=list)
     level: int = 0  # of a heading
@@ -67,6 +68,7 @@ class Change:
 
     opened: Chunk | None = None
     extended: Chunk | None = None
+    added: int = 1  # lines that it got
     retitled: Chunk | None = None  # a paragraph that turned out to be a heading or a table's header
 
 
@@ -188,7 +190,7 @@ class Outline:
 
     def _code(self, leaf: Chunk, line: str, place: int, at: int) -> Change | None:
         """A line within code; None if it is none."""
-        body = line[place:]
+        body, added = line[place:], 1
         if leaf.fence:
             match = _FENCE.match(body)
             if match and match[2].startswith(leaf.fence) and not match[3].strip(" "):
@@ -200,11 +202,12 @@ class Outline:
         elif not body.startswith("    "):
             self.leaf, self._blank = None, self._blank or bool(self._held)
             return None
+        added = 1 + len(self._held)
         leaf.lines += [("", blank) for blank in self._held]
         self._held.clear()
         cut = min(leaf.indent, len(body) - len(body.lstrip(" ")))
         leaf.lines.append((body[cut:], at + place + cut))
-        return Change(extended=leaf)
+        return Change(extended=leaf, added=added)
 
     def _begin(self, body: str, at: int) -> Change:
         """A line that goes on with nothing begins a chunk."""
@@ -231,12 +234,16 @@ class Outline:
     def _chunk(self, kind: Kind, *lines: tuple[str, int]) -> Chunk:
         first: list[Piece] = []
         rest: list[Piece] = []
+        gap: list[Piece] = []
         item = any(container.fresh and container.marker for container in self.containers)
         for container in self.containers:
             if container.marker is None:
                 bar = Piece("▎ ", "quote", NOWHERE)
                 first.append(bar)
                 rest.append(bar)
+                if not container.fresh:
+                    gap = list(rest)
+                container.fresh = False
                 continue
             room = Piece(container.room, "", NOWHERE)
             first.append(container.marker if container.fresh else room)
@@ -244,7 +251,8 @@ class Outline:
             container.fresh = False
         apart = self._blank or kind in ("code", "table", "rule") or self._last in ("code", "table", "rule")
         apart = apart or (kind == "heading" and not item)
-        chunk = Chunk(kind, tuple(first), tuple(rest), apart and self._begun, list(lines))
+        spaced = apart and self._begun
+        chunk = Chunk(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
         self._begun, self._blank, self._last = True, False, kind
         return chunk
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.layout import Layout, lay_out
@@ -44,7 +45,7 @@ class Prose:
 
     def append(self, text: str) -> int:
         """Add text; returns the number of the first row that may have changed."""
-        changed = len(self._done)
+        before, done = self._open, len(self._done)
         first, *rest = text.split("\n")
         self._line += first
         for part in rest:
@@ -52,6 +53,10 @@ class Prose:
             self._at += len(self._line) + 1
             self._line = part
         self._show()
+        now = chain(self._done[done:], self._open)
+        same = next((n for n, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), None)
+        changed = done + (len(before) if same is None else same)
+        changed = min(changed, self.count - 1)
         del self._offsets[changed:]
         return changed
 
@@ -94,7 +99,8 @@ class Prose:
         elif change.retitled:
             self._layout = lay_out(change.retitled, self.width)
         elif change.extended and self._layout:
-            self._layout.add(change.extended.lines[-1])
+            for added in change.extended.lines[-change.added :]:
+                self._layout.add(added)
         if self._outline.leaf is None:
             self._commit()
 

@@ -162,11 +162,11 @@ class Reader(Transcript):
     def _show(self, place: Place) -> None:
         y, top = self.page.y_of(place), round(self.scroll_y)
         height = self.scrollable_content_region.height
-        self._resized(0)
+        self._extend(max(self.page.rows, self.virtual_size.height))
         if not top <= y < top + height - (1 if not self.follow else 0):
             self.leave_end()
             self.page.settle(max(0, y - height // 2), height)
-            self._resized(0)
+            self._extend(self.page.rows)
             self._scroll(max(0, self.page.y_of(place) - height // 2))
             self.follow = round(self.scroll_y) >= self.max_scroll_y
 

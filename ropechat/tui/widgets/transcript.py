@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -9,6 +10,7 @@ from rich.segment import Segment
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.page import Page
@@ -31,6 +33,7 @@ GUTTER = 2
 MARGIN = 1
 CARET = "▍"
 CACHED = 1000  # drawn rows
+BETWEEN = 0.25  # seconds between two scrolls while rows come fast
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -44,6 +47,7 @@ class Transcript(ScrollView, can_focus=True):
         self.page = Page()
         self.follow = True
         self.tint = "surprisal"
+        self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
         self._news_from = 0  # rows there were when following ended
         self._steering = False  # we scroll, not the reader
         self._brush = Brush(self)
@@ -70,7 +74,8 @@ class Transcript(ScrollView, can_focus=True):
     def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
         """Append tokens to a block; cheap at the end of the transcript, where it happens."""
         index = len(self.blocks) - 1 if block is self.blocks[-1] else self.blocks.index(block)
-        row = block.add(steps)
+        last = block.body - 1  # the caret leaves it
+        row = min(block.add(steps), max(0, last))
         self.page.measure(index)
         self._grown(self.page.tops[index] + block.head + row)
 
@@ -120,6 +125,7 @@ class Transcript(ScrollView, can_focus=True):
         if self.follow:
             self.page.settle_end(height)
             self._news_from = self.page.rows
+            end = self._end()
         else:
             y = round(self.scroll_y)
             settled = self.page.settle(y, height)
@@ -127,21 +133,43 @@ class Transcript(ScrollView, can_focus=True):
                 self._scroll(settled)
         if self.page.rows != before:
             self._strips.clear()
-        self._resized(first_row)
         if self.follow:
-            self._scroll(self.max_scroll_y)
-
-    def _resized(self, first_row: int) -> None:
-        """Tell Textual how many rows there are, and what is to be drawn."""
-        rows = self.page.rows
-        if rows != self.virtual_size.height:
-            self._steering = True
-            self.virtual_size = Size(self.scrollable_content_region.width, rows)
-            self._steering = False
-            if not self.follow:
-                self._refresh_from(min(first_row, rows))
+            self._extend(max(self.page.rows, end + height if end else 0))
+            if end == round(self.scroll_y):
+                self._refresh_from(first_row)
+            self._scroll(end)
         else:
+            self._extend(self.page.rows)
             self._refresh_from(first_row)
+
+    def _end(self) -> int:
+        """Where to scroll to follow. While rows come fast there is room below for those of a moment.
+
+        Each scroll draws the whole screen anew: that is kept to a few times a second.
+        """
+        height, rows = self.scrollable_content_region.height, self.page.rows
+        y, now = round(self.scroll_y), time.monotonic()
+        exact = max(0, rows - height)
+        live = bool(self.blocks) and self.blocks[-1].live
+        if live and exact <= y <= exact + height // 2:
+            return y
+        room = 0
+        if live and exact > y:
+            since, before = self._scrolled
+            rate = (rows - before) / max(now - since, 0.05)
+            room = min(height // 2, int(rate * BETWEEN)) if before <= rows else 0
+        self._scrolled = now, rows
+        return exact + room
+
+    def _extend(self, rows: int) -> None:
+        """Tell Textual how many rows there are; a layout of the whole screen is not needed for that."""
+        size = Size(self.scrollable_content_region.width, rows)
+        if size == self.virtual_size:
+            return
+        self._steering = True
+        self.set_reactive(Widget.virtual_size, size)
+        self._scroll_update(size)
+        self._steering = False
 
     def _refresh_from(self, first_row: int) -> None:
         """Draw the rows in sight from `first_row` on, and the mark of new rows."""
@@ -181,9 +209,7 @@ class Transcript(ScrollView, can_focus=True):
             y = max(0, self.page.y_of(place) - below)
         self._news_from = self.page.rows
         self._strips.clear()
-        self._steering = True
-        self.virtual_size = Size(self.scrollable_content_region.width, self.page.rows)
-        self._steering = False
+        self._extend(self.page.rows)
         self._scroll(y)
         self.refresh()
 
@@ -194,7 +220,7 @@ class Transcript(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         if self._steering or round(old_value) == round(new_value):
             return
-        if round(new_value) >= self.max_scroll_y:
+        if round(new_value) >= self.page.rows - self.scrollable_content_region.height:
             self.follow = self.follow or new_value > old_value
         elif new_value < old_value:
             self.leave_end()
@@ -207,14 +233,16 @@ class Transcript(ScrollView, can_focus=True):
         if self.page.rows != rows:
             self._news_from += self.page.rows - rows
             self._strips.clear()
-            self._resized(0)
+            self._extend(self.page.rows)
             self._scroll(self.max_scroll_y if self.follow else settled)
+            self.refresh()
 
     def leave_end(self) -> None:
         """Follow no more: the reader is elsewhere."""
         if self.follow:
             self.follow = False
             self._news_from = self.page.rows
+            self._extend(self.page.rows)
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         if self.max_scroll_y > 0:
