@@ -232,6 +232,15 @@ async def test_dragging_selects_and_sets_no_cursor(chat: Any) -> None:
         assert c.app.screen.get_selected_text()
 
 
+async def test_copied_code_is_the_code(chat: Any) -> None:
+    code = "def f(x):\n    return '" + "long " * 9 + "'"
+    async with chat(FakeEngine(f"```python\n{code}\n```\n\nEnd."), size=(50, 24)) as c:
+        await answered(c)
+        await c.pilot.press("f3")
+        c.app.transcript.text_select_all()
+        assert code in c.app.screen.get_selected_text()
+
+
 async def test_the_cursor_goes_with_its_block(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         view = await answered(c)
