@@ -1,7 +1,7 @@
 """The engine as Python sees it: text and ids in, steps, traces and results out.
 
-The only importer of `ropechat._core`. Rows are computed there with the GIL released; here is what surrounds
-them: tokenizer, chat template, stop strings, cancelling, and the records of the inspector.
+With `model_check` the only importer of `ropechat._core`. Rows are computed there with the GIL released; here
+is what surrounds them: tokenizer, chat template, stop strings, cancelling, and the inspector's records.
 """
 
 import dataclasses
@@ -9,17 +9,22 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.beside import Beside
+from ropechat.chat_prompt import ChatPrompt
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids, resolve
+from ropechat.model_check import compiled, gguf_metadata
+from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
+from ropechat.model_source import resolve
+from ropechat.packed import load_options
 from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
-from ropechat.template import ChatTemplate
 from ropechat.text_lane import TextLane
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Row, Step, TokenScore, Trace
@@ -31,14 +36,6 @@ if TYPE_CHECKING:
     from ropechat import _core
 
 OnPrefill = Callable[[int, int], None]
-
-
-def _compiled() -> ModuleType:
-    try:
-        from ropechat import _core
-    except ImportError as error:
-        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
-    return _core
 
 
 class _Request:
@@ -55,18 +52,20 @@ class Engine:
     facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
     num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
     stop_ids: the ids that end a text. tokenizer: see `Tokenizer`; without tokenizer.json only ids work.
+    chat: how messages become a prompt, see `ChatPrompt`.
     """
 
-    def __init__(self, core: "_core.Engine", module: ModuleType, folder: Path) -> None:
+    def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
-        self._module = module
+        self._module = compiled()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
-        self.tokenizer = Tokenizer.load(folder, self.facts["vocab_size"])
-        self._template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
-        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, self._template)
+        self.tokenizer = tokenizer
+        template = template_of(folder, tokenizer) if tokenizer.present else None
+        self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
+        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -74,34 +73,26 @@ class Engine:
     def load(
         cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> "Engine":
-        """Load a model folder.
+        """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
-        dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
-        threads: default all cores.
-        context: most tokens of a sequence; default the model's, at most 8192.
-        Raises ModelNotFoundError, ModelFileError (with TensorError, ConfigError, TokenizerError),
-        UnsupportedModelError, MemoryLimitError, RequestError.
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_0, or auto: as stored where that fits
+        into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
+        context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
+        for the next start, see `ropechat.packed`.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         folder = resolve(model)
-        module = _compiled()
-        core = module.Engine.load(str(folder), dtype=dtype, threads=threads, context=context)
-        return cls(core, module, folder)
+        vocab_size = model_check.header(folder)["vocab_size"]
+        tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, gguf_metadata))
+        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
+        core = compiled().Engine.load(str(folder), **given)
+        return cls(core, folder, tokenizer.result())
 
-    @staticmethod
-    def check(model: str | Path) -> dict[str, Any]:
-        """Validate a model folder without loading its weights; returns its facts. Raises as `load` does."""
-        folder = resolve(model)
-        facts: dict[str, Any] = dict(_compiled().check(str(folder)))
-        tokenizer = Tokenizer.load(folder, facts["vocab_size"])
-        template = ChatTemplate.load(folder, tokenizer.config)
-        stop_ids = find_stop_ids(folder, facts, tokenizer, template)
-        return facts | {
-            "stop_ids": sorted(stop_ids),
-            "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
-            "chat_template": template is not None,
-        }
+    def finish_pack(self, seconds: float) -> bool:
+        """Wait for the pack cache to be written, at most so long; whether it is over."""
+        return self._core is None or self._core.finish_pack(seconds)
 
-    # Requests
+    check = staticmethod(model_check.check)
 
     def _request(self) -> _Request:
         if self._core is None:
@@ -123,26 +114,19 @@ class Engine:
         self.cancel()
         self._core = None
 
-    # Prompts
-
     @property
     def has_chat_template(self) -> bool:
         """Whether the model comes with a chat template; without one `reply` completes text."""
-        return self._template is not None
+        return self.chat.template is not None
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_ids(
+        self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
+    ) -> list[int]:
         """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated as they are. Raises ChatTemplateError,
-        TokenizerError.
+        Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
         """
-        if self._template is None:
-            return self.tokenizer.encode("".join(message.content for message in messages))
-        ids = self.tokenizer.encode(self._template.render(messages), add_special_tokens=False)
-        bos = self.tokenizer.bos_id
-        if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        return self.chat.ids(messages, template_vars)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that an id stands for; b"" for one that stands for none."""
@@ -155,7 +139,7 @@ class Engine:
             raise RequestError("prompt: no tokens; at least one is required")
         return ids
 
-    def _any_ids(self, prompt: Prompt) -> list[int]:
+    def _any_ids(self, prompt: Prompt, template_vars: Mapping[str, Any] | None) -> list[int]:
         """Ids of text, ids or messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
@@ -163,9 +147,7 @@ class Engine:
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
             raise RequestError("prompt: messages and ids together; one of them is allowed")
-        return self._ids(self.prompt_ids(messages) if messages else ids)
-
-    # Whole arrays
+        return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
     def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -197,8 +179,6 @@ class Engine:
         """
         return softmax_rows(self.logits(ids))
 
-    # Generation
-
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -227,13 +207,16 @@ class Engine:
         *,
         top_k: int = 0,
         stop: Sequence[str] | None = None,
+        template_vars: Mapping[str, Any] | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Generator[Step, None, None]:
         """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
 
+        template_vars: more names for the chat template (`enable_thinking` ...).
         Raises ChatTemplateError and as `generate`.
         """
-        return self._start(self._ids(self.prompt_ids(messages)), sampling, top_k, stop, on_prefill)
+        ids = self._ids(self.prompt_ids(messages, template_vars))
+        return self._start(ids, sampling, top_k, stop, on_prefill)
 
     def _start(
         self,
@@ -320,8 +303,6 @@ class Engine:
         many = _Many(self, self._request(), sampling, checked_stops(stop))
         return Schedule(many, window, on_tokens).run(iter(prompts))
 
-    # Inspection
-
     def score(
         self,
         prompt: str | Sequence[int],
@@ -385,7 +366,8 @@ class _Many:
 
     def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
         engine = self._engine
-        ids, stops = engine._any_ids(job.prompt), self._stops if job.stop is None else checked_stops(job.stop)
+        ids = engine._any_ids(job.prompt, job.template_vars)
+        stops = self._stops if job.stop is None else checked_stops(job.stop)
         sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
         return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
 

@@ -1,8 +1,8 @@
 """Many prompts at once: which sequences are in the next forward pass, and results in the prompts' order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
@@ -29,6 +29,8 @@ class Job:
     prompt: Prompt
     sampling: Sampling | None = None
     stop: Sequence[str] | None = None
+    template_vars: Mapping[str, Any] | None = None
+    """More names for the chat template, where the prompt is messages."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
         """(seed, stream) of prompt number `index` in a call with `seed`."""

@@ -7,12 +7,13 @@ import click
 
 from ropechat.cli.common import (
     Out,
-    load_engine,
+    load_chat_engine,
     model_options,
+    model_path,
     need_model,
-    note_missing_template,
     sampling_of,
     sampling_options,
+    template_options,
 )
 from ropechat.cli.door import say
 from ropechat.conversation import Conversation, Message, Role
@@ -56,7 +57,6 @@ def _answer(engine: "Engine", chat: Conversation, sampling: "Sampling", out: Out
 
 def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> None:
     """Each line of stdin is a message; the reply goes to stdout and ends with a newline."""
-    note_missing_template(engine)
     chat = Conversation([Message(Role.SYSTEM, system)] if system is not None else [])
     opening, out = len(chat), Out()
     for line in _lines():
@@ -75,14 +75,18 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @click.command()
 @model_options
 @sampling_options
+@template_options
 @click.option("--system", help="A system message at the beginning.")
-def chat(system: str | None, **given: Any) -> int:
+@click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
+def chat(system: str | None, raw: bool, **given: Any) -> int:
     """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message."""
     sampling = sampling_of(given)
     model = need_model(given["model"])
     if not _has_terminal():
-        line_chat(load_engine(given), sampling, system)
+        line_chat(load_chat_engine(given, raw=raw), sampling, system)
         return 0
+    path = model_path(given)  # questions come before the screen is taken
+    given |= {"model": str(path), "download": False}
     from ropechat.tui import run_chat
 
-    return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system)
+    return run_chat(lambda: load_chat_engine(dict(given), raw=raw, quiet=True), model, sampling, system)
