@@ -22,7 +22,7 @@ from ropechat.model_check import compiled, gguf_metadata
 from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
 from ropechat.model_source import resolve
 from ropechat.packed import load_options
-from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
+from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
 from ropechat.text_lane import TextLane
@@ -127,6 +127,10 @@ class Engine:
         Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
         """
         return self.chat.ids(messages, template_vars)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that an id stands for; b"" for one that stands for none."""
+        return bytes_of(self.tokenizer, id)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Text encoded with special tokens as the tokenizer says; ids as they are."""

@@ -91,6 +91,10 @@ class FakeEngine:
         used = len(self.prompt_ids(messages))
         yield from self._steps(used, sampling, top_k, on_prefill)
 
+    def token_bytes(self, id: int) -> bytes:
+        """A word with a leading blank."""
+        return f" word{id}".encode()
+
     def _steps(
         self, used: int, sampling: Sampling, top_k: int, on_prefill: Callable[[int, int], None] | None
     ) -> Iterator[Step]:

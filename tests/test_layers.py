@@ -39,6 +39,8 @@ MAY_IMPORT |= {"store": LADDER[0], "__init__": below(6), "__main__": {"cli"}}
 LIBRARIES: dict[str, set[str]] = {
     "textual": {"tui"},
     "rich": {"tui"},
+    "markdown_it": {"tui"},
+    "pygments": {"tui"},
     "tokenizers": {"tokenizer"},
     "jinja2": {"template_child"},
     "huggingface_hub": {"hub"},

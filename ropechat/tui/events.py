@@ -53,6 +53,7 @@ class ModelInfo:
     context: int
     has_chat_template: bool
     facts: tuple[tuple[str, str], ...] = ()
+    token_bytes: Callable[[int], bytes] = bytes
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,11 @@ class Counted:
 
 @dataclass(frozen=True)
 class Started:
-    """The prompt is known and fits: `prompt_tokens` of it."""
+    """The prompt is known and fits: `prompt_tokens` of it, made of these ids."""
 
     serial: int
     prompt_tokens: int
+    ids: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)

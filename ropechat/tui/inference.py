@@ -122,11 +122,12 @@ class Inference:
         if stopped():
             emit(ev.Finished(serial, "cancelled"))
             return
-        prompt_tokens = len(engine.prompt_ids(request.messages))
+        ids = engine.prompt_ids(request.messages)
+        prompt_tokens = len(ids)
         if prompt_tokens >= engine.context:
             emit(ev.TooLong(serial, prompt_tokens, engine.context))
             return
-        emit(ev.Started(serial, prompt_tokens))
+        emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
 
         def on_prefill(done: int, total: int) -> None:
             emit(ev.Prefilled(serial, done, total))
@@ -154,7 +155,9 @@ def describe(engine: ChatEngine) -> ev.ModelInfo:
     """What the UI shows of an engine."""
     facts = tuple((str(key), str(value)) for key, value in engine.facts.items())
     dtype = str(engine.facts.get("dtype", ""))
-    return ev.ModelInfo(engine.name, dtype, engine.context, engine.has_chat_template, facts)
+    return ev.ModelInfo(
+        engine.name, dtype, engine.context, engine.has_chat_template, facts, engine.token_bytes
+    )
 
 
 def _failure(request: ev.Request, error: BaseException) -> ev.Happening:

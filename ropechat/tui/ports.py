@@ -44,6 +44,9 @@ class ChatEngine(Protocol):
     ) -> Iterator[Step]:
         """One step for each token of the answer."""
 
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes of an id; asked from the UI's thread too."""
+
     def cancel(self) -> None:
         """Stop what runs now."""
 
