@@ -16,12 +16,12 @@ from ropechat.arguments import check_array, check_top_k, checked_ids, checked_st
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids, resolve
-from ropechat.records import EventLike, row_of, score_of, softmax_rows, step_of
+from ropechat.records import bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
-from ropechat.schedule import Job, Prompt, Result, Schedule
+from ropechat.schedule import Backend, Job, Prompt, Result, Schedule
 from ropechat.template import ChatTemplate
 from ropechat.text_lane import TextLane
-from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.tokenizer import Tokenizer
 from ropechat.trace import Row, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def _compiled() -> ModuleType:
     return _core
 
 
+@dataclasses.dataclass(eq=False)
 class _Request:
     """One running request: what `Engine.cancel` reaches."""
 
-    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
-        self.core = core
-        self.token = token
+    core: "_core.Engine"
+    token: "_core.CancelToken"
 
 
 class Engine:
@@ -101,8 +101,6 @@ class Engine:
             "chat_template": template is not None,
         }
 
-    # Requests
-
     def _request(self) -> _Request:
         if self._core is None:
             raise RequestError("engine: closed; load the model again")
@@ -123,22 +121,20 @@ class Engine:
         self.cancel()
         self._core = None
 
-    # Prompts
-
     @property
     def has_chat_template(self) -> bool:
         """Whether the model comes with a chat template; without one `reply` completes text."""
         return self._template is not None
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Message], begun: str = "") -> list[int]:
         """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated as they are. Raises ChatTemplateError,
-        TokenizerError.
+        begun: how the reply begins. Without a chat template the texts are concatenated as they are.
+        Raises ChatTemplateError, TokenizerError.
         """
         if self._template is None:
-            return self.tokenizer.encode("".join(message.content for message in messages))
-        ids = self.tokenizer.encode(self._template.render(messages), add_special_tokens=False)
+            return self.tokenizer.encode("".join(message.content for message in messages) + begun)
+        ids = self.tokenizer.encode(self._template.render(messages) + begun, add_special_tokens=False)
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
@@ -160,8 +156,6 @@ class Engine:
         if messages and ids:
             raise RequestError("prompt: messages and ids together; one of them is allowed")
         return self._ids(self.prompt_ids(messages) if messages else ids)
-
-    # Whole arrays
 
     def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -193,8 +187,6 @@ class Engine:
         """
         return softmax_rows(self.logits(ids))
 
-    # Generation
-
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -208,7 +200,7 @@ class Engine:
 
         top_k: how many candidates each step records; above 0 the sampler's stages too.
         stop: texts that end the reply; they are not part of it.
-        on_prefill(done, total): called as the prompt is read, in tokens.
+        on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
         iterator then ends without an exception and half a character that was pending is dropped.
@@ -221,15 +213,30 @@ class Engine:
         messages: Sequence[Message],
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
+        prefix: Sequence[int] = (),
         top_k: int = 0,
         stop: Sequence[str] | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Generator[Step, None, None]:
         """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
 
+        prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
+        text goes on from theirs, and the draws are those of a turn that came to them by itself.
         Raises ChatTemplateError and as `generate`.
         """
-        return self._start(self._ids(self.prompt_ids(messages)), sampling, top_k, stop, on_prefill)
+        return self._start(self._ids(self.prompt_ids(messages)), sampling, top_k, stop, on_prefill, prefix)
+
+    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them."""
+        lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
+        return [(bytes_of(self.tokenizer, id), lane.push(id)) for id in checked_ids(ids)]
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
+        prompt, whole = self.prompt_ids(messages), self.prompt_ids(messages, text)
+        if whole[: len(prompt)] == prompt:
+            return whole[len(prompt) :]
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _start(
         self,
@@ -238,11 +245,14 @@ class Engine:
         top_k: int,
         stop: Sequence[str] | None,
         on_prefill: OnPrefill | None,
+        prefix: Sequence[int] = (),
     ) -> Generator[Step, None, None]:
         """Arguments are checked and the request can be cancelled before the first step is asked for."""
         lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
+        for id in checked_ids(prefix):
+            lane.push(id)
         check_top_k(top_k)
-        return self._steps(self._request(), ids, sampling, top_k, lane, on_prefill)
+        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
 
     def _steps(
         self,
@@ -256,6 +266,8 @@ class Engine:
         core = request.core
         sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
         try:
+            if on_prefill is not None:
+                on_prefill(core.reused(sequence), len(ids))
             while True:
                 try:
                     events = core.step([sequence], request.token)
@@ -313,10 +325,21 @@ class Engine:
         """
         if window < 1:
             raise RequestError(f"window: {window} is not allowed; 1 or more is")
-        many = _Many(self, self._request(), sampling, checked_stops(stop))
-        return Schedule(many, window, on_tokens).run(iter(prompts))
+        request, stops = self._request(), checked_stops(stop)
 
-    # Inspection
+        def add(job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
+            ids, own = self._any_ids(job.prompt), stops if job.stop is None else checked_stops(job.stop)
+            sequence = self._add(request.core, ids, job.sampling or sampling, seed, stream, 0)
+            return sequence, len(ids), TextLane(self.tokenizer.stream(ids), own)
+
+        backend = Backend(
+            seed=seed_of(sampling),
+            add=add,
+            step=lambda sequences: request.core.step(sequences, request.token),
+            record=lambda event, lane: step_of(event, lane, self.tokenizer),
+            free=request.core.free,
+        )
+        return Schedule(backend, window, on_tokens).run(iter(prompts))
 
     def score(
         self,
@@ -356,10 +379,7 @@ class Engine:
             core.free(sequence)
         if following is None or [score.index for score in scores] != list(range(len(tokens))):
             raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
-        return Trace(tuple(scores), following, self._meta(tokens, top_k))
-
-    def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
-        return {
+        meta = {
             "model": self.name,
             "dtype": self.facts["dtype"],
             "engine": self._module.__version__,
@@ -367,29 +387,4 @@ class Engine:
             "top_k": top_k,
             "bos": tokens[0].id == self.tokenizer.bos_id,
         }
-
-
-class _Many:
-    """A request of many prompts: what `Schedule` needs."""
-
-    def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
-        self.seed = seed_of(sampling)
-        self._engine = engine
-        self._request = request
-        self._sampling = sampling
-        self._stops = stops
-
-    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
-        engine = self._engine
-        ids, stops = engine._any_ids(job.prompt), self._stops if job.stop is None else checked_stops(job.stop)
-        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
-        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
-
-    def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
-        return self._request.core.step(sequences, self._request.token)
-
-    def record(self, event: EventLike, lane: TextLane) -> Step:
-        return step_of(event, lane, self._engine.tokenizer)
-
-    def free(self, sequence: int) -> None:
-        self._request.core.free(sequence)
+        return Trace(tuple(scores), following, meta)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
@@ -52,22 +51,20 @@ class Result:
     error: RopechatError | None = None
 
 
-class Backend(Protocol):
-    """What the schedule needs of an engine."""
+@dataclass(frozen=True)
+class Backend:
+    """What the schedule needs of an engine.
+
+    seed: of the call. add: begin a prompt (job, seed, stream); gives the sequence's number, its length in
+    tokens, and where its text comes out. step: one forward pass over sequences. record: the step that a token
+    event stands for. free: forget a sequence.
+    """
 
     seed: int
-
-    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
-        """Begin a prompt: the sequence's number, how many tokens it has, where its text comes out."""
-
-    def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
-        """One forward pass."""
-
-    def record(self, event: EventLike, lane: TextLane) -> Step:
-        """The step that a token event stands for."""
-
-    def free(self, sequence: int) -> None:
-        """Forget a sequence."""
+    add: Callable[[Job, int, int], tuple[int, int, TextLane]]
+    step: Callable[[Sequence[int]], Sequence[EventLike]]
+    record: Callable[[EventLike, TextLane], Step]
+    free: Callable[[int], None]
 
 
 @dataclass
