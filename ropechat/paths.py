@@ -1,5 +1,6 @@
 """Where files of ours live on this machine. The only importer of platformdirs."""
 
+import os
 from pathlib import Path
 
 
@@ -8,3 +9,11 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("ropechat", appauthor=False)
+
+
+def conversations_folder() -> Path:
+    """Where conversations are kept: ROPECHAT_DATA, or a folder of the user's data; it need not exist yet."""
+    from platformdirs import user_data_path
+
+    chosen = os.environ.get("ROPECHAT_DATA")
+    return (Path(chosen) if chosen else user_data_path("ropechat", appauthor=False)) / "conversations"

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 # Each module imports only modules of the rungs before its own.
 LADDER: list[set[str]] = [
     {"errors", "conversation", "sampling", "trace", "settings", "paths", "text", "detokenizer"},  # leaves
-    {"arguments", "model_files", "tokenizer_file", "text_lane"},
+    {"arguments", "model_files", "tokenizer_file", "text_lane", "tree"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "records"},
     {"schedule"},
@@ -30,7 +30,7 @@ def below(rung: int) -> set[str]:
 
 MAY_IMPORT: dict[str, set[str]] = {name: below(rung) for rung, names in enumerate(LADDER) for name in names}
 MAY_IMPORT["engine"] |= {"_core"}  # and nobody else
-MAY_IMPORT |= {"store": LADDER[0], "__init__": below(6), "__main__": {"cli"}}
+MAY_IMPORT |= {"store": LADDER[0] | {"tree"}, "__init__": below(6), "__main__": {"cli"}}
 
 LIBRARIES: dict[str, set[str]] = {
     "textual": {"tui"},
