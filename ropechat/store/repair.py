@@ -71,6 +71,7 @@ def _save(source: Path, target: Path) -> dict[str, int]:
     target.unlink(missing_ok=True)
     old, new = connect(source), open_database(target)
     old.row_factory = sqlite3.Row
+    old.execute("PRAGMA writable_schema = ON")  # else a file that was cut short is not read at all
     with contextlib.closing(old), contextlib.closing(new):
         new.execute("PRAGMA foreign_keys = OFF")
         new.execute("BEGIN")

@@ -45,7 +45,7 @@ class Chat:
 
 def valid(text: str) -> str:
     """Text that can be kept: half a surrogate pair becomes U+FFFD."""
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def title_of(text: str) -> str:
@@ -152,10 +152,9 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
 
 def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
     """A conversation by its id or the beginning of it. Raises HistoryError for none, and for several."""
-    pattern = id.replace("%", "").replace("_", "") + "%"
     found = connection.execute(
-        "SELECT id, title, current FROM conversation WHERE id = ?1 OR id LIKE ?2 ORDER BY id != ?1 LIMIT 2",
-        (id, pattern),
+        "SELECT id, title, current FROM conversation WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
+        (id,),
     ).fetchall()
     if not found or not id:
         raise HistoryError(f"conversation {id!r:.40}: there is none; `ropechat chats list` names them")
@@ -198,7 +197,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
 
     Words are found anywhere, also within words, whatever their case. indexed: there is a full-text index.
     """
-    words = [word.casefold() for word in valid(query).replace("\0", " ").split()]
+    words = [word.lower() for word in valid(query).replace("\0", " ").split()]
     if not words:
         return read_summaries(connection, limit)
     long = [word for word in words if len(word) >= 3] if indexed else []
@@ -215,7 +214,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
         snippets.setdefault(conversation, _snippet(text, words[0]))
     found = []
     for summary in read_summaries(connection, -1):
-        title = summary.title.casefold()
+        title = summary.title.lower()
         if summary.id in snippets or all(word in title for word in words):
             found.append(dataclasses.replace(summary, snippet=snippets.get(summary.id, "")))
     return found[:limit] if limit >= 0 else found
@@ -223,7 +222,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
 
 def _snippet(text: str, word: str) -> str:
     """Some words around the first place of `word`."""
-    at = max(0, text.casefold().find(word))
+    at = max(0, text.lower().find(word))
     start = max(0, at - 30)
     piece = " ".join(text[start : at + len(word) + 50].split())
     return ("…" if start else "") + piece + ("…" if at + len(word) + 50 < len(text) else "")

@@ -59,7 +59,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def _fold(text: str | None) -> str:
-    return (text or "").casefold()
+    return (text or "").lower()
 
 
 def connect(path: Path) -> sqlite3.Connection:

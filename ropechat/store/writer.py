@@ -112,7 +112,7 @@ class Writer:
             self._closing, self._retry = True, None
             self._wake.notify()
         self._thread.join(limit)
-        return not self._thread.is_alive() and not self._jobs
+        return not (self._thread.is_alive() or self._jobs or self._loss)
 
     # --- with the lock held ---
 
@@ -168,7 +168,10 @@ class Writer:
         while self._jobs:
             with self._wake:
                 job = self._jobs.popleft()
-            if (refused and not job.reads) or not self._do(connection, job):
+            if refused and not job.reads:
+                self._tell_refusal(job)
+                refused.append(job)
+            elif not self._do(connection, job):
                 refused.append(job)
         with self._wake:
             self._jobs.extendleft(reversed(refused))
@@ -198,14 +201,19 @@ class Writer:
 
     def _refused(self, job: _Job, error: sqlite3.Error) -> bool:
         """Tell the caller; False if it is to be tried again."""
-        _tell(job, FileAccessError(f"{self._where}: {error}; not on disk yet"))
         if job.reads:
+            _tell(job, FileAccessError(f"{self._where}: {error}"))
             return True
         if isinstance(error, sqlite3.IntegrityError):  # trying again is pointless
             self._loss = "the chat was deleted elsewhere; it is kept in memory only"
+            _tell(job, FileAccessError(f"{self._where}: {self._loss}"))
             return True
         self._refusal = str(error)
+        self._tell_refusal(job)
         return False
+
+    def _tell_refusal(self, job: _Job) -> None:
+        _tell(job, FileAccessError(f"{self._where}: {self._refusal}; not on disk yet"))
 
     def _refuse_all(self, error: BaseException) -> None:
         """The database cannot be opened: so it stays."""
