@@ -231,6 +231,10 @@ class Engine:
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
         return [(bytes_of(self.tokenizer, id), lane.push(id)) for id in checked_ids(ids)]
 
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes of a token; b"" without a tokenizer."""
+        return bytes_of(self.tokenizer, id)
+
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
         prompt, whole = self.prompt_ids(messages), self.prompt_ids(messages, text)

@@ -174,13 +174,13 @@ class Tree:
 
     def messages(self, id: str | None = None) -> tuple[Message, ...]:
         """What the model reads: the path to a node, without questions that were never answered on the way."""
-        path = self.path(id)
         found: list[Message] = []
-        for node in path:
+        for node in self.path(id):
+            unanswered = node.role is Role.USER or not node.counts
+            if unanswered and found and found[-1].role is Role.USER:
+                found.pop()
             if node.counts:
                 found.append(Message(node.role, node.text))
-            elif found and found[-1].role is Role.USER:
-                found.pop()
         return tuple(found)
 
     # --- growing ---

@@ -153,7 +153,8 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
 def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
     """A conversation by its id or the beginning of it. Raises HistoryError for none, and for several."""
     found = connection.execute(
-        "SELECT id, title, current FROM conversation WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
+        "SELECT id, title, current FROM conversation "
+        "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
         (id,),
     ).fetchall()
     if not found or not id:

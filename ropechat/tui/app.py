@@ -13,8 +13,10 @@ from textual.widgets import Label, TextArea
 from ropechat.text import one_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
+from ropechat.tui.branching import Branching
 from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
+from ropechat.tui.keeper import Keeper
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
 from ropechat.tui.terminal import leave_on_signals
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ropechat.sampling import Sampling
+    from ropechat.store.store import Store
     from ropechat.trace import Step
     from ropechat.tui.ports import ChatEngine
 
@@ -41,7 +44,7 @@ ARMED = 3.0  # seconds in which a key may be pressed again
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(App[None]):
+class ChatApp(Branching, App[None]):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -51,11 +54,18 @@ class ChatApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
 
     def __init__(
-        self, load: Callable[[], ChatEngine], model: str, sampling: Sampling, system: str | None = None
+        self,
+        load: Callable[[], ChatEngine],
+        model: str,
+        sampling: Sampling,
+        system: str | None = None,
+        store: Store | None = None,
+        resume: str | None = None,
     ) -> None:
         self.set_reactive(App.theme, theme.choose(os.environ))
         super().__init__()
-        self.session = Session(one_line(model), sampling, system)
+        self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
+        self.resume = resume
         self.inference = Inference()
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
@@ -111,6 +121,7 @@ class ChatApp(App[None]):
         self._redraw()
         self.inference.start()
         self._submit(ev.Load(self._load))
+        self.open_store()
 
     async def action_quit(self) -> None:
         """Quit at once; whatever runs is cancelled."""
@@ -118,7 +129,7 @@ class ChatApp(App[None]):
         self._leave(exit_code(error) if error is not None else 0)
 
     def _leave(self, code: int) -> None:
-        if self.session.last is not None and self.session.generating:
+        if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)
         self.outcome = code
         self.exit(return_code=code)
@@ -133,31 +144,24 @@ class ChatApp(App[None]):
     # --- asking and stopping ---
 
     def _send(self, text: str) -> bool:
-        """Send a question, or say why not."""
+        """Send a question, or say why not; a line that begins with one "/" is a command."""
+        if text.startswith("/") and not text.startswith("//") and self._editing is None:
+            return self.slash(text[1:])
+        text = text.removeprefix("/") if text.startswith("//") else text
         if self.session.load_error is not None:
             self._say_hint("no model is loaded")
         elif self.session.generating:
             self._say_hint("still writing: esc stops it, then ⏎ sends")
         else:
-            self._ask(text)
+            turn = self.edited(text)
+            if turn is None:
+                turn = self.session.ask(text)
+                self.add_turn(turn)
+                self.write(turn)
+            else:
+                self.show_path(turn)
             return True
         return False
-
-    def _ask(self, question: str) -> None:
-        turn = self.session.ask(question)
-        answer = AnswerBlock("answer", self._answer_title(), live=True)
-        answer.flow.resize(self.transcript.measure)
-        self._blocks[turn.request.serial] = answer
-        self.transcript.follow = True
-        if self._completes:
-            answer.begin(question)
-        else:
-            asked = Block("user", "you")
-            asked.flow.resize(self.transcript.measure)
-            asked.say(question)
-            self.transcript.add(asked)
-        self.transcript.add(answer)
-        self._submit(turn.request)
 
     @property
     def _completes(self) -> bool:
@@ -177,7 +181,7 @@ class ChatApp(App[None]):
 
     def _stop(self) -> bool:
         turn = self.session.stop()
-        if turn is None:
+        if turn is None or turn.request is None:
             return False
         self.inference.cancel(turn.request)
         self._redraw()
@@ -195,15 +199,19 @@ class ChatApp(App[None]):
             self.call_later(self.action_quit)
 
     def action_new_chat(self) -> None:
-        """Begin anew; asks first, for nothing is stored yet."""
-        if self.session.turns and not self._again("new", "ctrl+n again drops this chat and begins a new one"):
+        """Begin anew; asks first when nothing is kept."""
+        kept = self.session.keeper.store is not None
+        if (
+            self.session.turns
+            and not kept
+            and not self._again("new", "ctrl+n again drops this chat and begins a new one")
+        ):
             return
-        self._stop()
+        self.when_idle(self._clear)
+
+    def _clear(self) -> None:
         self.session.clear()
-        self._blocks.clear()
-        self.transcript.clear()
-        self._welcome()
-        self._redraw()
+        self.show_path()
 
     def action_toggle_tint(self) -> None:
         """Surprisal colours on or off."""
@@ -230,7 +238,9 @@ class ChatApp(App[None]):
             self.transcript.action_page_down()
 
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
-        """Count the draft once the typing rests."""
+        """Count the draft once the typing rests; an emptied one edits nothing."""
+        if not self.composer.text:
+            self.stop_editing()
         if self._counter is not None:
             self._counter.stop()
         self._counter = self.set_timer(COUNT_DELAY, self._count)
@@ -283,8 +293,10 @@ class ChatApp(App[None]):
             case ev.LoadFailed(error):
                 self._notice("error", f"The model cannot be loaded: {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
-            case ev.TooLong(serial, tokens, context):
-                self._refuse(serial, tokens, context)
+            case ev.TooLong(_, tokens, context):
+                self._refuse(tokens, context)
+            case ev.Previewed():
+                self.on_previewed(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
 
@@ -306,11 +318,11 @@ class ChatApp(App[None]):
                 at=0,
             )
 
-    def _refuse(self, serial: int, tokens: int, context: int) -> None:
-        question = self.session.withdraw().question
-        self.transcript.drop_from(self._blocks.pop(serial))
-        if not self.composer.text:
-            self.composer.set_text(question)
+    def _refuse(self, tokens: int, context: int) -> None:
+        turn = self.session.withdraw()
+        self.show_path()
+        if not self.composer.text and turn.asked not in self.session.tree.nodes:
+            self.composer.set_text(turn.question)
         self._notice(
             "error",
             f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
@@ -335,6 +347,7 @@ class ChatApp(App[None]):
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self._count()
+        self.idle_again()
 
     # --- the screen ---
 
@@ -352,7 +365,8 @@ class ChatApp(App[None]):
         if width >= 120 and self.transcript.tinted:
             right = panel.legend(theme.tints(self.current_theme.dark, self.native_ansi_color)) + right
         self.gauge.show(left, right)
-        left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
+        hint = self._hint or self.trouble()
+        left = [(f"  {hint}", "$warning")] if hint else whole_items(self._keys(), width)
         self.footer.show(left)
 
     def _keys(self) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ropechat.text import one_line
 from ropechat.tui.session import Session, State
 from ropechat.tui.theme import LEVELS
 from ropechat.tui.widgets.bars import Part, meter
@@ -26,6 +27,11 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
         (words + "  ", "$quiet"),
     ]
     return left, right
+
+
+def short(model: str) -> str:
+    """A model's name for a heading."""
+    return one_line(model) or "answer"
 
 
 def activity(session: Session) -> tuple[str, str, str]:

@@ -35,6 +35,7 @@ class Block:
     kind: Kind
     title: str = ""
     note: str = ""  # right end of the heading
+    node: str = ""  # of the chat's tree
     live: bool = False  # more will come: a caret is drawn at the end
     flow: Flow = field(default_factory=Flow)
 
