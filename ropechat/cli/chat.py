@@ -76,13 +76,24 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @model_options
 @sampling_options
 @click.option("--system", help="A system message at the beginning.")
-def chat(system: str | None, **given: Any) -> int:
-    """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message."""
+@click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
+@click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
+@click.option("--incognito", is_flag=True, help="Keep nothing of this chat.")
+def chat(system: str | None, newest: bool, resume: str | None, incognito: bool, **given: Any) -> int:
+    """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message; it is not kept."""
+    if incognito and (newest or resume):
+        raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
     sampling = sampling_of(given)
     model = need_model(given["model"])
     if not _has_terminal():
+        if newest or resume:
+            raise click.UsageError("--continue and --resume need a terminal; a plain chat is not kept")
         line_chat(load_engine(given), sampling, system)
         return 0
+    from ropechat.paths import conversations_folder
+    from ropechat.store.store import Store
     from ropechat.tui import run_chat
 
-    return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system)
+    store = None if incognito else Store(conversations_folder())
+    wanted = "" if newest else resume
+    return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system, store, wanted)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,8 @@ from ropechat.cli.door import say
 from ropechat.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ropechat.store.rows import Summary
     from ropechat.store.store import Store
 
@@ -48,7 +49,7 @@ def _print(summaries: "list[Summary]", as_json: bool) -> None:
 def chats() -> None:
     """List, show, search, export, import and delete kept conversations.
 
-    A conversation is named by its id or the beginning of it. They lie in ROPECHAT_DATA, or in the user's data.
+    A conversation is named by its id or the beginning of it. All are in ROPECHAT_DATA, or the user's data.
     """
 
 
@@ -88,7 +89,7 @@ def show(id: str) -> None:
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file [default: stdout]."
 )
 def export(id: str, form: str, output: Path | None) -> None:
-    """Write a conversation out: Markdown, JSON with all branches and token records, or a tinted HTML page."""
+    """Write a conversation out: Markdown, JSON (all branches, all token records) or tinted HTML."""
     from ropechat.store import transfer
 
     with opened() as store:
@@ -130,9 +131,10 @@ def rm(ids: tuple[str, ...], yes: bool) -> None:
     with opened() as store:
         found = [store.load(id).result() for id in ids]
         for chat in found:
-            if yes or click.confirm(f"delete {chat.id} “{one_line(chat.title)}” for good?", err=True):
-                if not store.delete(chat.id).result():
-                    say(f"note: {chat.id}: traces go once no other ropechat reads the file")
+            question = f"delete {chat.id} “{one_line(chat.title)}” for good?"
+            wanted = yes or click.confirm(question, err=True)
+            if wanted and not store.delete(chat.id).result():
+                say(f"note: {chat.id}: traces go once no other ropechat reads the file")
         copies = sorted(path.name for path in store.path.parent.glob("damaged-*.db*"))
         if copies:
             say(f"note: {store.path.parent}: {', '.join(copies)}: kept after damage; they may still hold it")

@@ -9,6 +9,7 @@ _COMMANDS = {
     "run": "Complete one prompt.",
     "inspect": "Show what a model says about each token of a text.",
     "batch": "Complete many prompts of a JSONL file.",
+    "chats": "List, search, export and delete kept conversations.",
     "models": "Check model folders.",
     "bench": "Measure how fast this machine is with a model.",
 }

@@ -1,4 +1,4 @@
-"""A conversation as one HTML page: each token tinted by its surprisal, its figures in its tooltip. No scripts."""
+"""A conversation as one HTML page without scripts: tokens tinted by surprisal, figures in their tooltips."""
 
 import html
 import math
@@ -29,7 +29,8 @@ def to_html(chat: Chat) -> str:
     body = "\n".join(_article(chat, node) for node in chat.tree.path())
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}\n"
         "<p>The stronger the tint, the less probable the token was: "

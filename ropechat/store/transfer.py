@@ -1,7 +1,7 @@
 """Conversations to and from files.
 
-JSON holds everything, and is read back: {"ropechat": 1, "title", "current", "nodes": [...]}; a node has the fields
-of tree.Node (written as "text"), its tokens those of trace.Step. Numbers that are NaN are null, bytes are hex.
+JSON holds everything, and is read back: {"ropechat": 1, "title", "current", "nodes": [...]}; a node has the
+fields of tree.Node (`written` is "text"), its tokens those of trace.Step. NaN is null, bytes are hex.
 Markdown and HTML hold the branch that is shown.
 """
 
@@ -109,7 +109,7 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 class _Field:
-    """A value of the file and where it stands; anything but what is wanted is an error that names the place."""
+    """A value of the file and where it stands; what is not wanted is an error that names the place."""
 
     def __init__(self, value: Any, place: str) -> None:
         self.value, self.place = value, place
@@ -190,7 +190,7 @@ def _chat(root: _Field) -> Chat:
     if version != FORMAT:
         raise HistoryError(f"ropechat: {version!r:.20} is not allowed; {FORMAT} is; export it again")
     title = root.of("title").text("")[:MAX_TITLE]
-    tree, ids = Tree(), {}
+    tree, ids = Tree(), dict[str, str]()
     for field in root.of("nodes").items():
         node = _read_node(field, ids)
         tree.restore(node)
