@@ -103,9 +103,11 @@ class FakeEngine:
         return pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
 
     def token_bytes(self, id: int) -> bytes:
-        """The toy token of the newest script; ids beyond it are words of their own."""
+        """The toy token of the newest script; ids beyond it are words of their own, from 5000 on bytes."""
         if id == STOP:
             return b""
+        if id >= 5000:
+            return bytes([id - 5000])
         return self._script[id] if id < len(self._script) else f"<{id}>".encode()
 
     def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:

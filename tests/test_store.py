@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import crashes
 import pytest
 from chats import answer, branched, record
 
@@ -502,3 +503,14 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
         done(store.conversations())
     assert store.trouble
     assert not store.close(0.5)
+
+
+# ---- Killed
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL of POSIX")
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """20 kills; `python tests/crashes.py run N` does more."""
+    found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
+    assert {name: found[name] for name in crashes.FAULTS} == dict.fromkeys(crashes.FAULTS, 0), found
+    assert found["questions"] > 0

@@ -80,7 +80,7 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
 @click.option("--incognito", is_flag=True, help="Keep nothing of this chat.")
 def chat(system: str | None, newest: bool, resume: str | None, incognito: bool, **given: Any) -> int:
-    """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message; it is not kept."""
+    """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
     if incognito and (newest or resume):
         raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
     sampling = sampling_of(given)

@@ -59,7 +59,7 @@ BRANCHING = (
         "f",
         "f",
         "fork",
-        "In the transcript: choose another token at the cursor, and go on from there",
+        "In the transcript: put another token at the cursor",
         "fork",
         slash="fork",
         arguments="[TOKEN]",

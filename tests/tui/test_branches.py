@@ -1,0 +1,462 @@
+"""The tree of the chat, driven as a user would: nothing is overwritten, and all of it is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import STOP, STORY, FakeEngine, pieces
+
+from ropechat.store.store import Store
+from ropechat.tree import State as NodeState
+from ropechat.tui.screens.branches import BranchesScreen, describe, rows
+from ropechat.tui.screens.chats import ChatsScreen, when
+from ropechat.tui.screens.compare import CompareScreen, curve, verdict
+from ropechat.tui.screens.fork import ForkScreen
+from ropechat.tui.session import State
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def last(c: Any) -> Any:
+    return c.app.session.last
+
+
+def answers(c: Any) -> list[str]:
+    return [node.text for node in c.app.session.tree.nodes.values() if node.role == "assistant"]
+
+
+async def transcript(c: Any, *keys: str) -> None:
+    c.app.transcript.focus()
+    await c.pilot.press(*keys)
+    await c.pilot.pause(0.05)
+    await c.idle()
+
+
+async def test_regenerate_and_siblings(chat: Any) -> None:
+    engine = FakeEngine(["One answer.", "Another one.", "More."])
+    async with chat(engine) as c:
+        await c.ask("Hi?")
+        await c.idle()
+        await transcript(c, "r")
+        assert answers(c) == ["One answer.", "Another one."]
+        assert engine.settings[0].seed != engine.settings[1].seed
+        assert engine.asked[0] == engine.asked[1]
+        assert "‹ 2/2 ›" in c.screen()
+        assert "One answer." not in c.screen()
+        await transcript(c, "left_square_bracket")
+        assert "‹ 1/2 ›" in c.screen()
+        assert "One answer." in c.screen()
+        await c.ask("And?")
+        await c.idle()
+        assert [m.content for m in engine.asked[-1]] == ["Hi?", "One answer.", "And?"]
+        c.app.transcript.focus()
+        await transcript(c, "right_square_bracket")
+        assert "no other answer" in c.line("footer")
+
+
+async def test_a_locked_seed_gives_each_answer_its_own(chat: Any) -> None:
+    engine = FakeEngine(["a b", "c d"])
+    async with chat(engine, seed=7) as c:
+        await c.ask("Hi?")
+        await c.idle()
+        await transcript(c, "r")
+        assert [settings.seed for settings in engine.settings] == [7, 8]
+
+
+async def test_edit_a_question(chat: Any) -> None:
+    engine = FakeEngine(["One.", "Two."])
+    async with chat(engine) as c:
+        await c.ask("Frist?")
+        await c.idle()
+        await transcript(c, "e")
+        assert c.app.composer.text == "Frist?"
+        await c.ask("First?")
+        await c.idle()
+        assert [m.content for m in engine.asked[-1]] == ["First?"]
+        assert "you  ‹ 2/2 ›" in c.screen()
+        assert "Frist?" not in c.screen()
+        await transcript(c, "left_square_bracket")
+        assert "Frist?" in c.screen()
+        assert "One." in c.screen()
+
+
+async def test_an_emptied_edit_is_none(chat: Any) -> None:
+    engine = FakeEngine(["One.", "Two."])
+    async with chat(engine) as c:
+        await c.ask("Hi?")
+        await c.idle()
+        await transcript(c, "e")
+        c.app.composer.set_text("")
+        await c.pilot.pause(0.05)
+        await c.ask("Next?")
+        await c.idle()
+        assert [turn.question for turn in c.app.session.turns] == ["Hi?", "Next?"]
+
+
+async def test_edit_an_answer_and_go_on(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        tokens = pieces(STORY)
+        kept = b"".join(tokens[:10]).decode()
+        await transcript(c, "E")
+        await c.ask(kept + "!!")
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        assert node.text == kept + "!!"
+        assert node.state is NodeState.DONE
+        assert len(engine.asked) == 1  # the model was not asked
+        old = c.app.session.tree.siblings(node.id)[0]
+        assert node.steps[:10] == old.steps[:10]  # their records stay
+        assert node.scored == 10
+        assert node.given == 12
+        await transcript(c, "c")
+        new = c.app.session.tree[last(c).node]
+        assert new.text.startswith(kept + "!!")
+        assert len(new.steps) > 12
+        assert engine.prefixes[-1] == [step.id for step in node.steps]
+        assert len(answers(c)) == 3
+
+
+async def test_continue_a_stopped_answer(chat: Any) -> None:
+    engine = FakeEngine(STORY, rate=200)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(last(c).answer.steps) > 5)
+        await c.pilot.press("escape")
+        await c.idle()
+        stopped = last(c).answer.text
+        engine.rate = 0
+        await transcript(c, "c")
+        assert last(c).answer.text == STORY
+        assert answers(c) == [stopped, STORY]
+        assert last(c).answer.state is State.DONE
+
+
+async def test_fork_at_a_token(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        first = c.app.session.tree[last(c).node]
+        c.app.fork(first.id, 20, first.steps[20].top[3][0])
+        await c.pilot.pause(0.1)
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        assert [step.id for step in node.steps[:20]] == [step.id for step in first.steps[:20]]
+        other = node.steps[20]
+        assert (other.id, other.rank) == (first.steps[20].top[3][0], 4)
+        assert other.text == engine.token_bytes(other.id).decode()
+        assert engine.prefixes[-1] == [step.id for step in node.steps[:21]]
+        assert engine.settings[-1] == dataclasses.replace(
+            engine.settings[0], max_tokens=engine.settings[0].max_tokens - 21
+        )
+        assert (node.given, node.origin.index) == (21, 20)
+        assert first.text == STORY
+        c.app.fork(first.id, 3, STOP)  # an end that was chosen is one
+        await c.pilot.pause(0.1)
+        await c.idle()
+        assert last(c).answer.text == b"".join(pieces(STORY)[:3]).decode()
+        assert last(c).answer.state is State.DONE
+
+
+async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
+    engine = FakeEngine(STORY, rate=100)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(last(c).answer.steps) > 5)
+        first = last(c).node
+        c.app.fork(first, 2, 77)
+        await c.until(lambda: last(c).node != first)
+        engine.rate = 0
+        await c.idle()
+        assert c.app.session.tree[first].state is NodeState.STOPPED
+        assert last(c).answer.state is State.DONE
+
+
+async def test_the_fork_screen_offers_previews_and_forks(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await c.ask("/fork 999")
+        assert "the last answer has" in c.line("footer")
+        await c.ask("/fork 5")
+        await c.until(lambda: isinstance(c.app.screen, ForkScreen))
+        assert "token 5 of" in c.screen()
+        before = len(c.app.session.tree)
+        await c.pilot.press("p")
+        await c.until(lambda: "greedy:" in c.screen())
+        assert len(c.app.session.tree) == before
+        assert engine.settings[-1].temperature == 0
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: len(c.app.session.tree) == before + 1)
+        await c.idle()
+        assert c.app.session.tree[last(c).node].origin.index == 4
+
+
+async def test_fork_without_a_cursor_says_so(chat: Any) -> None:
+    async with chat(FakeEngine("x y")) as c:
+        await c.ask("Hi")
+        await c.idle()
+        if not hasattr(c.app.transcript, "cursor_token"):
+            await transcript(c, "f")
+            assert "put the cursor on a token" in c.line("footer")
+
+
+async def test_a_fork_that_leaves_no_room_is_taken_back(chat: Any) -> None:
+    engine = FakeEngine("a b c d e f g h", context=14)
+    async with chat(engine) as c:
+        await c.ask("Hi")
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        assert node.finish_reason == "stop"
+        engine.context = 6
+        c.app.fork(node.id, 5, 9)
+        await c.until(lambda: "Not sent" in c.screen())
+        assert answers(c) == [node.text]
+        assert last(c).node == node.id
+        assert c.app.composer.text == ""
+
+
+async def test_another_models_answer_is_not_forked(chat: Any) -> None:
+    async with chat(FakeEngine("x y")) as c:
+        await c.ask("Hi")
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        node.model = "other-7b"
+        c.app.fork(node.id, 0, 5)
+        await c.pilot.pause(0.05)
+        assert "written by other-7b" in c.line("footer")
+        await transcript(c, "r")
+        assert len(answers(c)) == 2
+
+
+async def test_branches_and_compare(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine, size=(120, 40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        first = c.app.session.tree[last(c).node]
+        c.app.fork(first.id, 10, 77)
+        await c.pilot.pause(0.1)
+        await c.idle()
+        second = c.app.session.tree[last(c).node]
+        await c.pilot.press("f5")
+        await c.until(lambda: isinstance(c.app.screen, BranchesScreen))
+        await c.pilot.pause(0.1)
+        assert "2 branches, 2 answers" in c.screen()
+        assert "@11 →" in c.screen()
+        await c.pilot.press("equals_sign")
+        await c.until(lambda: isinstance(c.app.screen, CompareScreen))
+        await c.pilot.pause(0.1)
+        assert "10 tokens shared" in c.screen()
+        assert "bits cheaper" in c.screen()
+        assert f"Σ {first.bits:.1f} b" in c.screen()
+        await c.pilot.press("j", "escape")
+        await c.pilot.press("up", "enter")
+        await c.until(lambda: last(c).node == first.id)
+        await c.pilot.press("f5")
+        await c.until(lambda: isinstance(c.app.screen, BranchesScreen))
+        await c.pilot.press("down", "d")
+        assert second.id in c.app.session.tree.nodes
+        await c.pilot.press("d", "escape")
+        await c.pilot.pause(0.1)
+        assert second.id not in c.app.session.tree.nodes
+        assert last(c).node == first.id
+
+
+def test_what_the_screens_say() -> None:
+    from chats import branched
+
+    tree = branched()
+    lines = [(stem, describe(tree, node)) for stem, node in rows(tree)]
+    assert lines == [
+        ("", "system"),
+        ("", "you"),
+        ("  ", "answer 1/2"),
+        ("  ", "answer 2/2 @2 → “ mostly.”"),
+        ("  ", "you"),
+        ("  ", "answer"),
+    ]
+    first, second = tree.siblings(tree.path()[2].id)
+    assert verdict(first, first).startswith(f"{len(first.steps)} tokens shared · 0 left and 0 right")
+    assert "cheaper" in verdict(first, second)
+    assert len(curve(first.steps)) == len(first.steps)
+    assert curve([]) == ""
+    assert len(curve(first.steps * 100)) == 36
+    assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
+    assert when(86400 * 365, 86400 * 400).count("-") == 2
+
+
+# ---- Kept
+
+
+async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
+    engine = FakeEngine(["One answer.", "Another one.", "Third."])
+    async with chat(engine, store=store, system="Be brief.") as c:
+        await c.ask("Hi?")
+        await c.idle()
+        await transcript(c, "r")
+        await c.ask("More?")
+        await c.idle()
+        id, tree = c.app.session.keeper.id, c.app.session.tree
+    loaded = store.load(id).result(5)
+    assert loaded.title == "Hi?"
+    assert {node.id: node.text for node in loaded.tree.nodes.values()} == {
+        node.id: node.text for node in tree.nodes.values()
+    }
+    for node in tree.nodes.values():
+        assert dataclasses.replace(loaded.tree[node.id], written=node.written, steps=node.steps) == node
+    async with chat(FakeEngine("Fourth."), store=store, resume=id[:5]) as c:
+        await c.until(lambda: last(c) is not None)
+        assert "More?" in c.screen()
+        assert "Third." in c.screen()
+        assert "‹ 2/2 ›" in c.screen()
+        await c.ask("Again?")
+        await c.idle()
+        assert [m.content for m in c.engine.asked[-1]][-3:] == ["More?", "Third.", "Again?"]
+    assert len(store.load(id).result(5).tree) == len(tree) + 2
+
+
+async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store: Store) -> None:
+    engine = FakeEngine("ok")
+    seen = []
+    plain = engine.reply
+
+    def reply(*args: Any, **options: Any) -> Any:
+        id = c.app.session.keeper.id
+        seen.append([node.text for node in store.load(id).result(5).tree.nodes.values()])
+        return plain(*args, **options)
+
+    engine.reply = reply  # type: ignore[method-assign]
+    async with chat(engine, store=store) as c:
+        await c.ask("Kept?")
+        await c.idle()
+    assert seen == [["Kept?", ""]]
+
+
+async def test_a_question_that_does_not_fit_is_not_kept(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine("ok", context=8), store=store) as c:
+        await c.ask("far too many words for this little context of eight")
+        await c.until(lambda: "Not sent" in c.screen())
+        assert "far too many" in c.app.composer.text
+        assert store.load(c.app.session.keeper.id).result(5).tree.nodes == {}
+
+
+async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Store) -> None:
+    engine = FakeEngine(STORY, fail_after=5)
+    async with chat(engine, store=store) as c:
+        await c.ask("Tell")
+        await c.idle()
+        id = c.app.session.keeper.id
+        failed = store.load(id).result(5).tree.path()[-1]
+        assert (failed.state, len(failed.steps)) == (NodeState.FAILED, 5)
+        assert "broken on purpose" in failed.error
+        engine.fail_after, engine.rate = None, 100
+        await c.ask("Again")
+        await c.until(lambda: len(last(c).answer.steps) > 3)
+        await c.pilot.press("escape")
+        await c.idle()
+        stopped = store.load(id).result(5).tree.path()[-1]
+        assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.text)
+
+
+async def test_the_list_of_chats(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine(["About apples.", "About pears."]), store=store, size=(100, 30)) as c:
+        await c.ask("Apples?")
+        await c.idle()
+        apples = c.app.session.keeper.id
+        await c.pilot.press("ctrl+n")
+        await c.pilot.pause(0.05)
+        assert not c.app.session.turns
+        await c.ask("Pears?")
+        await c.idle()
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "Apples?" in c.screen())
+        assert "Pears?" in c.screen()
+        await c.pilot.press(*"about app")
+        await c.until(lambda: "About apples." in c.screen())
+        await c.pilot.press("ctrl+r", "end", *"!!", "enter")
+        await c.until(lambda: "Apples?!!" in c.screen())
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: c.app.session.keeper.id == apples)
+        assert "About apples." in c.screen()
+        assert "Apples?!!" in c.line("title")
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "Pears?" in c.screen())
+        await c.pilot.press("down", "ctrl+x")
+        assert "again deletes" in c.screen()
+        await c.pilot.press("ctrl+x")
+        await c.until(lambda: "deleted" in c.screen())
+        await c.pilot.press("escape")
+        await c.until(lambda: not isinstance(c.app.screen, ChatsScreen))
+        assert not c.app.session.turns  # the open chat was the one that is gone
+        assert [summary.title for summary in store.conversations().result(5)] == ["Pears?"]
+
+
+async def test_slash_commands(
+    chat: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine = FakeEngine(["One.", "Two.", "Three."])
+    async with chat(engine, store=store, size=(100, 30)) as c:
+        await c.ask("/regn")
+        assert "/regen?" in c.line("footer")
+        assert c.app.composer.text == "/regn"
+        await c.ask("//literal slash")
+        await c.idle()
+        assert engine.asked[-1][-1].content == "/literal slash"
+        await c.ask("/regen")
+        await c.pilot.pause(0.1)
+        await c.idle()
+        assert answers(c) == ["One.", "Two."]
+        await c.ask("/rename A better name")
+        assert "A better name" in c.line("title")
+        for form in ("md", "json", "html"):
+            await c.ask(f"/export {form} out.{form}")
+            assert "written: out" in c.line("footer")
+            assert "Two." in (tmp_path / f"out.{form}").read_text()
+        await c.ask("/export md out.md")
+        assert "exists" in c.line("footer")
+        await c.ask("/export doc")
+        assert "/export md|json|html" in c.line("footer")
+        await c.ask("/open")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen))
+
+
+async def test_nothing_is_kept_without_a_store(chat: Any) -> None:
+    async with chat(FakeEngine("x")) as c:
+        await c.pilot.press("f2")
+        await c.pilot.pause(0.05)
+        assert "nothing is kept" in c.line("footer")
+
+
+async def test_trouble_is_on_the_screen(chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chat(FakeEngine("answer"), store=store) as c:
+        monkeypatch.setattr(type(store), "trouble", "database or disk is full")
+        await c.ask("Hi")
+        await c.idle()
+        assert "not on disk: database or disk is full" in c.line("footer")
+        assert "answer" in c.screen()
+
+
+async def test_a_database_that_cannot_be_opened_leaves_the_chat_usable(chat: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    broken = Store(tmp_path / "data")
+    async with chat(FakeEngine("answer"), store=broken, size=(160, 24)) as c:
+        await c.until(lambda: "kept in memory only" in " ".join(c.screen().split()))
+        await c.ask("Hi")
+        await c.idle()
+        assert "answer" in c.screen()
+    assert not broken.close(0.5)
