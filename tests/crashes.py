@@ -145,7 +145,7 @@ class Claims:
             found["unsound databases"] += connection.execute("PRAGMA integrity_check").fetchone()[0] != "ok"
 
 
-def kills(folder: Path, count: int, draw: random.Random, longest: float = 1.2) -> Counter[str]:
+def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Counter[str]:
     """Kill `count` programs on one folder, and count what went wrong."""
     claims, found = Claims(), Counter[str]()
     for _ in range(count):
@@ -165,7 +165,7 @@ def main() -> int:
     left = int(sys.argv[2])
     while left > 0:
         with tempfile.TemporaryDirectory() as folder:
-            found = kills(Path(folder), min(left, 20), random.Random())
+            found = kills(Path(folder), min(left, 20), random.Random(), longest=2.0)
         most = max(total["most missing"], found["most missing"])
         total += found
         total["most missing"] = most

@@ -125,7 +125,16 @@ def test_import_ropechat_is_light() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "run --help", "inspect --help", "batch --help", "models --help", "bench --help"]
+    "command",
+    [
+        "--help",
+        "run --help",
+        "inspect --help",
+        "batch --help",
+        "models --help",
+        "bench --help",
+        "chats --help",
+    ],
 )
 def test_help_is_light(command: str) -> None:
     code = f"from ropechat.cli import main; sys.argv = ['ropechat', *{command.split()}]; sys.exit(main())"

@@ -514,3 +514,58 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
     assert {name: found[name] for name in crashes.FAULTS} == dict.fromkeys(crashes.FAULTS, 0), found
     assert found["questions"] > 0
+
+
+FULL_DISK = """
+import random, resource, signal, sys, time
+from pathlib import Path
+from chats import record
+from ropechat.conversation import Role
+from ropechat.errors import FileAccessError
+from ropechat.sampling import Sampling
+from ropechat.store import writer
+from ropechat.store.store import Store
+from ropechat.tree import State, Tree
+writer.RETRY_SECONDS = 0.05
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store, tree, draw = Store(Path(sys.argv[1])), Tree(), random.Random(1)
+store.keep("c", "t", tree.write(Role.USER, "before")).result(10)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+for number in range(20):
+    question = tree.write(Role.USER, "q" * 20_000)
+    store.keep("c", "t", question)
+    node = tree.answer(question.id, "m", Sampling(seed=1))
+    recorder = store.record("c", node)
+    for index in range(100):
+        tree.add(node.id, record(draw, f"w{index}", index + 1))
+        recorder.add(node.steps[-1])
+    tree.end(node.id, State.DONE, "stop")
+    recorder.end(State.DONE, "stop")
+end = time.monotonic() + 20
+while not store.trouble and time.monotonic() < end:
+    time.sleep(0.01)
+print("trouble:", store.trouble)
+assert len(store.load("c").result(10).tree) < len(tree)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+while store.trouble and time.monotonic() < end:
+    time.sleep(0.01)
+kept = store.load("c").result(10).tree
+assert [node.text for node in kept.path()] == [node.text for node in tree.path()]
+assert store.close(10)
+print("all there")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    """The system itself refuses to write; once it does not, all is there."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1:] == ["all there"], done.stdout + done.stderr
+    assert done.stdout.startswith("trouble: ")
+    assert "None" not in done.stdout
