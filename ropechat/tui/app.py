@@ -13,10 +13,10 @@ from textual.widgets import Label, TextArea
 from ropechat.text import one_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
-from ropechat.tui.branching import Branching
 from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.keeper import Keeper
+from ropechat.tui.keeping import Keeping
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
 from ropechat.tui.terminal import leave_on_signals
@@ -44,7 +44,7 @@ ARMED = 3.0  # seconds in which a key may be pressed again
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(Branching, App[None]):
+class ChatApp(Keeping, App[None]):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -294,7 +294,7 @@ class ChatApp(Branching, App[None]):
                 self._notice("error", f"The model cannot be loaded: {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
             case ev.TooLong(_, tokens, context):
-                self._refuse(tokens, context)
+                self.refuse(tokens, context)
             case ev.Previewed():
                 self.on_previewed(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
@@ -308,6 +308,7 @@ class ChatApp(Branching, App[None]):
             self.transcript.touch(block)
         self._welcome()
         self._count()
+        self.show_resumed()
 
     def _welcome(self) -> None:
         info = self.session.info
@@ -317,17 +318,6 @@ class ChatApp(Branching, App[None]):
                 f"{info.name} has no chat template: it continues your text.",
                 at=0,
             )
-
-    def _refuse(self, tokens: int, context: int) -> None:
-        turn = self.session.withdraw()
-        self.show_path()
-        if not self.composer.text and turn.asked not in self.session.tree.nodes:
-            self.composer.set_text(turn.question)
-        self._notice(
-            "error",
-            f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
-            "Shorten the text, or begin a new chat with ctrl+n.",
-        )
 
     def _ended(self, serial: int) -> None:
         block, turn = self._blocks[serial], self.session.last

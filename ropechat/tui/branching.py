@@ -1,19 +1,16 @@
-"""What the chat does with its tree: regenerate, edit, fork, go on, move between branches, open kept chats.
+"""What the chat does with its tree: regenerate, edit, fork, go on, move between branches.
 
 A part of the app: it reads and shows through the app's own methods.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
-from ropechat.errors import RopechatError
 from ropechat.tree import Origin, forced, resumed
 from ropechat.tui import events as ev
 from ropechat.tui import panel
-from ropechat.tui.errors import explain
 from ropechat.tui.render.blocks import AnswerBlock, Block
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from ropechat.tree import Node
-    from ropechat.tui.app import ChatApp
     from ropechat.tui.inference import Inference
     from ropechat.tui.session import Session, Turn
     from ropechat.tui.widgets.composer import Composer
@@ -31,8 +27,6 @@ if TYPE_CHECKING:
     Base = App[None]
 else:
     Base = object
-
-NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
 
 
 class Branching(Base):
@@ -43,7 +37,6 @@ class Branching(Base):
         inference: Inference
         composer: Composer
         transcript: Transcript
-        resume: str | None
         _blocks: dict[int, AnswerBlock]
 
         @property
@@ -308,75 +301,5 @@ class Branching(Base):
             self.session.go(node)
         self.show_path()
 
-    # --- kept chats ---
-
-    def action_chats(self) -> None:
-        """The kept chats."""
-        from ropechat.tui.screens.chats import ChatsScreen
-
-        store = self.session.keeper.store
-        if store is None:
-            self._say_hint(NOTHING_KEPT)
-        else:
-            self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper), self.open_chat))
-
     def _push(self, screen: object, chosen: Callable[..., None]) -> None:
         self.push_screen(screen, lambda result: None if result is None else chosen(result))  # type: ignore[call-overload]
-
-    def open_chat(self, id: str) -> None:
-        """Show a kept chat; "" begins a new one."""
-        self.run_worker(self._open_chat(id), exclusive=True)
-
-    async def _open_chat(self, id: str) -> None:
-        store = self.session.keeper.store
-        if store is None:
-            return
-        if not id:
-            self.session.clear()
-            self.show_path()
-            return
-        try:
-            chat = await asyncio.wrap_future(store.load(id))
-        except RopechatError as error:
-            self._notice("error", explain(error))
-            return
-        self.session.open(chat)
-        self.show_path()
-        for fault in chat.damaged:
-            self._notice("error", f"Not all could be read: {fault}")
-
-    def open_store(self) -> None:
-        """Say what the store has to say, and open the chat that was asked for."""
-        if self.session.keeper.store is not None:
-            self.run_worker(self._open_store(), exclusive=True)
-
-    async def _open_store(self) -> None:
-        store = self.session.keeper.store
-        assert store is not None
-        try:
-            newest = await asyncio.wrap_future(store.conversations(1))
-        except RopechatError as error:
-            self._notice("error", f"{explain(error)}. This chat is kept in memory only.")
-            return
-        for notice in store.notices:
-            self._notice("notice", notice)
-        if self.resume is not None:
-            wanted = self.resume or (newest[0].id if newest else "")
-            if wanted:
-                await self._open_chat(wanted)
-
-    def slash(self, line: str) -> bool:
-        """Do a typed command; False keeps the line in the composer."""
-        from ropechat.tui import slash
-
-        hint = slash.run(cast("ChatApp", self), line)
-        self._redraw()
-        if hint:
-            self._say_hint(hint)
-        return "is no command" not in hint
-
-    def trouble(self) -> str:
-        """Why something that was said is not on disk, in words for the footer; "" when all is."""
-        store = self.session.keeper.store
-        fault = store.trouble if store is not None else None
-        return f"not on disk: {fault}" if fault else ""

@@ -115,7 +115,7 @@ def summary(answer: Answer) -> str:
     count = len(answer.steps)
     words = [f"{count:,} tok"]
     if answer.steps:
-        words.append(seconds(answer.seconds))
+        words += [seconds(answer.seconds)] if answer.last_at is not None else []
         if answer.rate is not None:
             words.append(rate(answer))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")

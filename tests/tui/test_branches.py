@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -294,7 +295,7 @@ def test_what_the_screens_say() -> None:
     assert "cheaper" in verdict(first, second)
     assert len(curve(first.steps)) == len(first.steps)
     assert curve([]) == ""
-    assert len(curve(first.steps * 100)) == 36
+    assert len(curve(first.steps * 100)) == 40
     assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
     assert when(86400 * 365, 86400 * 400).count("-") == 2
 
@@ -460,3 +461,26 @@ async def test_a_database_that_cannot_be_opened_leaves_the_chat_usable(chat: Any
         await c.idle()
         assert "answer" in c.screen()
     assert not broken.close(0.5)
+
+
+async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine(" upon a time", has_chat_template=False), store=store) as c:
+        await c.ask("Once")
+        await c.idle()
+        id = c.app.session.keeper.id
+    gate = threading.Event()
+    engine = FakeEngine("x", has_chat_template=False)
+
+    def load() -> FakeEngine:
+        gate.wait(10)
+        return engine
+
+    async with chat(load, store=store, resume="", wait=False) as c:
+        await c.until(lambda: last(c) is not None)
+        assert c.app.session.keeper.id == id
+        assert "▌ you" in c.screen()
+        gate.set()
+        await c.ready()
+        await c.idle()
+        assert "Once upon a time" in c.screen()
+        assert "▌ you" not in c.screen()

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
 
 BARS = "▁▂▃▄▅▆▇█"
-CURVE = 36  # cells of a curve
+CURVE = 40  # cells of a curve
 
 
 def totals(node: Node) -> str:
     """Tokens, bits and perplexity of an answer."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
     each = f"{node.bits / node.scored:.2f} b/tok" if node.scored else "–"
-    return f"{len(node.steps)} tok   Σ {node.bits:.1f} b   {each}   ppl {ppl}"
+    return f"{len(node.steps)} tok  Σ {node.bits:.1f} b  {each}  ppl {ppl}"
 
 
 def curve(steps: Sequence[Step], cells: int = CURVE) -> str:
@@ -88,7 +88,7 @@ class CompareScreen(ModalScreen[None]):
     def _head(self, node: Node) -> Content:
         place, of = self._chat.place(node.id)
         name = f"{place}/{of}  {totals(node)}\n"
-        return Content.assemble((name, "$primary"), (f"bits/token {curve(node.steps)}\n", "$quiet"))
+        return Content.assemble((name, "$primary"), (f"{curve(node.steps)}\n", "$quiet"))
 
     def _body(self, node: Node, common: int) -> Content:
         app = cast("ChatApp", self.app)
