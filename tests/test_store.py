@@ -246,6 +246,7 @@ def test_a_branch_is_deleted_alone(opened: Callable[[], Store]) -> None:
     put(store, tree)
     gone = tree.remove(tree.path()[2].id)
     done(store.remove(gone))
+    assert done(store.sweep()) is True
     done(store.point("chat-1", tree.current))
     same(tree, done(store.load("chat-1")).tree)
 

@@ -4,7 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropechat.errors import HistoryError
 from ropechat.store import repair, rows
@@ -137,15 +137,15 @@ class Store:
             durable=True,
         )
 
-    def remove(self, nodes: Sequence[str]) -> "Future[bool]":
-        """Delete nodes, and every trace of them."""
+    def remove(self, nodes: Sequence[str]) -> "Future[None]":
+        """Delete nodes. Until `sweep`, traces may stay in the log and the index."""
 
         def work(connection: sqlite3.Connection) -> None:
             for id in nodes:
                 self._unindex(connection, "id = ?", id)
                 connection.execute("DELETE FROM node WHERE id = ?", (id,))
 
-        return self._erase(work)
+        return self._writer.submit(work, durable=True)
 
     def delete(self, conversation: str) -> "Future[bool]":
         """Delete a conversation, and every trace of it; False: traces stay until no other program reads."""
@@ -155,11 +155,11 @@ class Store:
             connection.execute("DELETE FROM node WHERE conversation = ?", (conversation,))
             connection.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
 
-        return self._erase(work)
-
-    def _erase(self, work: Any) -> "Future[bool]":
-        """Deleted rows are overwritten; then the index, the log and free pages are made anew."""
         self._writer.submit(work, durable=True)
+        return self.sweep()
+
+    def sweep(self) -> "Future[bool]":
+        """Make index, log and free pages anew, without what was deleted; False while another reads."""
         return self._writer.submit(self._sweep, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
@@ -225,20 +225,24 @@ class Recorder:
         reason: FinishReason | None = None,
         error: str = "",
         *,
+        model: str = "",
         given: int = 0,
         prompt_tokens: int = 0,
         first_after: float | None = None,
         ended_after: float | None = None,
     ) -> "Future[None]":
-        """The answer ended; on disk when the future is done. The arguments are Node's fields."""
+        """The answer ended; on disk when the future is done. The arguments are Node's fields.
+
+        model: who wrote it, where that was not known at the beginning.
+        """
         text = self._writer.take_text(self._id)
-        facts = (given, prompt_tokens, reason, rows.valid(error), first_after, ended_after)
+        facts = (rows.valid(model), given, prompt_tokens, reason, rows.valid(error), first_after, ended_after)
 
         def work(connection: sqlite3.Connection) -> None:
             _end(connection, self._id, state, text)
             connection.execute(
-                "UPDATE node SET given = ?, prompt_tokens = ?, finish_reason = ?, error = ?, "
-                "first_after = ?, ended_after = ? WHERE id = ?",
+                "UPDATE node SET model = coalesce(nullif(?, ''), model), given = ?, prompt_tokens = ?, "
+                "finish_reason = ?, error = ?, first_after = ?, ended_after = ? WHERE id = ?",
                 (*facts, self._id),
             )
             self._store._index(connection, self._id)

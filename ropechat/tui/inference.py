@@ -144,7 +144,7 @@ class Inference:
             emit(ev.TooLong(serial, prompt_tokens + len(given), engine.context))
             return None
         emit(ev.Started(serial, prompt_tokens))
-        writing.begin(prompt_tokens, given)
+        writing.begin(engine.name, prompt_tokens, given)
         for step in given:
             emit(ev.Produced(serial, step, self._clock(), given=True))
         if is_whole(engine, request, given):

@@ -50,6 +50,12 @@ class Keeper:
             self.store.rename(self.id, self.title)
 
     def remove(self, nodes: list[str]) -> None:
-        """Delete nodes."""
+        """Take nodes back."""
         if self.store is not None:
             self.store.remove(nodes)
+
+    def erase(self, nodes: list[str]) -> None:
+        """Delete nodes, and every trace of them."""
+        if self.store is not None:
+            self.store.remove(nodes)
+            self.store.sweep()

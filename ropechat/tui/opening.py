@@ -50,6 +50,7 @@ class Writing:
 
     def __init__(self, request: ev.Reply) -> None:
         self._request = request
+        self._model = ""
         self._given = self._prompt_tokens = 0
         self._first: float | None = None
         self._last: float | None = None
@@ -60,9 +61,9 @@ class Writing:
             with suppress(RopechatError, TimeoutError):
                 self._request.saved.result(PATIENCE)
 
-    def begin(self, prompt_tokens: int, given: list[Step]) -> None:
-        """The prompt is known, and what the answer begins with."""
-        self._prompt_tokens, self._given = prompt_tokens, len(given)
+    def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
+        """The model and its prompt are known, and what the answer begins with."""
+        self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
         if self._request.recorder is not None:
             for step in given:
                 self._request.recorder.add(step)
@@ -84,6 +85,7 @@ class Writing:
             stopped if error is None else State.FAILED,
             reason,
             "" if error is None else explain(error),
+            model=self._model,
             given=self._given,
             prompt_tokens=self._prompt_tokens,
             first_after=None if self._first is None else self._first - asked,

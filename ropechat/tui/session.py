@@ -336,6 +336,7 @@ class Session:
         match event:
             case ev.Started(_, prompt_tokens):
                 answer.prompt_tokens = node.prompt_tokens = prompt_tokens
+                node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
                 self._advance(answer, State.READING)
             case ev.Prefilled(_, done, _):
                 answer.prefilled = done

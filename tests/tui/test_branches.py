@@ -347,6 +347,24 @@ async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store:
     assert seen == [["Kept?", ""]]
 
 
+async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Store) -> None:
+    gate = threading.Event()
+
+    def load() -> FakeEngine:
+        gate.wait(10)
+        return FakeEngine("x y z")
+
+    async with chat(load, store=store, wait=False) as c:
+        await c.pilot.pause(0.1)
+        await c.ask("Hi")
+        gate.set()
+        await c.ready()
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        assert node.model == "fake-1m"
+        assert store.load(c.app.session.keeper.id).result(5).tree[node.id].model == "fake-1m"
+
+
 async def test_a_question_that_does_not_fit_is_not_kept(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok", context=8), store=store) as c:
         await c.ask("far too many words for this little context of eight")

@@ -172,7 +172,7 @@ class BranchesScreen(ModalScreen["str | None"]):
         parent = node.parent
         gone = self._session.tree.remove(node.id)
         self._marked = [id for id in self._marked if id not in gone]
-        self._session.keeper.remove(gone)
+        self._session.keeper.erase(gone)
         self._session.keeper.point(self._session.tree.current)
         self._changed = True
         if self._session.tree.nodes:
