@@ -140,6 +140,10 @@ class Engine:
             ids.insert(0, bos)
         return ids
 
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that an id stands for; b"" for one that stands for none."""
+        return bytes_of(self.tokenizer, id)
+
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Text encoded with special tokens as the tokenizer says; ids as they are."""
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else checked_ids(prompt)
@@ -230,10 +234,6 @@ class Engine:
         """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them."""
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
         return [(bytes_of(self.tokenizer, id), lane.push(id)) for id in checked_ids(ids)]
-
-    def token_bytes(self, id: int) -> bytes:
-        """The bytes of a token; b"" without a tokenizer."""
-        return bytes_of(self.tokenizer, id)
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""

@@ -108,7 +108,7 @@ class FakeEngine:
             return b""
         if id >= 5000:
             return bytes([id - 5000])
-        return self._script[id] if id < len(self._script) else f"<{id}>".encode()
+        return self._script[id] if id < len(self._script) else f" word{id}".encode()
 
     def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
         """Whole characters only: good enough for scripts in ASCII."""

@@ -35,6 +35,8 @@ MAY_IMPORT |= {"store": LADDER[0] | {"tree"}, "__init__": below(6), "__main__": 
 LIBRARIES: dict[str, set[str]] = {
     "textual": {"tui"},
     "rich": {"tui"},
+    "markdown_it": {"tui"},
+    "pygments": {"tui"},
     "tokenizers": {"tokenizer"},
     "jinja2": {"template"},
     "huggingface_hub": {"hub"},

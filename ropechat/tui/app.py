@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult, SystemCommand
-from textual.containers import Horizontal
+from textual.containers import Container, Horizontal
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label, TextArea
 
@@ -22,7 +23,6 @@ from ropechat.tui.session import Session
 from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
-from ropechat.tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
+PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
 ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(Keeping, App[None]):
+class ChatApp(Keeping):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -69,12 +70,12 @@ class ChatApp(Keeping, App[None]):
         self.inference = Inference()
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.transcript = Transcript(id="transcript")
         self.composer = Composer(self._send, id="composer")
         self._load = load
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
         self._counter: Timer | None = None
+        self._drawn = 0.0
         self._hint = ""
         self._armed = ""
         self._disarmer: Timer | None = None
@@ -82,7 +83,13 @@ class ChatApp(Keeping, App[None]):
     def compose(self) -> ComposeResult:
         """Title, transcript, composer, gauge, footer."""
         yield self.title_bar
-        yield self.transcript
+        with Container(id="stage"):
+            yield self.transcript
+            yield self.inspector
+        with Horizontal(id="find"):
+            yield Label("/ ", id="slash", markup=False)
+            yield self.find_bar
+            yield self.found
         with Horizontal(id="compose"):
             yield Label("› ", id="prompt", markup=False)
             yield self.composer
@@ -103,6 +110,8 @@ class ChatApp(Keeping, App[None]):
                     command.help,
                     lambda action=action: self.call_later(self.run_action, action),
                 )
+        yield SystemCommand("Tint", "Another figure as tint, or none", self.action_next_tint)
+        yield SystemCommand("Tint on or off", "Colour tokens, or not", self.action_toggle_tint)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
 
     # --- life ---
@@ -174,7 +183,7 @@ class ChatApp(Keeping, App[None]):
 
     def action_stop(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
-        if self._stop() or self.session.generating:
+        if self._stop() or self.session.generating or self.step_back():
             return
         target = self.transcript if self.composer.has_focus else self.composer
         target.focus()
@@ -212,11 +221,6 @@ class ChatApp(Keeping, App[None]):
     def _clear(self) -> None:
         self.session.clear()
         self.show_path()
-
-    def action_toggle_tint(self) -> None:
-        """Surprisal colours on or off."""
-        shown = self.transcript.toggle_tint()
-        self._say_hint("tint: surprising tokens are coloured" if shown else "tint off")
 
     def action_help(self) -> None:
         """The list of keys."""
@@ -277,7 +281,10 @@ class ChatApp(Keeping, App[None]):
             self._feed(serial, steps)
             self._react(event)
         self._feed(serial, steps)
-        self._redraw()
+        self.watch_newest()
+        if not self.session.generating or time.monotonic() - self._drawn > PANELS:
+            self._drawn = time.monotonic()
+            self._redraw()
         if not self.inference.busy and self._ticker is not None:
             self._ticker.pause()
 
@@ -288,8 +295,11 @@ class ChatApp(Keeping, App[None]):
 
     def _react(self, event: ev.Happening) -> None:
         match event:
-            case ev.Loaded():
+            case ev.Loaded(info):
+                self.know(info)
                 self._loaded()
+            case ev.Started(serial, _, ids):
+                self._blocks[serial].prompt = ids
             case ev.LoadFailed(error):
                 self._notice("error", f"The model cannot be loaded: {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
@@ -343,7 +353,6 @@ class ChatApp(Keeping, App[None]):
 
     def _notice(self, kind: str, text: str, at: int | None = None) -> None:
         block = Block("error" if kind == "error" else "notice")
-        block.flow.resize(self.transcript.measure)
         block.say(text)
         self.transcript.add(block, at)
 
@@ -352,16 +361,14 @@ class ChatApp(Keeping, App[None]):
         width = self.size.width
         self.title_bar.show(*panel.title(self.session, width))
         left, right = panel.gauge(self.session, width)
-        if width >= 120 and self.transcript.tinted:
-            right = panel.legend(theme.tints(self.current_theme.dark, self.native_ansi_color)) + right
-        self.gauge.show(left, right)
+        self.gauge.show(left, self.with_legend(right, width))
         hint = self._hint or self.trouble()
         left = [(f"  {hint}", "$warning")] if hint else whole_items(self._keys(), width)
         self.footer.show(left)
 
     def _keys(self) -> list[tuple[str, str]]:
-        if self.transcript.has_focus and not self.session.generating:
-            return [("j k", "scroll"), ("g G", "ends"), ("esc", "back"), ("F1", "help"), ("^q", "quit")]
+        if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
+            return self.reading_keys()
         return keys.footer(self.session.generating)
 
     def on_resize(self) -> None:

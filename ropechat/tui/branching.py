@@ -11,40 +11,31 @@ from ropechat.conversation import Role
 from ropechat.tree import Origin, forced, resumed
 from ropechat.tui import events as ev
 from ropechat.tui import panel
+from ropechat.tui.reading import ReadingApp
 from ropechat.tui.render.blocks import AnswerBlock, Block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from textual.app import App
-
     from ropechat.tree import Node
     from ropechat.tui.inference import Inference
     from ropechat.tui.session import Session, Turn
     from ropechat.tui.widgets.composer import Composer
-    from ropechat.tui.widgets.transcript import Transcript
-
-    Base = App[None]
-else:
-    Base = object
 
 
-class Branching(Base):
+class Branching(ReadingApp):
     """The commands over the tree of the chat."""
 
     if TYPE_CHECKING:
         session: Session
         inference: Inference
         composer: Composer
-        transcript: Transcript
         _blocks: dict[int, AnswerBlock]
 
         @property
         def _completes(self) -> bool: ...
         def _submit(self, request: ev.Request) -> None: ...
-        def _say_hint(self, text: str) -> None: ...
         def _notice(self, kind: str, text: str, at: int | None = None) -> None: ...
-        def _redraw(self) -> None: ...
         def _count(self) -> None: ...
         def _welcome(self) -> None: ...
         def _stop(self) -> bool: ...
@@ -79,14 +70,14 @@ class Branching(Base):
         """Put a question and what there is of its answer at the end of the transcript."""
         live = turn.answer.state.live
         answer = AnswerBlock("answer", self._heading(turn), live=live, node=turn.node or "")
-        answer.flow.resize(self.transcript.measure)
+        node = self.session.tree.nodes.get(answer.node)
+        answer.sampling = node.sampling if node is not None else None
         if turn.request is not None:
             self._blocks[turn.request.serial] = answer
         if self._completes:
             answer.begin(turn.question)
         else:
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
-            asked.flow.resize(self.transcript.measure)
             asked.say(turn.question)
             self.transcript.add(asked)
         if turn.answer.steps:
@@ -123,19 +114,13 @@ class Branching(Base):
 
     def _turn(self) -> Turn | None:
         """The turn under the token cursor; without one the newest. None, and a hint, where there is none."""
-        cursor = self._cursor()
+        cursor = self.transcript.cursor_token()
         for turn in self.session.turns:
             if cursor is not None and turn.node == cursor[0]:
                 return turn
         if self.session.last is None:
             self._say_hint("nothing was asked yet")
         return self.session.last
-
-    def _cursor(self) -> tuple[str, int] | None:
-        """(node, token) under the cursor of the transcript, where it has one."""
-        cursor_token = getattr(self.transcript, "cursor_token", None)
-        found: tuple[str, int] | None = cursor_token() if cursor_token is not None else None
-        return found
 
     # --- answers beside answers ---
 
@@ -194,8 +179,11 @@ class Branching(Base):
             self._on_preview(event)
 
     def action_fork(self) -> None:
-        """Choose another token at the cursor."""
-        cursor = self._cursor()
+        """Put the alternative that the inspector shows at the cursor, or choose one."""
+        if (found := self._alternative()) is not None:
+            self.fork(*found)
+            return
+        cursor = self.transcript.cursor_token()
         if cursor is None:
             self._say_hint("put the cursor on a token first, or /fork NUMBER of the token")
         else:

@@ -112,10 +112,11 @@ class Counted:
 
 @dataclass(frozen=True)
 class Started:
-    """The prompt is known and fits: `prompt_tokens` of it."""
+    """The prompt is known and fits: `prompt_tokens` of it, made of these ids."""
 
     serial: int
     prompt_tokens: int
+    ids: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)

@@ -138,12 +138,13 @@ class Inference:
         emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
         if stopped():
             return "cancelled"
-        prompt_tokens = len(engine.prompt_ids(request.messages))
+        ids = engine.prompt_ids(request.messages)
+        prompt_tokens = len(ids)
         given = begin(engine, request, prompt_tokens)
         if prompt_tokens + len(given) >= engine.context:
             emit(ev.TooLong(serial, prompt_tokens + len(given), engine.context))
             return None
-        emit(ev.Started(serial, prompt_tokens))
+        emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
         writing.begin(engine.name, prompt_tokens, given)
         for step in given:
             emit(ev.Produced(serial, step, self._clock(), given=True))

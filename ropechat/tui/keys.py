@@ -112,13 +112,16 @@ COMMANDS = (
     Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True, "new"),
     Command("chat.list", "f2", "F2", "chats", "Open, search, rename and delete chats", "chats", slash="open"),
     *BRANCHING,
-    Command("chat.tint", "f3", "F3", "tint", "Colour tokens by surprisal, or not", "toggle_tint"),
+    Command("view.toggle", "f3", "F3", "prose", "Tokens as they came, or Markdown as prose", "toggle_view"),
+    Command("view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", "inspect"),
+    Command("view.tint", "T", "T", "tint", "In the transcript: another figure as tint, or none"),
+    Command("view.find", "ctrl+f", "^f", "find", "Find in this chat; also / in the transcript", "find"),
+    Command("view.token", "h,l,j,k", "h j k l", "token", "In the transcript: to another token; w b: word"),
+    Command("view.next", "n,N", "n N", "next", "The next match, or the next token that surprised the model"),
     Command(
         "scroll.page", "pageup,pagedown", "PgUp PgDn", "scroll", "Scroll; at the end the view follows again"
     ),
-    Command(
-        "focus.transcript", "escape", "esc", "transcript", "While idle: to the transcript (j k g G), and back"
-    ),
+    Command("focus.transcript", "escape", "esc", "transcript", "While idle: to the transcript, and back"),
     Command("app.palette", "ctrl+p", "^p", "commands", "All commands"),
     Command("app.help", "f1", "F1", "help", "List the keys", "help", slash="help"),
     Command(
@@ -154,12 +157,21 @@ def by_slash(name: str) -> Command | None:
 def footer(generating: bool) -> list[tuple[str, str]]:
     """(key, label) pairs, the most wanted first."""
     if generating:
-        names = ["chat.stop", "composer.newline", "chat.tint", "app.palette", "app.help", "app.quit"]
+        names = [
+            "chat.stop",
+            "composer.newline",
+            "view.toggle",
+            "view.inspect",
+            "app.palette",
+            "app.help",
+            "app.quit",
+        ]
     else:
         names = [
             "composer.send",
             "composer.newline",
-            "chat.tint",
+            "view.toggle",
+            "view.inspect",
             "chat.new",
             "app.palette",
             "app.help",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.text import one_line
+from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.session import Session, State
-from ropechat.tui.theme import LEVELS
 from ropechat.tui.widgets.bars import Part, meter
 
 if TYPE_CHECKING:
@@ -99,10 +99,13 @@ def _figures(session: Session, width: int) -> list[Part]:
     return [("  ".join(figures) + "  ", "$quiet")] if figures else []
 
 
-def legend(tints: tuple[str, ...]) -> list[Part]:
-    """What the tints mean: from how many bits each begins."""
-    samples = [(f" {limit:g} ", tint) for limit, tint in zip(LEVELS, tints[1:], strict=True)]
-    return [("surprisal ", "$quiet"), *samples, (" bits   ", "$quiet")]
+def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
+    """What the tints mean: from which value each begins."""
+    if tint not in BY_NAME:
+        return []
+    shown = BY_NAME[tint]
+    samples = [(f" {limit:g} ", colour) for limit, colour in zip(shown.limits, colours[1:], strict=True)]
+    return [(f"{shown.name} ", "$quiet"), *samples, (f" {shown.unit}   ", "$quiet")]
 
 
 def seconds(value: float) -> str:

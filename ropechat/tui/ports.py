@@ -57,7 +57,7 @@ class ChatEngine(Protocol):
         """The ids of an answer that somebody wrote."""
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes of a token; from any thread."""
+        """The bytes of an id; asked from the UI's thread too."""
 
     def cancel(self) -> None:
         """Stop what runs now."""

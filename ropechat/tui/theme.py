@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ANSI = {"rule": "ansi_bright_black", "quiet": "ansi_default"}
-LEVELS = (1.0, 2.0, 4.0, 8.0)  # bits at which tint level 1, 2, 3 and 4 begin
 
 DARK = Theme(
     name="ropechat-dark",
@@ -67,17 +66,15 @@ DEFAULTS = {"rule": "#6b727c", "quiet": "#868d96"}  # for themes that are not ou
 
 _TINT_DARK = ("", "on #2b2a22", "on #47391f", "on #74491d", "#fff4e4 on #a3452b")
 _TINT_LIGHT = ("", "on #f4ecd6", "on #f0d9a5", "on #edb978", "#1d1208 on #e58f6b")
-_TINT_ANSI = ("", "underline", "bold underline", "reverse", "bold reverse")
+_TINT_16 = ("", "yellow", "black on yellow", "bright_white on magenta", "bold bright_white on red")
+_TINT_NONE = ("", "underline", "bold underline", "reverse", "bold reverse")
 
 
-def level(bits: float) -> int:
-    """The tint level, 0 to 4, of a surprisal in bits."""
-    return sum(bits >= limit for limit in LEVELS)
-
-
-def tints(dark: bool, ansi: bool) -> tuple[str, ...]:
+def tints(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, ...]:
     """The style of each tint level in words; without colours they are underline and reverse."""
-    return _TINT_ANSI if ansi else _TINT_DARK if dark else _TINT_LIGHT
+    if colourless:
+        return _TINT_NONE
+    return _TINT_16 if ansi else _TINT_DARK if dark else _TINT_LIGHT
 
 
 def choose(environ: Mapping[str, str]) -> str:

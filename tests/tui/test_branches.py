@@ -206,13 +206,40 @@ async def test_the_fork_screen_offers_previews_and_forks(chat: Any) -> None:
         assert c.app.session.tree[last(c).node].origin.index == 4
 
 
-async def test_fork_without_a_cursor_says_so(chat: Any) -> None:
-    async with chat(FakeEngine("x y")) as c:
+async def test_fork_under_the_cursor(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
         await c.ask("Hi")
         await c.idle()
-        if not hasattr(c.app.transcript, "cursor_token"):
-            await transcript(c, "f")
-            assert "put the cursor on a token" in c.line("footer")
+        await transcript(c, "f")
+        assert "put the cursor on a token" in c.line("footer")
+        await transcript(c, "l", "h", "h", "f")  # the third of the last tokens
+        await c.until(lambda: isinstance(c.app.screen, ForkScreen))
+        node, index = c.app.transcript.cursor_token()
+        assert node == last(c).node
+        await c.pilot.press("enter")
+        await c.until(lambda: len(answers(c)) == 2)
+        await c.idle()
+        assert c.app.session.tree[last(c).node].origin.index == index
+
+
+async def test_fork_from_the_inspector(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine, size=(140, 40)) as c:
+        await c.ask("Hi")
+        await c.idle()
+        c.app.transcript.focus()
+        await c.pilot.press("l", "h", "enter", "j")
+        await c.pilot.pause(0.1)
+        await c.pilot.press("p")
+        await c.until(lambda: "greedy" in c.screen())
+        assert len(answers(c)) == 1
+        before = c.app._alternative()
+        assert before is not None
+        await c.pilot.press("enter")
+        await c.until(lambda: len(answers(c)) == 2)
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        assert (node.origin.node, node.origin.index, node.steps[node.origin.index].id) == before
 
 
 async def test_a_fork_that_leaves_no_room_is_taken_back(chat: Any) -> None:

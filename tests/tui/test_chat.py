@@ -12,6 +12,8 @@ from fakes import STORY, FakeEngine
 
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
+from ropechat.tui.render.pieces import Mark
+from ropechat.tui.render.tint import NAMES
 from ropechat.tui.session import State
 
 
@@ -230,7 +232,7 @@ async def test_context_full_ends_the_answer_and_says_so(chat: Any) -> None:
         assert "Not sent" in c.screen()
         assert c.app.composer.text == "More"  # nothing is lost
         assert len(c.app.session.turns) == 1
-        assert len(c.app.transcript.blocks) == len(c.app.transcript._tops)
+        assert len(c.app.transcript.blocks) == len(c.app.transcript.page.tops)
 
 
 async def test_a_draft_that_does_not_fit_shows_before_it_is_sent(chat: Any) -> None:
@@ -281,7 +283,7 @@ async def test_completion_mode_says_so_once(chat: Any) -> None:
         await c.idle()
         assert "▌ Once there was a king." in c.screen()  # one text, the user's part marked
         block = c.app.transcript.blocks[-1]
-        assert block.spans(block.flow.rows[0])[0] == ("Once", -1)
+        assert block.marks(0, "off") == [Mark(0, 4, "asked")]
         assert [block.token_at(offset) for offset in (0, 3, 4)] == [None, None, 0]
         assert c.screen().count("has no chat template") == 1
 
@@ -303,7 +305,7 @@ async def test_new_chat_asks_first(chat: Any) -> None:
         assert STORY.startswith(answer(c).text)
 
 
-async def test_tint_toggles(chat: Any) -> None:
+async def test_tints_go_round(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await c.ask("Tell")
         await c.idle()
@@ -311,11 +313,16 @@ async def test_tint_toggles(chat: Any) -> None:
         def backgrounds() -> set[Any]:
             return {s.style.bgcolor for strip in c.strips() for s in strip if s.style and s.style.bgcolor}
 
+        await c.pilot.press("escape")
         tinted = backgrounds()
-        await c.pilot.press("f3")
-        plain = backgrounds()
-        assert len(tinted) > len(plain)
-        await c.pilot.press("f3")
+        names = []
+        for _ in NAMES:
+            await c.pilot.press("T")
+            await c.pilot.pause(0.1)
+            names.append(c.app.transcript.tint)
+            if names[-1] == "off":
+                assert len(tinted) > len(backgrounds())
+        assert sorted(names) == sorted(NAMES)
         assert backgrounds() == tinted
 
 
@@ -350,10 +357,10 @@ async def test_palette_runs_commands(chat: Any) -> None:
     async with chat(FakeEngine()) as c:
         await c.pilot.press("ctrl+p")
         await c.pilot.pause(0.2)
-        await c.pilot.press(*"tint")
+        await c.pilot.press(*"tintonoroff")
         await c.pilot.pause(0.5)
         await c.pilot.press("enter")
-        await c.until(lambda: not c.app.transcript.tinted)
+        await c.until(lambda: c.app.transcript.tint == "off")
 
 
 async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:

@@ -111,15 +111,14 @@ async def test_resize_keeps_the_place_or_the_end(chat: Any) -> None:
             await c.pilot.pause(0.1)
             assert round(view.scroll_y) == view.max_scroll_y
             assert widths(c) == {size[0]}
-        view.follow = False
+        view.leave_end()
         view.scroll_to(y=12, animate=False)
         await c.pilot.pause(0.1)
-        block, offset = view._place(12)
+        place = view.page.place(12)
         for size in ((50, 24), (120, 24), (80, 24)):
             await c.pilot.resize_terminal(*size)
             await c.pilot.pause(0.1)
-            row = view._tops[block] + view.blocks[block].head + view.blocks[block].flow.row_at(offset)
-            assert round(view.scroll_y) == row
+            assert round(view.scroll_y) == view.page.y_of(place)
         assert not view.follow
 
 
@@ -171,7 +170,7 @@ async def test_brackets_are_only_text(chat: Any) -> None:
         await c.ask("\n".join(BRACKETS) + "\n.")
         await c.idle()
         view = c.app.transcript
-        shown = "\n".join(block.flow.text for block in view.blocks)
+        shown = "\n".join(block.text for block in view.blocks)
         assert all(text in shown for text in BRACKETS)
         for y in range(0, int(view.max_scroll_y), 30):
             view.scroll_to(y=y, animate=False)

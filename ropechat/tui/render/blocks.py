@@ -1,4 +1,4 @@
-"""The transcript as blocks: what is said, wrapped, with each token's place in it."""
+"""The transcript as blocks: what is said, with each token's place in it, laid out where it is looked at."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ropechat.text import clean
-from ropechat.tui.render.flow import TAB, Flow, Row, graphemes
-from ropechat.tui.session import bits
-from ropechat.tui.theme import level
+from ropechat.tui.render.flow import TAB, Flow
+from ropechat.tui.render.pieces import Mark
+from ropechat.tui.render.prose import Prose
+from ropechat.tui.render.tint import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Literal
 
+    from ropechat.sampling import Sampling
     from ropechat.trace import Step
+    from ropechat.tui.render.pieces import Rows
 
     Kind = Literal["user", "answer", "notice", "error"]
-
-
-ASKED = -1  # in place of a tint level: text of the user
+    View = Literal["tokens", "prose"]
 
 
 def shown(text: str) -> str:
@@ -30,14 +31,28 @@ def shown(text: str) -> str:
 
 @dataclass
 class Block:
-    """A stretch of the transcript: an optional heading, wrapped text, one blank row."""
+    """A stretch of the transcript: an optional heading, text, one blank row.
+
+    `node` names it to whoever put it in. Rows are made when they are asked for; `forget` gives them back.
+    """
 
     kind: Kind
     title: str = ""
     note: str = ""  # right end of the heading
-    node: str = ""  # of the chat's tree
     live: bool = False  # more will come: a caret is drawn at the end
-    flow: Flow = field(default_factory=Flow)
+    node: str = ""
+    length: int = 0  # characters
+    _parts: list[str] = field(default_factory=list)
+    _rows: Rows | None = None
+    _shape: tuple[View, int] = ("tokens", 0)
+    _height: int = 0  # of the body, when it was laid out last in this shape
+
+    @property
+    def text(self) -> str:
+        """The whole text as shown: what places count."""
+        if len(self._parts) > 1:
+            self._parts[:] = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
 
     @property
     def head(self) -> int:
@@ -45,11 +60,46 @@ class Block:
         return 1 if self.title else 0
 
     @property
+    def laid_out(self) -> bool:
+        """Are its rows at hand?"""
+        return self._rows is not None
+
+    def shape(self, view: View, width: int) -> None:
+        """Choose view and width; rows of another shape are given back."""
+        shape = (self._view(view), width)
+        if shape != self._shape:
+            self._shape, self._rows = shape, None
+            self._height = self._guess()
+
+    def _view(self, view: View) -> View:
+        return "tokens"
+
+    def _guess(self) -> int:
+        """About how many rows, at little cost."""
+        width = max(1, self._shape[1])
+        return sum(1 + len(line) // width for line in self.text.split("\n"))
+
+    @property
+    def rows(self) -> Rows:
+        """The rows, made if need be."""
+        if self._rows is None:
+            view, width = self._shape
+            self._rows = Prose(self.text, width) if view == "prose" else Flow(self.text, width)
+            if not self.live:
+                self._rows.close()
+        return self._rows
+
+    def forget(self) -> None:
+        """Give the rows back; how many they were stays known."""
+        self._height, self._rows = self.body, None
+
+    @property
     def body(self) -> int:
-        """Rows of text; once nothing more comes, empty ones at the end are left out."""
-        rows = self.flow.rows
-        count = len(rows)
-        while not self.live and count > 1 and not self.flow.row_text(rows[count - 1]).strip(" "):
+        """Rows of text, at first a guess; once nothing more comes, empty ones at the end are left out."""
+        if self._rows is None:
+            return self._height
+        count = self._rows.count
+        while not self.live and count > 1 and not any(piece.text for piece in self._rows.pieces(count - 1)):
             count -= 1
         return count
 
@@ -58,13 +108,32 @@ class Block:
         """Rows in all."""
         return self.head + self.body + 1
 
-    def say(self, text: str) -> None:
-        """Append plain text."""
-        self.flow.append(shown(text))
+    def say(self, text: str) -> int:
+        """Append text; returns the number of the first row that changed."""
+        piece = shown(text)
+        self._parts.append(piece)
+        self.length += len(piece)
+        if self._rows is None:
+            self._height = self._guess()
+            return 0
+        return self._rows.append(piece)
 
-    def spans(self, row: Row) -> list[tuple[str, int]]:
-        """The row as (text, tint level) pieces."""
-        return [(self.flow.row_text(row).rstrip(" "), 0)]
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.live = False
+        if self._rows is not None:
+            self._rows.close()
+
+    def marks(self, row: int, tint: str) -> list[Mark]:
+        """What is to be laid over a row."""
+        return []
+
+    def span(self, row: int) -> tuple[int, int]:
+        """The part of the source that a row shows."""
+        places = [(piece.at, piece.at + len(piece.text)) for piece in self.rows.pieces(row) if piece.at >= 0]
+        if not places:
+            return self.length, self.length
+        return min(place[0] for place in places), max(place[1] for place in places)
 
 
 @dataclass
@@ -77,61 +146,73 @@ class AnswerBlock(Block):
     lead: int = 0  # characters of the user
     steps: list[Step] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    levels: bytearray = field(default_factory=bytearray)
+    sampling: Sampling | None = None
+    prompt: frozenset[int] | None = None  # ids of the prompt, where they are known
+    _levels: dict[str, bytearray] = field(default_factory=dict)
+
+    def _view(self, view: View) -> View:
+        return view
 
     def add(self, steps: Iterable[Step]) -> int:
-        """Append tokens; returns the number of the first changed row of the flow."""
+        """Append tokens; returns the number of the first changed row."""
         pieces: list[str] = []
-        end = self.flow.length
+        end = self.length
         for step in steps:
             piece = shown(step.text)
             end += len(piece)
-            pieces.append(piece)
+            pieces.append(step.text)
             self.steps.append(step)
             self.ends.append(end)
-            self.levels.append(level(bits(step)))
-        return self.flow.append("".join(pieces))
+        return self.say("".join(pieces))
 
     def begin(self, text: str) -> None:
         """Put in the user's words that the tokens continue."""
         self.say(text)
-        self.lead = self.flow.length
+        self.lead = self.length
 
     def token_at(self, offset: int) -> int | None:
         """The token that wrote the character at `offset`."""
         index = bisect_right(self.ends, offset)
         return index if offset >= self.lead and index < len(self.ends) else None
 
-    def spans(self, row: Row) -> list[tuple[str, int]]:
-        """The row cut where the tint changes; a character made by several tokens takes the strongest tint."""
-        text = self.flow.row_text(row).rstrip(" ")
-        if not text:
-            return [("", 0)]
-        marks = self._marks(self.flow.offset(row), text)
-        if not text.isascii():
-            for start, end, _ in graphemes(text):
-                if end - start > 1:
-                    marks[start:end] = [max(marks[start:end])] * (end - start)
-        pieces: list[tuple[str, int]] = []
-        start = 0
-        for index in range(1, len(text) + 1):
-            if index == len(text) or marks[index] != marks[start]:
-                pieces.append((text[start:index], marks[start]))
-                start = index
-        return pieces
+    def token_span(self, index: int) -> tuple[int, int]:
+        """The characters that a token wrote; empty for one without text."""
+        return self.ends[index - 1] if index else self.lead, self.ends[index]
 
-    def _marks(self, base: int, text: str) -> list[int]:
-        """The tint of each character; the blanks around a word stay plain."""
-        stop = base + len(text)
-        start = min(max(base, self.lead), stop)
-        marks = [ASKED] * (start - base) + [0] * (stop - start)
+    def levels(self, tint: str) -> Sequence[int]:
+        """The level of each token under a tint."""
+        known = self._levels.setdefault(tint, bytearray())
+        figure = BY_NAME[tint]
+        known.extend(figure.level(step, self.sampling) for step in self.steps[len(known) :])
+        return known
+
+    def marks(self, row: int, tint: str) -> list[Mark]:
+        """The user's own words, and in the tokens view the tint; the blanks around a word stay plain."""
+        start, stop = self.span(row)
+        found = [Mark(start, min(stop, self.lead), "asked")] if start < self.lead else []
+        if tint not in BY_NAME or self._shape[0] != "tokens":
+            return found
+        levels, text = self.levels(tint), self.rows.pieces(row)[0].text
+        base = start
+        start = max(start, self.lead)
         token = bisect_right(self.ends, start)
         while start < stop and token < len(self.ends):
             end = min(self.ends[token], stop)
-            if tint := self.levels[token]:
+            if level := levels[token]:
                 piece = text[start - base : end - base]
-                first = start - base + len(piece) - len(piece.lstrip(" "))
-                last = start - base + len(piece.rstrip(" "))
-                marks[first:last] = [tint] * (last - first)
+                first = end - len(piece.lstrip(" "))
+                last = start + len(piece.rstrip(" "))
+                if first < last:
+                    found.append(Mark(first, last, f"tint{level}"))
             start, token = max(start, end), token + 1
-        return marks
+        return sorted(found, key=lambda mark: mark.look)  # of two on one character the stronger wins
+
+    def surprising(self, index: int, step: int, tint: str) -> int | None:
+        """The next token in a direction that has a tint of level 2 or more."""
+        levels = self.levels(tint if tint in BY_NAME else "surprisal")
+        index += step
+        while 0 <= index < len(levels):
+            if levels[index] >= 2:
+                return index
+            index += step
+        return None

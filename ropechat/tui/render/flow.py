@@ -6,7 +6,9 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from rich.cells import cell_len, split_graphemes
+from ropechat.tui.render.pieces import Piece
+from ropechat.tui.render.width import cells as cell_len
+from ropechat.tui.render.width import graphemes
 
 TAB = "    "
 _WIDE = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7af\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
@@ -20,22 +22,6 @@ class Row(NamedTuple):
     line: int
     start: int
     end: int
-
-
-def graphemes(text: str) -> list[tuple[int, int, int]]:
-    """(start, end, cells) of each user-perceived character; a flag's two letters stay together."""
-    spans, _ = split_graphemes(text)
-    joined: list[tuple[int, int, int]] = []
-    open_flag = False
-    for start, end, cells in spans:
-        is_flag = end - start == 1 and 0x1F1E6 <= ord(text[start]) <= 0x1F1FF
-        if is_flag and open_flag:
-            joined[-1] = (joined[-1][0], end, joined[-1][2] + cells)
-            open_flag = False
-        else:
-            joined.append((start, end, cells))
-            open_flag = is_flag
-    return joined
 
 
 def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
@@ -63,7 +49,7 @@ def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
 
 
 class Flow:
-    """A text as rows for one width. Offsets count characters, each newline as one."""
+    """Plain text as rows for one width. Offsets count characters, each newline as one."""
 
     def __init__(self, text: str = "", width: int = 80) -> None:
         self.width = max(1, width)
@@ -72,6 +58,16 @@ class Flow:
         self.rows: list[Row] = [Row(0, 0, 0)]
         if text:
             self.append(text)
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    def pieces(self, number: int) -> list[Piece]:
+        """One row, without the blanks at its end."""
+        row = self.rows[number]
+        return [Piece(self.row_text(row).rstrip(" "), "", self._line_starts[row.line] + row.start)]
 
     @property
     def text(self) -> str:
@@ -95,21 +91,16 @@ class Flow:
             self._wrap_last_line(0)
         return changed
 
-    def resize(self, width: int) -> None:
-        """Wrap everything anew for another width."""
-        width = max(1, width)
-        if width == self.width:
-            return
-        self.width, self.rows = width, []
-        for number, line in enumerate(self._lines):
-            self.rows.extend(Row(number, start, end) for start, end in wrap(line, 0, width))
+    def close(self) -> None:
+        """Nothing more comes."""
 
     def row_text(self, row: Row) -> str:
         """The characters of a row."""
         return self._lines[row.line][row.start : row.end]
 
-    def offset(self, row: Row) -> int:
+    def offset(self, number: int) -> int:
         """Where a row begins in the text."""
+        row = self.rows[number]
         return self._line_starts[row.line] + row.start
 
     def row_at(self, offset: int) -> int:

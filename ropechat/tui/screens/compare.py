@@ -13,7 +13,8 @@ from textual.widgets import Static
 
 from ropechat.text import clean
 from ropechat.tree import bits, shared
-from ropechat.tui.theme import level, tints
+from ropechat.tui.render.tint import BY_NAME
+from ropechat.tui.theme import tints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,10 +93,11 @@ class CompareScreen(ModalScreen[None]):
 
     def _body(self, node: Node, common: int) -> Content:
         app = cast("ChatApp", self.app)
-        styles = tints(app.current_theme.dark, app.native_ansi_color)
+        styles = tints(app.current_theme.dark, app.native_ansi_color, app.no_color)
         start = "".join(step.text for step in node.steps[:common])
         parts: list[tuple[str, str]] = [(clean(start), "$quiet"), ("⑂", "bold $primary")]
-        parts += [(clean(step.text), styles[level(bits(step))]) for step in node.steps[common:]]
+        tint = BY_NAME["surprisal"]
+        parts += [(clean(step.text), styles[tint.level(step, None)]) for step in node.steps[common:]]
         return Content.assemble(*parts)
 
     def action_scroll(self, by: int) -> None:

@@ -2,69 +2,63 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
-from rich.style import Style
-from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
-from ropechat.tui.render.blocks import ASKED, AnswerBlock
-from ropechat.tui.theme import tints
+from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.page import Page
+from ropechat.tui.render.pieces import Mark, Piece, overlay
+from ropechat.tui.widgets.brush import COMPONENTS, Brush, stylize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from rich.style import Style
     from textual import events
     from textual.selection import Selection
 
     from ropechat.trace import Step
     from ropechat.tui.render.blocks import Block
-    from ropechat.tui.render.flow import Row
+    from ropechat.tui.render.page import Place
 
 MEASURE = 100  # cells; longer lines are hard to read
 GUTTER = 2
 MARGIN = 1
 CARET = "▍"
+CACHED = 1000  # drawn rows
+BETWEEN = 0.25  # seconds between two scrolls while rows come fast
 
 
 class Transcript(ScrollView, can_focus=True):
     """Blocks of wrapped rows. Follows the newest row; not while the reader has scrolled up."""
 
     FOCUS_ON_CLICK = False  # a click selects; the keyboard stays with the composer
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "transcript--bar",
-        "transcript--asked",
-        "transcript--title",
-        "transcript--quiet",
-        "transcript--error",
-        "transcript--caret",
-    }
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "scroll_down", show=False),
-        Binding("k", "scroll_up", show=False),
-        Binding("g", "scroll_home", show=False),
-        Binding("G", "scroll_end", show=False),
-        Binding("space", "page_down", show=False),
-        Binding("b", "page_up", show=False),
-    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.blocks: list[Block] = []
+        self.page = Page()
         self.follow = True
-        self.tinted = True
-        self._tops: list[int] = []
-        self._rows = 0
+        self.tint = "surprisal"
+        self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
+        self._news_from = 0  # rows there were when following ended
         self._steering = False  # we scroll, not the reader
-        self._styles: dict[str, Style] = {}
-        self._tints: tuple[Style, ...] = ()
+        self._brush = Brush(self)
+        self._strips: dict[int, Strip] = {}
 
     # --- content ---
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks in order."""
+        return self.page.blocks
 
     @property
     def measure(self) -> int:
@@ -73,25 +67,24 @@ class Transcript(ScrollView, can_focus=True):
 
     def add(self, block: Block, at: int | None = None) -> None:
         """Put in a block, at the end unless `at` names a place."""
-        block.flow.resize(self.measure)
-        index = len(self.blocks) if at is None else at
-        self.blocks.insert(index, block)
-        self._tops.insert(index, self._tops[index] if index < len(self._tops) else self._rows)
-        self._measure_from(index)
+        self._fit()
+        self.page.insert(block, at)
         self._grown(0)
 
     def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
         """Append tokens to a block; cheap at the end of the transcript, where it happens."""
         index = len(self.blocks) - 1 if block is self.blocks[-1] else self.blocks.index(block)
-        row = block.add(steps)
-        if index + 1 < len(self.blocks):
-            self._measure_from(index)
-        self._grown(self._tops[index] + block.head + row)
+        last = block.body - 1  # the caret leaves it
+        row = min(block.add(steps), max(0, last))
+        self.page.measure(index)
+        self._grown(self.page.tops[index] + block.head + row)
 
     def touch(self, block: Block) -> None:
         """The heading of a block changed, or nothing more will come to it."""
         if block in self.blocks:
-            self._measure_from(self.blocks.index(block))
+            if not block.live:
+                block.end()
+            self.page.measure(self.blocks.index(block))
             self._grown(0)
 
     def drop_from(self, answer: AnswerBlock) -> None:
@@ -99,91 +92,126 @@ class Transcript(ScrollView, can_focus=True):
         index = self.blocks.index(answer)
         if index and self.blocks[index - 1].kind == "user":
             index -= 1
-        del self.blocks[index:], self._tops[index:]
+        self.page.remove_from(index)
         self._grown(0)
 
     def clear(self) -> None:
         """Take away everything."""
-        self.blocks.clear()
-        self._tops.clear()
+        self.page.remove_from(0)
         self.follow = True
         self._grown(0)
-
-    def toggle_tint(self) -> bool:
-        """Show or hide surprisal; returns what is shown now."""
-        self.tinted = not self.tinted
-        self.refresh()
-        return self.tinted
 
     def to_end(self) -> None:
         """Go to the newest row and follow."""
         self.follow = True
-        self._steer()
+        self._grown(0)
+
+    def redraw(self) -> None:
+        """The looks of rows changed, not the rows."""
+        self._strips.clear()
+        self.refresh()
 
     # --- layout ---
 
     def _grown(self, first_row: int) -> None:
         """Rows from `first_row` on are new or changed."""
-        rows = self._tops[-1] + self.blocks[-1].height if self.blocks else 0
-        if rows == self._rows and first_row:
-            visible = first_row - round(self.scroll_y)
-            if visible < self.size.height:
-                self.refresh(Region(0, max(0, visible), self.size.width, self.size.height - max(0, visible)))
+        if first_row:
+            for y in [y for y in self._strips if y >= first_row]:
+                del self._strips[y]
         else:
-            self._rows = rows
-            self._steering = True
-            self.virtual_size = Size(self.scrollable_content_region.width, rows)
-            self._steering = False
-            self.refresh()
+            self._strips.clear()
+        height = self.scrollable_content_region.height
+        before = self.page.rows
         if self.follow:
-            self._steer()
+            self.page.settle_end(height)
+            self._news_from = self.page.rows
+            end = self._end()
+        else:
+            y = round(self.scroll_y)
+            settled = self.page.settle(y, height)
+            if settled != y:
+                self._scroll(settled)
+        if self.page.rows != before:
+            self._strips.clear()
+        if self.follow:
+            self._extend(max(self.page.rows, end + height if end else 0))
+            if end == round(self.scroll_y):
+                self._refresh_from(first_row)
+            self._scroll(end)
+        else:
+            self._extend(self.page.rows)
+            self._refresh_from(first_row)
 
-    def _steer(self) -> None:
+    def _end(self) -> int:
+        """Where to scroll to follow. While rows come fast there is room below for those of a moment.
+
+        Each scroll draws the whole screen anew: that is kept to a few times a second.
+        """
+        height, rows = self.scrollable_content_region.height, self.page.rows
+        y, now = round(self.scroll_y), time.monotonic()
+        exact = max(0, rows - height)
+        live = bool(self.blocks) and self.blocks[-1].live
+        if live and exact <= y <= exact + height // 2:
+            return y
+        room = 0
+        if live and exact > y:
+            since, before = self._scrolled
+            rate = (rows - before) / max(now - since, 0.05)
+            room = min(height // 2, int(rate * BETWEEN)) if before <= rows else 0
+        self._scrolled = now, rows
+        return exact + room
+
+    def _extend(self, rows: int) -> None:
+        """Tell Textual how many rows there are; a layout of the whole screen is not needed for that."""
+        size = Size(self.scrollable_content_region.width, rows)
+        if size == self.virtual_size:
+            return
         self._steering = True
-        self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+        self.set_reactive(Widget.virtual_size, size)
+        self._scroll_update(size)
         self._steering = False
 
-    def _measure_from(self, index: int) -> None:
-        top = self._tops[index]
-        for number in range(index, len(self.blocks)):
-            self._tops[number] = top
-            top += self.blocks[number].height
+    def _refresh_from(self, first_row: int) -> None:
+        """Draw the rows in sight from `first_row` on, and the mark of new rows."""
+        width, height = self.size
+        top = max(0, first_row - round(self.scroll_y))
+        if top < height:
+            self.refresh(Region(0, top, width, height - top))
+        elif not self.follow:
+            self.refresh(Region(0, height - 1, width, 1))
+
+    def _scroll(self, y: float) -> None:
+        self._steering = True
+        self.scroll_to(y=y, animate=False, force=True)
+        self._steering = False
+
+    def _fit(self) -> None:
+        if self.page.width != self.measure:
+            self.page.reshape(self.page.view, self.measure)
 
     def on_resize(self, _: events.Resize) -> None:
         """Wrap for the new width; the row at the top stays in place, or the end if we follow."""
-        if not self.blocks or self.blocks[0].flow.width == self.measure:
-            if self.follow:
-                self._steer()
+        if self.page.width == self.measure:
+            self._grown(0)
+        else:
+            self._reshape(self.page.place(round(self.scroll_y)), 0)
+
+    def _reshape(self, place: Place | None, below: int) -> None:
+        """Lay out anew; `place` comes to stand `below` rows below the top, unless the end is followed."""
+        self.page.reshape(self.page.view, self.measure)
+        if self.follow or place is None:
+            self._grown(0)
             return
-        place = self._place(round(self.scroll_y))
-        for block in self.blocks:
-            block.flow.resize(self.measure)
-        self._measure_from(0)
-        self._grown(0)
-        if not self.follow and place is not None:
-            block_index, offset = place
-            block = self.blocks[block_index]
-            row = 0 if offset < 0 else block.head + block.flow.row_at(offset)
-            self._steering = True
-            self.scroll_to(y=self._tops[block_index] + row, animate=False, force=True)
-            self._steering = False
-
-    def _place(self, y: int) -> tuple[int, int] | None:
-        """(block, offset of the first character) at a row; -1 for a heading."""
-        found = self._row_at(y)
-        if found is None:
-            return None
-        index, row = found
-        return index, -1 if row is None else self.blocks[index].flow.offset(row)
-
-    def _row_at(self, y: int) -> tuple[int, Row | None] | None:
-        """The block at a row, and the row of its text; None for its heading or the blank after it."""
-        index = bisect_right(self._tops, y) - 1
-        if index < 0 or y >= self._rows:
-            return None
-        block = self.blocks[index]
-        number = y - self._tops[index] - block.head
-        return index, block.flow.rows[number] if 0 <= number < block.body else None
+        y = max(0, self.page.y_of(place) - below)
+        height = self.scrollable_content_region.height
+        for _ in range(4):
+            self.page.settle(y, height)
+            y = max(0, self.page.y_of(place) - below)
+        self._news_from = self.page.rows
+        self._strips.clear()
+        self._extend(self.page.rows)
+        self._scroll(y)
+        self.refresh()
 
     # --- scrolling ---
 
@@ -192,80 +220,125 @@ class Transcript(ScrollView, can_focus=True):
         super().watch_scroll_y(old_value, new_value)
         if self._steering or round(old_value) == round(new_value):
             return
-        if round(new_value) >= self.max_scroll_y:
+        if round(new_value) >= self.page.rows - self.scrollable_content_region.height:
             self.follow = self.follow or new_value > old_value
         elif new_value < old_value:
+            self.leave_end()
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Lay out what came into sight; nothing to do if it was there before."""
+        y, rows = round(self.scroll_y), self.page.rows
+        settled = self.page.settle(y, self.scrollable_content_region.height)
+        if self.page.rows != rows:
+            self._news_from += self.page.rows - rows
+            self._strips.clear()
+            self._extend(self.page.rows)
+            self._scroll(self.max_scroll_y if self.follow else settled)
+            self.refresh()
+
+    def leave_end(self) -> None:
+        """Follow no more: the reader is elsewhere."""
+        if self.follow:
             self.follow = False
+            self._news_from = self.page.rows
+            self._extend(self.page.rows)
 
     def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         if self.max_scroll_y > 0:
-            self.follow = False  # at once: the scrolling itself is animated
+            self.leave_end()  # at once: the scrolling itself is animated
         super()._on_mouse_scroll_up(event)
 
     def action_page_up(self) -> None:
         """One page back."""
-        self.follow = self.follow and self.max_scroll_y == 0
+        if self.max_scroll_y > 0:
+            self.leave_end()
         self.scroll_page_up(animate=False)
 
     def action_page_down(self) -> None:
         """One page on."""
         self.scroll_page_down(animate=False)
 
+    def action_scroll_end(self) -> None:
+        """To the newest row, and follow."""
+        self.to_end()
+
+    def action_scroll_home(self) -> None:
+        """To the first row."""
+        if self.max_scroll_y > 0:
+            self.leave_end()
+        self.scroll_to(y=0, animate=False, force=True)
+
     # --- drawing ---
 
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._styles.clear()
+        self._brush.forget()
+        self._strips.clear()
 
     def render_line(self, y: int) -> Strip:
         """One row of the screen."""
+        last = y == self.scrollable_content_region.height - 1
         y += round(self.scroll_y)
+        span = None if self.text_selection is None else self.text_selection.get_span(y)
+        strip = self._strips.get(y)
+        if strip is None or span is not None or strip.cell_length != self.size.width:
+            strip = self._draw(y, span)
+            if span is None and len(self._strips) < CACHED:
+                self._strips[y] = strip
+        if last and (news := self._news()):
+            return self._with_news(strip, news)
+        return strip
+
+    def _draw(self, y: int, span: tuple[int, int] | None) -> Strip:
         segments = self._segments(y)
-        if (selection := self.text_selection) is not None and (span := selection.get_span(y)) is not None:
-            style = self.screen.get_component_rich_style("screen--selection")
-            segments = _stylize(segments, max(GUTTER, span[0]), span[1], style)
-        return Strip(segments).adjust_cell_length(self.size.width, self._style("")).apply_offsets(0, y)
+        if span is not None:
+            style: Style = self.screen.get_component_rich_style("screen--selection")
+            segments = stylize(segments, max(GUTTER, span[0]), span[1], style)
+        return Strip(segments).adjust_cell_length(self.size.width, self._brush.style("")).apply_offsets(0, y)
 
     def _segments(self, y: int) -> list[Segment]:
-        found = self._row_at(y)
-        if found is None:
+        spot = self.page.spot(y)
+        if spot is None:
             return []
-        index, row = found
-        block = self.blocks[index]
-        if row is not None:
-            return self._text_row(block, row)
-        return self._heading(block) if block.head and y == self._tops[index] else []
+        block = self.blocks[spot.block]
+        if not block.laid_out:
+            self.call_after_refresh(self._arrange)
+            return []
+        if spot.row is not None:
+            return self._text_row(block, spot.row)
+        return self._heading(block) if block.head and y == self.page.tops[spot.block] else []
 
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text: wrapped rows joined again, without gutter."""
-        first, last = selection.start, selection.end
-        top, bottom = first.y if first else 0, last.y if last else self._rows - 1
-        parts: list[str] = []
-        for y in range(top, min(bottom, self._rows - 1) + 1):
-            found = self._row_at(y)
-            if found is None or found[1] is None:
-                parts.append("\n")
-                continue
-            block, row = self.blocks[found[0]], found[1]
-            text = block.flow.row_text(row)
-            end = max(0, last.x - GUTTER) if last and y == bottom else len(text)
-            begin = max(0, first.x - GUTTER) if first and y == top else 0
-            following = self._row_at(y + 1)
-            wrapped = following is not None and following[1] is not None and following[1].line == row.line
-            parts.append(text[begin:end] + ("" if wrapped or y == bottom else "\n"))
-        return "".join(parts), "\n"
+    def _news(self) -> str:
+        """What came while the reader is elsewhere."""
+        if self.follow or round(self.scroll_y) >= self.max_scroll_y:
+            return ""
+        new = self.page.rows - self._news_from
+        return f" ↓ {new:,} new {'line' if new == 1 else 'lines'} · G " if new > 0 else ""
 
-    def _text_row(self, block: Block, row: Row) -> list[Segment]:
-        body = self._style({"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, ""))
-        looks = {ASKED: self._style("asked")}
-        if self.tinted:
-            looks |= {level: body + tint for level, tint in enumerate(self._tints) if level}
-        segments = [self._gutter(block, row)]
-        segments += [Segment(text, looks.get(level, body)) for text, level in block.spans(row)]
-        if block.live and row is block.flow.rows[-1]:
-            segments.append(Segment(CARET, self._style("caret")))
-        return segments
+    def _with_news(self, strip: Strip, news: str) -> Strip:
+        width = self.scrollable_content_region.width
+        if cell_len(news) + 2 > width:
+            return strip
+        at = width - cell_len(news) - 1
+        parts = [strip.crop(0, at), Strip([Segment(news, self._brush.style("more"))])]
+        return Strip.join([*parts, strip.crop(at + cell_len(news))])
+
+    def _text_row(self, block: Block, row: int) -> list[Segment]:
+        look = {"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, "")
+        pieces = overlay(block.rows.pieces(row), [*block.marks(row, self.tint), *self.marks(block, row)])
+        last = block.live and row == block.body - 1
+        ends = [Piece(CARET, "caret")] if last else self.ghosts(block, row)
+        return self._brush.segments([self._gutter(block, row), *pieces, *ends], look)
+
+    def marks(self, block: Block, row: int) -> list[Mark]:
+        """More to lay over a row."""
+        return []
+
+    def ghosts(self, block: Block, row: int) -> list[Piece]:
+        """What stands behind a row without being part of it."""
+        return []
 
     def _heading(self, block: Block) -> list[Segment]:
         note = block.note
@@ -273,38 +346,38 @@ class Transcript(ScrollView, can_focus=True):
         if room < min(cell_len(block.title), 12):
             note, room = "", self.measure
         title = block.title if cell_len(block.title) <= room else set_cell_size(block.title, room - 1) + "…"
-        gap = self.measure - cell_len(title) - cell_len(note)
-        return [
-            self._gutter(block),
-            Segment(title, self._style("title")),
-            Segment(" " * max(0, gap), self._style("")),
-            Segment(note, self._style("quiet")),
-        ]
+        gap = max(0, self.measure - cell_len(title) - cell_len(note))
+        pieces = [self._gutter(block), Piece(title, "title"), Piece(" " * gap), Piece(note, "quiet")]
+        return self._brush.segments(pieces)
 
-    def _gutter(self, block: Block, row: Row | None = None) -> Segment:
+    def _gutter(self, block: Block, row: int | None = None) -> Piece:
         """The bar at the left of what the user wrote."""
         lead = block.lead if isinstance(block, AnswerBlock) else 0
-        by_user = block.kind == "user" or (row is not None and block.flow.offset(row) < lead)
-        return Segment("▌ " if by_user else "  ", self._style("bar"))
+        by_user = block.kind == "user" or (row is not None and block.rows.offset(row) < lead)
+        return Piece("▌ " if by_user else "  ", "bar")
 
-    def _style(self, part: str) -> Style:
-        if not self._styles:
-            self._styles = {"": self.rich_style}
-            for name in self.COMPONENT_CLASSES:
-                self._styles[name.removeprefix("transcript--")] = self.get_component_rich_style(name)
-            names = tints(self.app.current_theme.dark, self.app.native_ansi_color)
-            self._tints = tuple(Style.parse(name) if name else Style.null() for name in names)
-        return self._styles[part]
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text: wrapped rows joined again, without gutter."""
+        first, last = selection.start, selection.end
+        top, bottom = first.y if first else 0, last.y if last else self.page.rows - 1
+        parts: list[str] = []
+        for y in range(top, min(bottom, self.page.rows - 1) + 1):
+            spot = self.page.spot(y)
+            if spot is None or spot.row is None:
+                parts.append("\n")
+                continue
+            rows = self.blocks[spot.block].rows
+            text = "".join(piece.text for piece in rows.pieces(spot.row))
+            end = max(0, last.x - GUTTER) if last and y == bottom else len(text)
+            begin = max(0, first.x - GUTTER) if first and y == top else 0
+            parts.append(text[begin:end] + ("" if y == bottom else self._joint(spot.block, spot.row)))
+        return "".join(parts), "\n"
 
-
-def _stylize(segments: list[Segment], start: int, end: int, style: Style) -> list[Segment]:
-    """The segments with a style laid over characters `start` to `end`; an end of -1 is the end of the row."""
-    marked: list[Segment] = []
-    place = 0
-    for text, own, _ in segments:
-        stop = len(text) if end < 0 else min(max(0, end - place), len(text))
-        begin = min(max(0, start - place), stop)
-        pieces = ((text[:begin], own), (text[begin:stop], (own or style) + style), (text[stop:], own))
-        marked += [Segment(piece, look) for piece, look in pieces if piece]
-        place += len(text)
-    return marked
+    def _joint(self, number: int, row: int) -> str:
+        """What stands in the source between a row and the next: a blank where it was only wrapped."""
+        block = self.blocks[number]
+        if row + 1 >= block.body:
+            return "\n"
+        end, start = block.span(row)[1], block.span(row + 1)[0]
+        between = block.text[end:start] if end <= start else "\n"
+        return between if between.strip(" ") == "" else "\n"

@@ -1,0 +1,258 @@
+"""The reading half of the app: views, tints, token cursor, inspector and find."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from textual.app import App
+from textual.widgets import Input, Label
+
+from ropechat.tui import panel
+from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.cursor import TokenPlace
+from ropechat.tui.render.tint import BY_NAME, OFF
+from ropechat.tui.theme import tints
+from ropechat.tui.widgets.inspector import Inspector, Preview
+from ropechat.tui.widgets.reader import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ropechat.trace import Step
+    from ropechat.tui.events import ModelInfo
+    from ropechat.tui.widgets.bars import Part
+
+LIVE = 0.2  # seconds between two looks at the newest token
+
+
+class Previewed(Protocol):
+    """How a text would go on: the steps, the alternative first."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """One for each token."""
+
+
+class FindBar(Input):
+    """The text that is looked for."""
+
+    def __init__(self) -> None:
+        super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
+        self.cursor_blink = False  # no timer while idle
+
+
+class ReadingApp(App[None]):
+    """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
+
+    fork: Callable[..., None] | None = None  # (node, index of the token, id instead)
+    preview: Callable[..., bool] | None = None  # the same, and what to call with the result; False: busy
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transcript = Reader(id="transcript")
+        self.inspector = Inspector(id="inspector")
+        self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
+        self._looked = 0.0
+
+    # --- what the app around it does ---
+
+    def _say_hint(self, text: str) -> None:
+        """Say something at the bottom of the screen for a while."""
+
+    def _redraw(self) -> None:
+        """Bring the lines around the transcript up to date."""
+
+    # --- views and tints ---
+
+    def action_toggle_view(self) -> None:
+        """Tokens or prose."""
+        prose = self.transcript.toggle_view() == "prose"
+        self._say_hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
+        self._redraw()
+
+    def action_next_tint(self) -> None:
+        """Another figure as tint, or none."""
+        self.say_tint(self.transcript.next_tint())
+
+    def action_toggle_tint(self) -> None:
+        """Tint on or off."""
+        self.say_tint(self.transcript.set_tint("surprisal" if self.transcript.tint == OFF else OFF))
+
+    def say_tint(self, name: str) -> None:
+        """Tell which figure is shown."""
+        self._say_hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
+        self._redraw()
+
+    def with_legend(self, figures: list[Part], width: int) -> list[Part]:
+        """The meaning of the tint: beside the figures where there is room, instead of them for a reader."""
+        if self.transcript.page.view != "tokens" or width < 70:
+            return figures
+        if width < 120 and not self.transcript.has_focus:
+            return figures
+        colours = tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
+        legend = panel.legend(self.transcript.tint, colours)
+        return [*legend, *figures] if width >= 120 else legend or figures
+
+    # --- inspector ---
+
+    def know(self, info: ModelInfo) -> None:
+        """A model was loaded: tokens can be spelled."""
+        self.inspector.spell = info.token_bytes
+
+    def action_inspect(self) -> None:
+        """Open or close the inspector; it opens on a token."""
+        if self.inspector.display:
+            self.close_inspector()
+            return
+        if self.transcript.cursor is None:
+            self.transcript.action_token(1)
+        self.open_inspector()
+
+    def open_inspector(self) -> None:
+        """Show the token under the cursor."""
+        self.inspector.display = True
+        self.transcript.choosing = self.transcript.cursor is not None
+        self.inspector.show(self.transcript.cursor)
+        if self.transcript.cursor is not None:
+            self.transcript.focus()
+        self.call_after_refresh(self._keep_in_sight)
+        self._redraw()
+
+    def _keep_in_sight(self) -> None:
+        if (token := self.transcript.cursor) is not None:
+            self.transcript.bring_into_sight(token)
+
+    def close_inspector(self) -> None:
+        """Close it; the cursor stays."""
+        self.inspector.display = self.transcript.choosing = False
+        self._redraw()
+
+    def on_reader_moved(self, message: Reader.Moved) -> None:
+        """The cursor is on another token."""
+        if message.clicked and not self.inspector.display:
+            self.open_inspector()
+        elif self.inspector.display:
+            self.transcript.choosing = self.transcript.cursor is not None
+            self.inspector.show(self.transcript.cursor)
+        if message.clicked:
+            self.transcript.focus()
+        self._redraw()
+
+    def on_reader_choose(self, message: Reader.Choose) -> None:
+        """Another alternative."""
+        self.inspector.choose(message.step)
+
+    def on_reader_take(self, message: Reader.Take) -> None:
+        """Enter: open the inspector, or go on from the alternative."""
+        if not self.inspector.display:
+            self.action_inspect()
+        else:
+            self._fork_here()
+
+    def on_reader_ask_preview(self) -> None:
+        """How would it go on?"""
+        found = self._alternative()
+        if found is None or self.preview is None:
+            self._say_hint("no alternative is selected" if self.preview else "no preview here")
+        elif not self.preview(*found, self._show_preview):
+            self._say_hint("busy: previews come when the answer is complete")
+
+    def _show_preview(self, result: Previewed) -> None:
+        if result.steps:
+            text = "".join(step.text for step in result.steps[1:])
+            note = f"· greedy · {len(result.steps) - 1} tokens"
+            self.inspector.show_preview(Preview(result.steps[0].id, text, note))
+
+    def _fork_here(self) -> None:
+        found = self._alternative()
+        if found is None or self.fork is None:
+            self._say_hint("no alternative is selected" if self.fork else "no fork here")
+        else:
+            self.fork(*found)
+
+    def _alternative(self) -> tuple[str, int, int] | None:
+        """(node, index of the token, id instead) of what is selected."""
+        token, choice = self.transcript.cursor_token(), self.inspector.chosen
+        if not self.inspector.display or token is None or choice is None:
+            return None
+        return *token, choice.id
+
+    def watch_newest(self) -> None:
+        """While the model writes and no token is selected, the inspector shows the newest one."""
+        if not self.inspector.display or self.transcript.cursor is not None:
+            return
+        now = time.monotonic()
+        block = self.transcript.blocks[-1] if self.transcript.blocks else None
+        if now - self._looked > LIVE and isinstance(block, AnswerBlock) and block.steps:
+            self._looked = now
+            self.inspector.show(TokenPlace(block, len(block.steps) - 1))
+
+    # --- find ---
+
+    def action_find(self) -> None:
+        """Look for a text."""
+        self.screen.add_class("-finding")
+        self.find_bar.focus()
+
+    def close_find(self) -> None:
+        """Look for nothing."""
+        self.screen.remove_class("-finding")
+        self.find_bar.value = ""
+        self.transcript.find("")
+        self.transcript.focus()
+
+    @property
+    def finding(self) -> bool:
+        """Is a text looked for?"""
+        return self.screen.has_class("-finding")
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Mark matches while typing."""
+        if message.input is self.find_bar:
+            self.transcript.find(message.value)
+            self._count_found()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        """Enter: the keys n and N go from match to match."""
+        if message.input is self.find_bar:
+            self.transcript.focus()
+
+    def on_reader_found(self) -> None:
+        """Another match is the current one."""
+        self._count_found()
+
+    def _count_found(self) -> None:
+        finder = self.transcript.finder
+        text = f"{finder.number:,}/{finder.count:,}" if finder.count else "none" if finder.active else ""
+        self.found.update(f" {text}  ⏎ n N  esc ")
+
+    # --- leaving ---
+
+    def step_back(self) -> bool:
+        """Esc: close what is open; False if nothing was."""
+        if self.finding:
+            self.close_find()
+        elif self.inspector.display:
+            self.close_inspector()
+        elif self.transcript.cursor is not None:
+            self.transcript.move_to(None)
+        else:
+            return False
+        self._redraw()
+        return True
+
+    def reading_keys(self) -> list[tuple[str, str]]:
+        """(key, label) pairs while the transcript has the focus."""
+        last = [("esc", "back"), ("F1", "help"), ("^q", "quit")]
+        if self.find_bar.has_focus:
+            return [("⏎", "to the matches"), ("esc", "close"), *last[1:]]
+        if self.finding:
+            return [("n N", "next"), ("/", "find"), *last]
+        if self.transcript.choosing:
+            keys = [("h l", "token"), ("j k", "choice"), ("n N", "surprise")]
+            keys += [("⏎", "fork here")] if self.fork else []
+            return [*keys, *([("p", "preview")] if self.preview else []), *last]
+        if self.transcript.cursor is not None:
+            return [("h j k l", "token"), ("⏎", "inspect"), ("n N", "surprise"), *last]
+        return [("j k", "scroll"), ("h l", "token"), ("n N", "surprise"), ("/", "find"), ("T", "tint"), *last]

@@ -1,0 +1,171 @@
+"""Why a token was chosen: the candidates of its step, what each stage of the sampler did to them.
+
+The chain is the engine's (rust/src/sampler.rs): repetition penalty, temperature, top_k, top_p, min_p, each
+over the renormalized survivors of the one before, candidates in order of penalized logit, ties by lower id. A
+step records only its most probable candidates and how many survived each stage; `exact` says whether that
+settles it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ropechat.sampling import Sampling
+    from ropechat.trace import Step
+
+GREEDY = "greedy"
+CLOSE = 0.005  # a probability known to half a percent of itself counts as exact
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that could have come."""
+
+    id: int
+    logprob: float  # raw
+    rank: int  # raw, from 1
+    sampled: float | None  # probability at the draw; None: not known
+    cut: str | None = None  # the stage that took it out
+    penalized: bool = False
+    chosen: bool = False
+
+    @property
+    def raw(self) -> float:
+        """Raw probability."""
+        return math.exp(self.logprob)
+
+    @property
+    def bits(self) -> float:
+        """Raw surprisal."""
+        return max(0.0, -self.logprob / math.log(2.0))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The candidates of one step, the most probable first; the chosen one is among them."""
+
+    candidates: tuple[Candidate, ...]
+    kept: int | None  # how many survived in all; None: not known
+    exact: bool  # False: `sampled` is an estimate
+    rest: float  # raw probability of all that are not listed
+    why: str = ""  # what makes it an estimate
+
+    @property
+    def chosen(self) -> Candidate:
+        """The token that came."""
+        return next(candidate for candidate in self.candidates if candidate.chosen)
+
+
+def explain(step: Step, sampling: Sampling, history: Collection[int] | None = None) -> Explanation:
+    """Explain one step. history: ids of prompt and answer before it, or None where they are not known."""
+    listed = _listed(step)
+    rest = max(0.0, 1.0 - sum(candidate.raw for candidate in listed))
+    if sampling.temperature == 0.0:
+        return Explanation(tuple(_greedy(candidate) for candidate in listed), 1, True, rest)
+    why = ""
+    logits = {candidate.id: candidate.logprob for candidate in listed}
+    if sampling.repetition_penalty != 1.0:
+        listed, logits, why = _penalize(listed, logits, step, sampling, history)
+    kept, cuts = _stages(step, sampling, len(listed))
+    found: list[Candidate] = []
+    for order, candidate in enumerate(listed):
+        place = order if candidate.rank <= len(step.top) or why else candidate.rank - 1
+        cut = next((name for name, count in cuts if place >= count), None)
+        found.append(replace(candidate, cut=None if candidate.chosen else cut))
+    survivors = [candidate for candidate in found if candidate.cut is None]
+    best = max(logits.values())
+    weights = {c.id: math.exp((logits[c.id] - best) / sampling.temperature) for c in survivors}
+    low, high = _others(step, sampling, survivors, kept, min(logits.values()) - best)
+    own = sum(weights.values())
+    exact = high - low <= CLOSE * (own + low)
+    if not exact:
+        unlisted = "an unknown number of" if kept is None else f"{kept - len(survivors):,}"
+        why = why or f"{unlisted} survivors not listed"
+    total = own + (low + high) / 2
+    sampled = tuple(replace(c, sampled=weights[c.id] / total if c.id in weights else 0.0) for c in found)
+    return Explanation(sampled, kept, exact and not why, rest, why)
+
+
+def _listed(step: Step) -> list[Candidate]:
+    found = [
+        Candidate(id, logprob, rank, None, chosen=id == step.id)
+        for rank, (id, logprob) in enumerate(step.top, 1)
+    ]
+    if not any(candidate.chosen for candidate in found):
+        found.append(Candidate(step.id, step.logprob, max(step.rank, len(found) + 1), None, chosen=True))
+    return found
+
+
+def _greedy(candidate: Candidate) -> Candidate:
+    cut = None if candidate.chosen else GREEDY
+    return replace(candidate, cut=cut, sampled=float(candidate.chosen))
+
+
+def _penalize(
+    listed: list[Candidate],
+    logits: dict[int, float],
+    step: Step,
+    sampling: Sampling,
+    history: Collection[int] | None,
+) -> tuple[list[Candidate], dict[int, float], str]:
+    """The candidates in the order after the penalty, their penalized logits, and what is uncertain."""
+    if history is None or step.row is None:
+        return listed, logits, "the penalized tokens are not known"
+    seen, penalty = set(history), sampling.repetition_penalty
+    shift = step.row.logsumexp
+    raw = {id: logprob + shift for id, logprob in logits.items()}
+    changed = {
+        id: (value * penalty if value < 0.0 else value / penalty) if id in seen else value
+        for id, value in raw.items()
+    }
+    order = sorted(listed, key=lambda candidate: (-changed[candidate.id], candidate.id))
+    marked = [replace(candidate, penalized=candidate.id in seen) for candidate in order]
+    unlisted = min(raw.values())  # no token that is not listed had a larger logit
+    if penalty < 1.0 or any(changed[id] < unlisted for id in seen & changed.keys()):
+        return marked, changed, "tokens that are not listed may rank between"
+    return marked, changed, ""
+
+
+def _stages(step: Step, sampling: Sampling, listed: int) -> tuple[int | None, list[tuple[str, int]]]:
+    """How many survive in all, and after each filter."""
+    counts = [(stage.name, stage.kept) for stage in step.stages]
+    if counts:
+        return counts[-1][1], counts
+    off = sampling.top_k == 0 and sampling.top_p == 1.0 and sampling.min_p == 0.0
+    if off and sampling.temperature == 1.0 and sampling.repetition_penalty == 1.0:
+        return None, []  # no stage is on: everything survives
+    return (sampling.top_k, [("top_k", sampling.top_k)]) if 0 < sampling.top_k <= listed else (None, [])
+
+
+def _others(
+    step: Step, sampling: Sampling, survivors: list[Candidate], kept: int | None, smallest: float
+) -> tuple[float, float]:
+    """Bounds of the summed weights of survivors that are not listed; weights are relative to the best one.
+
+    `n` of them share the raw probability m, none above the least probable listed one, p. With a = 1/T the sum
+    of their q^a, q raw, lies between n (m/n)^a (all equal) and (m/p) p^a (few as large as can be) for a > 1,
+    and between the same the other way round for a < 1. At a = 1 it is m.
+    """
+    count = math.inf if kept is None else kept - len(survivors)
+    if count <= 0 or not survivors:
+        return 0.0, 0.0
+    raw = sum(candidate.raw for candidate in survivors)
+    mass = (step.stages[-1].mass if step.stages else 1.0) - raw
+    if mass <= 0.0:
+        return 0.0, 0.0
+    power = 1.0 / sampling.temperature
+    best = math.log(max(candidate.raw for candidate in survivors) or 1.0)
+    large = min(math.exp(smallest + best), mass)
+    few = mass * large ** (power - 1.0)
+    if math.isinf(count):
+        even = few if power == 1.0 else 0.0 if power > 1.0 else 2.0 * few
+    else:
+        even = count * (mass / count) ** power
+    low, high = sorted((few, even))
+    scale = math.exp(-best * power)
+    return low * scale, high * scale

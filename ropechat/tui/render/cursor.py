@@ -1,0 +1,130 @@
+"""The token cursor: moves over a page by token, word, row, or to the next token that surprised the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.page import Place, Spot
+from ropechat.tui.render.width import cells, character_at
+
+if TYPE_CHECKING:
+    from ropechat.tui.render.page import Page
+
+
+@dataclass(frozen=True)
+class TokenPlace:
+    """A token of an answer."""
+
+    block: AnswerBlock
+    index: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The characters it wrote."""
+        return self.block.token_span(self.index)
+
+
+def at_cell(page: Page, x: int, y: int) -> TokenPlace | None:
+    """The token drawn at a column of the text and a row; the last of the row beyond its end."""
+    spot = page.spot(y)
+    block = page.blocks[spot.block] if spot else None
+    if spot is None or spot.row is None or not isinstance(block, AnswerBlock):
+        return None
+    offset = None
+    for text, _, at in block.rows.pieces(spot.row):
+        size = cells(text)
+        if at >= 0 and text:
+            offset = at + min(character_at(text, max(0, x)), len(text) - 1)
+        x -= size
+        if x < 0:
+            break
+    index = block.token_at(offset) if offset is not None else None
+    return None if index is None else TokenPlace(block, index)
+
+
+def place_of(page: Page, token: TokenPlace) -> Place:
+    """The token's first character that is not a line break: there it is drawn."""
+    start, end = token.span
+    text = token.block.text[start:end]
+    shift = len(text) - len(text.lstrip("\n"))
+    return Place(page.blocks.index(token.block), start + (shift if shift < len(text) else 0))
+
+
+def in_sight(page: Page, top: int, height: int) -> TokenPlace | None:
+    """The last token of the rows in sight, or the last of all above them."""
+    for y in range(min(top + height, page.rows) - 1, top - 1, -1):
+        if token := at_cell(page, 1 << 30, y):
+            return token
+    spot = page.spot(min(top, page.rows - 1))
+    return _end_of(page, spot.block, -1) if spot else None
+
+
+def _end_of(page: Page, index: int, step: int) -> TokenPlace | None:
+    """The nearest token of an answer from block `index` on, in a direction."""
+    while 0 <= index < len(page.blocks):
+        block = page.blocks[index]
+        if isinstance(block, AnswerBlock) and block.steps:
+            return TokenPlace(block, 0 if step > 0 else len(block.steps) - 1)
+        index += step
+    return None
+
+
+def by_token(page: Page, token: TokenPlace, step: int) -> TokenPlace:
+    """The token before or after, in this answer or the neighbouring one."""
+    index = token.index + step
+    if 0 <= index < len(token.block.steps):
+        return TokenPlace(token.block, index)
+    return _end_of(page, page.blocks.index(token.block) + step, step) or token
+
+
+def by_word(page: Page, token: TokenPlace, step: int) -> TokenPlace:
+    """The next token that begins a word."""
+    while (found := by_token(page, token, step)) != token:
+        token = found
+        start, end = token.span
+        text = token.block.text
+        if text[start:end].strip() and (start == 0 or text[start] in " \n" or text[start - 1] in " \n"):
+            break
+    return token
+
+
+def by_surprise(page: Page, token: TokenPlace, step: int, tint: str) -> TokenPlace | None:
+    """The next token whose tint has level 2 or more; None if there is none in this direction."""
+    block, index = token.block, token.index
+    while True:
+        found = block.surprising(index, step, tint)
+        if found is not None:
+            return TokenPlace(block, found)
+        following = _end_of(page, page.blocks.index(block) + step, step)
+        if following is None:
+            return None
+        block, index = following.block, following.index - step
+
+
+def by_row(page: Page, token: TokenPlace, step: int) -> TokenPlace:
+    """The token above or below; rows without tokens are passed over."""
+    place = place_of(page, token)
+    y = page.y_of(place)
+    column = _column(page, token, y, place.offset)
+    while 0 <= (y := y + step) < page.rows:
+        spot = page.spot(y)
+        if spot and not page.blocks[spot.block].laid_out:
+            _ = page.blocks[spot.block].rows
+            page.measure(spot.block)
+        if (found := at_cell(page, column, y)) and found != token:
+            return found
+    return token
+
+
+def _column(page: Page, token: TokenPlace, y: int, offset: int) -> int:
+    spot: Spot | None = page.spot(y)
+    if spot is None or spot.row is None:
+        return 0
+    column = 0
+    for text, _, at in token.block.rows.pieces(spot.row):
+        if 0 <= at <= offset < at + len(text):
+            return column + cells(text[: offset - at])
+        column += cells(text)
+    return column

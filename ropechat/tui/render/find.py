@@ -1,0 +1,111 @@
+"""Finding text in a page: case only counts if the wanted text has capitals; blanks match line breaks."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ropechat.tui.render.blocks import shown
+from ropechat.tui.render.page import Place
+
+if TYPE_CHECKING:
+    from ropechat.tui.render.blocks import Block
+    from ropechat.tui.render.page import Page
+
+MOST = 10_000  # matches
+_MARKUP = r"[*_`~\\]*"  # may stand inside of what prose shows as one word
+
+
+def pattern(wanted: str) -> re.Pattern[str] | None:
+    """What finds a text, also where Markdown's marks stand within it; None for nothing but blanks."""
+    words = [_loose(word) for word in shown(wanted).split()]
+    flags = 0 if wanted != wanted.lower() else re.IGNORECASE
+    return re.compile(rf"{_MARKUP}\s+{_MARKUP}".join(words), flags) if words else None
+
+
+def _loose(word: str) -> str:
+    """Marks may stand between letters; between marks they would make the search take for ever."""
+    parts = [re.escape(word[0])]
+    for before, character in pairwise(word):
+        parts += [_MARKUP if before.isalnum() and character.isalnum() else "", re.escape(character)]
+    return "".join(parts)
+
+
+class Finder:
+    """The matches of one text in a page, and the one that was gone to last."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._pattern: re.Pattern[str] | None = None
+        self._spans: dict[int, list[tuple[int, int]]] = {}  # by block
+        self.wanted = ""
+        self.current: tuple[Block, int] | None = None
+
+    @property
+    def active(self) -> bool:
+        """Is a text wanted?"""
+        return self._pattern is not None
+
+    @property
+    def count(self) -> int:
+        """How many matches."""
+        return sum(len(spans) for spans in self._spans.values())
+
+    @property
+    def number(self) -> int:
+        """The current match, from 1; 0 for none."""
+        if self.current is None:
+            return 0
+        number = 0
+        for block in self._page.blocks:
+            spans = self.spans(block)
+            if block is self.current[0]:
+                return number + bisect_right(spans, self.current[1], key=lambda span: span[0])
+            number += len(spans)
+        return 0
+
+    def want(self, wanted: str) -> None:
+        """Find another text; "" ends it."""
+        self.wanted, self._pattern, self.current = wanted, pattern(wanted), None
+        self._spans.clear()
+        for block in self._page.blocks:
+            self.look(block)
+
+    def look(self, block: Block) -> None:
+        """Find in a block that is new or has grown."""
+        if self._pattern is None:
+            return
+        found = [match.span() for match in self._pattern.finditer(block.text) if match.end() > match.start()]
+        self._spans[id(block)] = found[:MOST]
+
+    def forget(self, block: Block) -> None:
+        """A block is gone."""
+        self._spans.pop(id(block), None)
+        if self.current and self.current[0] is block:
+            self.current = None
+
+    def spans(self, block: Block) -> list[tuple[int, int]]:
+        """The matches in a block."""
+        return self._spans.get(id(block), [])
+
+    def go(self, step: int, start: Place) -> Place | None:
+        """The next match in a direction, round the ends; from `start` if there was none before."""
+        blocks = self._page.blocks
+        if not self.count:
+            return None
+        if self.current is not None:
+            index, offset = blocks.index(self.current[0]), self.current[1]
+        else:
+            index, offset = start.block, start.offset - (step > 0)
+        for turn in range(len(blocks) + 1):
+            number = (index + turn * step) % len(blocks)
+            starts = [span[0] for span in self.spans(blocks[number])]
+            if turn == 0:
+                at = bisect_right(starts, offset)
+                starts = starts[at:] if step > 0 else starts[: bisect_left(starts, offset)]
+            if starts:
+                self.current = (blocks[number], starts[0 if step > 0 else -1])
+                return Place(number, self.current[1])
+        return None

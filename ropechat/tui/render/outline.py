@@ -1,0 +1,269 @@
+"""Markdown's blocks, line by line: what a line belongs to is known when it ends and never changes after that.
+
+The rules are CommonMark's (0.31, sections 3 to 5; for tables GFM's, 4.10), but for these: a line break in a
+paragraph is one on the screen, a heading's underline has three characters or more, there are no link
+reference definitions and no HTML blocks, and a table's header is one line. Long lists, tables and fences cost
+no more per line than short ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ropechat.tui.render.pieces import NOWHERE, Piece
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Kind = Literal["text", "heading", "rule", "code", "table"]
+
+DEEPEST = 10  # quotes and lists within each other; what is deeper stays text
+_QUOTE = re.compile(r" {0,3}> ?")
+_ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])( +|$)")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?: +|$)")
+_CLOSING = re.compile(r"(?:^| +)#+ *$")
+_RULE = re.compile(r" {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$")
+_UNDERLINE = re.compile(r" {0,3}(?:={3,}|-{3,}) *$")
+_FENCE = re.compile(r"( {0,3})(`{3,}|~{3,}) *([^`]*)$")
+_BAR = re.compile(r"(?<!\\)\|")
+_DELIMITERS = re.compile(r" {0,3}\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$")
+
+
+@dataclass
+class Container:
+    """A quote, or a list item of which `width` columns of indentation are part."""
+
+    width: int = 0
+    marker: Piece | None = None  # None: a quote
+    fresh: bool = True  # nothing of it is drawn yet
+
+    @property
+    def room(self) -> str:
+        """Blanks as wide as the marker."""
+        return " " * (len(self.marker.text) if self.marker else 0)
+
+
+@dataclass
+class Chunk:
+    """A block that is laid out by itself: lines, each (text, where it begins), and what goes before."""
+
+    kind: Kind
+    first: tuple[Piece, ...] = ()  # before the first row
+    rest: tuple[Piece, ...] = ()  # before the others
+    gap: tuple[Piece, ...] = ()  # before a blank row above it
+    spaced: bool = False  # a blank row above
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    level: int = 0  # of a heading
+    info: str = ""  # of a fence: the language
+    fence: str = ""  # what ends it; "" for indented code
+    indent: int = 0  # of the fence
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a line did: it opened a chunk, went on with one, or showed that one is of another kind."""
+
+    opened: Chunk | None = None
+    extended: Chunk | None = None
+    added: int = 1  # lines that it got
+    retitled: Chunk | None = None  # a paragraph that turned out to be a heading or a table's header
+
+
+class Outline:
+    """The open containers and the open chunk."""
+
+    def __init__(self) -> None:
+        self.containers: list[Container] = []
+        self.leaf: Chunk | None = None  # the chunk that the next line may go on with
+        self._blank = True  # nothing, or a blank line, came before
+        self._begun = False
+        self._last: Kind | None = None
+        self._held: list[int] = []  # blank lines that indented code may go on after
+
+    def fork(self) -> Outline:
+        """A copy to try a line on."""
+        copy = Outline()
+        copy.containers = [replace(container) for container in self.containers]
+        copy.leaf = self.leaf and replace(self.leaf, lines=list(self.leaf.lines))
+        copy._blank, copy._begun, copy._last = self._blank, self._begun, self._last
+        copy._held = list(self._held)
+        return copy
+
+    def push(self, line: str, at: int) -> Change:
+        """Take in one whole line that begins at `at`."""
+        place, matched = self._enter(line)
+        leaf = self.leaf
+        in_code = leaf is not None and leaf.kind == "code" and matched == len(self.containers)
+        if leaf is not None and in_code and (change := self._code(leaf, line, place, at)):
+            return change
+        if not line[place:].strip(" "):
+            return self._empty_line(matched)
+        opened, place = self._open_containers(line, place, at, matched)
+        lazy = matched < len(self.containers) and not opened
+        body = line[place:]
+        if leaf is not None and leaf.kind == "text" and not opened and not self._begins_block(body, lazy):
+            return self._extend(leaf, body, at + place, lazy)
+        goes_on = not opened and not lazy and not self._begins_block(body, lazy)
+        if leaf is not None and leaf.kind == "table" and goes_on:
+            leaf.lines.append((body, at + place))
+            return Change(extended=leaf)
+        self.containers[matched:] = opened
+        return self._begin(body, at + place)
+
+    def _enter(self, line: str) -> tuple[int, int]:
+        """(where the line's content begins, how many of the open containers it is within)."""
+        place = matched = 0
+        for container in self.containers:
+            if container.marker is None:
+                match = _QUOTE.match(line, place)
+                if match is None:
+                    break
+                place = match.end()
+            elif not line[place:].strip(" "):
+                pass
+            elif line[place : place + container.width].strip(" ") == "":
+                place += container.width
+            else:
+                break
+            matched += 1
+        return place, matched
+
+    def _open_containers(self, line: str, place: int, at: int, matched: int) -> tuple[list[Container], int]:
+        opened: list[Container] = []
+        while matched + len(opened) < DEEPEST:
+            if match := _QUOTE.match(line, place):
+                opened.append(Container())
+                place = match.end()
+                continue
+            match = _ITEM.match(line, place)
+            if match is None or _RULE.match(line, place):
+                break
+            if (
+                self.leaf is not None
+                and self.leaf.kind == "text"
+                and not opened
+                and self._keeps(match, matched)
+            ):
+                break
+            blanks = len(match[3])
+            width = len(match[1]) + len(match[2]) + (blanks if 0 < blanks < 5 else 1)
+            mark = "•" if len(match[2]) == 1 else match[2]
+            marker = Piece(mark + " ", "marker", at + match.start(2))
+            opened.append(Container(width, marker))
+            place = min(place + width, len(line))
+        return opened, place
+
+    def _keeps(self, match: re.Match[str], matched: int) -> bool:
+        """May this marker not break into the paragraph? Only a list's beginning is asked."""
+        if matched < len(self.containers):
+            return False
+        return not match[3] or match[2].rstrip(".)") not in ("-", "*", "+", "1")
+
+    def _begins_block(self, body: str, lazy: bool) -> bool:
+        if _HEADING.match(body) or _FENCE.match(body):
+            return True
+        return bool(_RULE.match(body)) and (lazy or not _UNDERLINE.match(body))
+
+    def _extend(self, leaf: Chunk, body: str, at: int, lazy: bool) -> Change:
+        self._blank = False
+        header = leaf.lines[0][0] if len(leaf.lines) == 1 and not lazy else ""
+        below = "|" in header and _DELIMITERS.match(body)
+        if below and len(split_cells(body)) == len(split_cells(header)):
+            leaf.kind = self._last = "table"
+            leaf.lines.append((body, at))
+            return Change(retitled=leaf)
+        if not lazy and _UNDERLINE.match(body):
+            leaf.kind, leaf.level = "heading", 1 if "=" in body else 2
+            self._last, self.leaf = "heading", None
+            return Change(retitled=leaf)
+        stripped = body.lstrip(" ")
+        leaf.lines.append((stripped, at + len(body) - len(stripped)))
+        return Change(extended=leaf)
+
+    def _empty_line(self, matched: int) -> Change:
+        del self.containers[matched:]
+        self.leaf, self._blank = None, True
+        return Change()
+
+    def _code(self, leaf: Chunk, line: str, place: int, at: int) -> Change | None:
+        """A line within code; None if it is none."""
+        body, added = line[place:], 1
+        if leaf.fence:
+            match = _FENCE.match(body)
+            if match and match[2].startswith(leaf.fence) and not match[3].strip(" "):
+                self.leaf, self._blank = None, False
+                return Change()
+        elif not body.strip(" "):
+            self._held.append(at + place)  # blank lines at the end are none of its own
+            return Change()
+        elif not body.startswith("    "):
+            self.leaf, self._blank = None, self._blank or bool(self._held)
+            return None
+        added = 1 + len(self._held)
+        leaf.lines += [("", blank) for blank in self._held]
+        self._held.clear()
+        cut = min(leaf.indent, len(body) - len(body.lstrip(" ")))
+        leaf.lines.append((body[cut:], at + place + cut))
+        return Change(extended=leaf, added=added)
+
+    def _begin(self, body: str, at: int) -> Change:
+        """A line that goes on with nothing begins a chunk."""
+        stripped = body.lstrip(" ")
+        place = at + len(body) - len(stripped)
+        if match := _HEADING.match(body):
+            text = _CLOSING.sub("", body[match.end() :])
+            chunk = self._chunk("heading", (text, at + match.end()))
+            chunk.level = len(match[1])
+        elif match := _FENCE.match(body):
+            chunk = self._chunk("code")
+            chunk.fence, chunk.info, chunk.indent = match[2], match[3].strip(" "), len(match[1])
+        elif _RULE.match(body):
+            chunk = self._chunk("rule")
+        elif body.startswith("    ") and stripped:
+            chunk = self._chunk("code", (body[4:], at + 4))
+            chunk.indent = 4
+        else:
+            chunk = self._chunk("text", (stripped, place))
+        self.leaf = chunk if chunk.kind in ("text", "code") else None
+        self._held.clear()
+        return Change(opened=chunk)
+
+    def _chunk(self, kind: Kind, *lines: tuple[str, int]) -> Chunk:
+        first: list[Piece] = []
+        rest: list[Piece] = []
+        gap: list[Piece] = []
+        item = any(container.fresh and container.marker for container in self.containers)
+        for container in self.containers:
+            if container.marker is None:
+                bar = Piece("▎ ", "quote", NOWHERE)
+                first.append(bar)
+                rest.append(bar)
+                if not container.fresh:
+                    gap = list(rest)
+                container.fresh = False
+                continue
+            room = Piece(container.room, "", NOWHERE)
+            first.append(container.marker if container.fresh else room)
+            rest.append(room)
+            container.fresh = False
+        apart = self._blank or kind in ("code", "table", "rule") or self._last in ("code", "table", "rule")
+        apart = apart or (kind == "heading" and not item)
+        spaced = apart and self._begun
+        chunk = Chunk(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
+        self._begun, self._blank, self._last = True, False, kind
+        return chunk
+
+
+def split_cells(line: str) -> list[tuple[str, int]]:
+    """The cells of a table's row, each (text, where in the line); a backslash keeps a bar as text."""
+    bars = [match.start() for match in _BAR.finditer(line)]
+    edges = [-1, *bars, len(line)]
+    cells = [(line[start + 1 : end], start + 1) for start, end in pairwise(edges)]
+    if cells and not cells[0][0].strip(" "):
+        cells = cells[1:]
+    if cells and not cells[-1][0].strip(" "):
+        cells = cells[:-1]
+    return [(text.strip(" "), at + len(text) - len(text.lstrip(" "))) for text, at in cells]

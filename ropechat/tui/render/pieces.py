@@ -1,0 +1,96 @@
+"""What a row of the screen is made of, in either view: pieces of text, each with a look and a place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from ropechat.tui.render.width import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+NOWHERE = -1  # the place of what no token wrote: bars, bullets, padding
+
+
+class Piece(NamedTuple):
+    """Text, the names of its styles (blank-separated), and where its first character stands in the source."""
+
+    text: str
+    look: str = ""
+    at: int = NOWHERE
+
+
+class Mark(NamedTuple):
+    """Characters `start` to `end` of the source get one more style."""
+
+    start: int
+    end: int
+    look: str
+
+
+class Rows(Protocol):
+    """A text laid out in rows for one width, growing at its end."""
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+
+    def pieces(self, number: int) -> Sequence[Piece]:
+        """One row."""
+
+    def offset(self, number: int) -> int:
+        """Where in the source a row begins."""
+
+    def row_at(self, offset: int) -> int:
+        """The row that shows a character of the source."""
+
+    def append(self, text: str) -> int:
+        """Add source text; returns the number of the first row that changed."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+def joined(look: str, more: str) -> str:
+    """Two lists of style names as one."""
+    return f"{look} {more}" if look and more else look or more
+
+
+def cut(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
+    """Characters `start` to `end` of a run of pieces."""
+    found: list[Piece] = []
+    place = 0
+    for text, look, at in pieces:
+        first, last = max(start - place, 0), min(end - place, len(text))
+        if first < last:
+            found.append(Piece(text[first:last], look, at + first if at >= 0 else at))
+        place += len(text)
+        if place >= end:
+            break
+    return found
+
+
+def overlay(pieces: Iterable[Piece], marks: Sequence[Mark]) -> list[Piece]:
+    """The pieces with marks laid over them; a mark never splits a user-perceived character."""
+    if not marks:
+        return list(pieces)
+    found: list[Piece] = []
+    for piece in pieces:
+        text, look, at = piece
+        if at < 0 or not text:
+            found.append(piece)
+            continue
+        spans = [
+            (*whole(text, max(0, mark.start - at), min(len(text), mark.end - at)), mark.look)
+            for mark in marks
+            if mark.start < at + len(text) and mark.end > at
+        ]
+        edges = sorted({0, len(text), *(span[0] for span in spans), *(span[1] for span in spans)})
+        for start, end in pairwise(edges):
+            here = look
+            for first, last, more in spans:
+                if first <= start and end <= last:
+                    here = joined(here, more)
+            found.append(Piece(text[start:end], here, at + start))
+    return found

@@ -1,0 +1,52 @@
+"""What the tint of a token tells, in five levels; level 0 is no tint, so that ordinary text stays calm."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ropechat.tui.render.candidates import explain
+from ropechat.tui.session import bits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.sampling import Sampling
+    from ropechat.trace import Step
+
+
+@dataclass(frozen=True)
+class Tint:
+    """A figure of a token, the values at which levels 1 to 4 begin, and their unit."""
+
+    name: str
+    limits: tuple[float, float, float, float]
+    unit: str
+    figure: Callable[[Step, Sampling | None], float]
+
+    def level(self, step: Step, sampling: Sampling | None) -> int:
+        """0 to 4; what is not known is 0."""
+        value = self.figure(step, sampling)
+        return 0 if math.isnan(value) else bisect_right(self.limits, value)
+
+
+def _sampled_bits(step: Step, sampling: Sampling | None) -> float:
+    if sampling is None:
+        return math.nan
+    chosen = explain(step, sampling).chosen
+    if chosen.sampled is None or chosen.sampled <= 0.0:
+        return math.nan
+    return -math.log2(chosen.sampled)
+
+
+TINTS = (
+    Tint("surprisal", (1.0, 2.0, 4.0, 8.0), "bits", lambda step, _: bits(step)),
+    Tint("sampled", (1.0, 2.0, 4.0, 8.0), "bits", _sampled_bits),
+    Tint("entropy", (1.0, 2.0, 3.0, 5.0), "bits", lambda step, _: step.entropy / math.log(2.0)),
+    Tint("rank", (2, 3, 6, 21), "", lambda step, _: float(step.rank)),
+)
+OFF = "off"
+NAMES = (*(tint.name for tint in TINTS), OFF)
+BY_NAME = {tint.name: tint for tint in TINTS}

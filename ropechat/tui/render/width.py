@@ -1,0 +1,66 @@
+"""How wide text is on a terminal, by user-perceived characters. Agrees with what Textual writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, split_graphemes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+cells = cell_len
+
+
+def graphemes(text: str) -> list[tuple[int, int, int]]:
+    """(start, end, cells) of each user-perceived character; a flag's two letters stay together."""
+    spans, _ = split_graphemes(text)
+    joined: list[tuple[int, int, int]] = []
+    open_flag = False
+    for start, end, size in spans:
+        is_flag = end - start == 1 and 0x1F1E6 <= ord(text[start]) <= 0x1F1FF
+        if is_flag and open_flag:
+            joined[-1] = (joined[-1][0], end, joined[-1][2] + size)
+            open_flag = False
+        else:
+            joined.append((start, end, size))
+            open_flag = is_flag
+    return joined
+
+
+def whole(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span widened to whole user-perceived characters."""
+    if text.isascii() or start >= end:
+        return start, end
+    for first, last, _ in graphemes(text):
+        if first < start < last:
+            start = first
+        if first < end < last:
+            end = last
+    return start, end
+
+
+def chop(text: str, width: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of pieces at most `width` cells wide; a wider character is a piece of its own."""
+    if text.isascii():
+        yield from ((at, min(at + width, len(text))) for at in range(0, len(text), width))
+        return
+    start = column = 0
+    for first, _, size in graphemes(text):
+        if column and column + size > width:
+            yield start, first
+            start, column = first, 0
+        column += size
+    if text:
+        yield start, len(text)
+
+
+def character_at(text: str, column: int) -> int:
+    """The index of the character drawn at a column; the length of the text beyond its end."""
+    if text.isascii():
+        return min(column, len(text))
+    for start, _, size in graphemes(text):
+        column -= size
+        if column < 0:
+            return start
+    return len(text)

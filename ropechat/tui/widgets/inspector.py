@@ -1,0 +1,249 @@
+"""Why this token: its figures, and the candidates of its step with what the sampler did to each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ropechat.text import one_line
+from ropechat.tui.render.candidates import explain
+from ropechat.tui.render.pieces import Piece, cut
+from ropechat.tui.render.visible import hexadecimal, visible
+from ropechat.tui.render.width import cells, chop
+from ropechat.tui.widgets.brush import COMPONENTS, Brush
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.tui.render.candidates import Candidate, Explanation
+    from ropechat.tui.render.cursor import TokenPlace
+
+CUTS = {"top_k": "cut by top-k", "top_p": "cut by top-p", "min_p": "cut by min-p", "greedy": "not the best"}
+EIGHTHS = " ▏▎▍▌▋▊▉"
+NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
+
+Row = list[Piece]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How the text would go on after another token."""
+
+    id: int
+    text: str
+    note: str = ""
+
+
+class Inspector(Widget):
+    """A rail where the screen is wide, a sheet below the transcript where it is not."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.display = False
+        self.token: TokenPlace | None = None
+        self.choice = 0  # the alternative that keys act on
+        self.preview: Preview | None = None
+        self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
+        self._explanation: Explanation | None = None
+        self._brush = Brush(self)
+        self._rows: list[Row] = []
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The alternative that keys act on."""
+        found = self._explanation.candidates if self._explanation else ()
+        return found[self.choice] if self.choice < len(found) else None
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return "\n".join("".join(piece.text for piece in row).rstrip() for row in self._rows)
+
+    def show(self, token: TokenPlace | None) -> None:
+        """Inspect a token, or nothing."""
+        if token == self.token and self._rows:
+            return
+        self.token, self.preview, self._explanation, self.choice = token, None, None, 0
+        if token is not None:
+            block, step = token.block, token.block.steps[token.index]
+            if block.sampling is not None:
+                seen = None
+                if block.prompt is not None and block.sampling.repetition_penalty != 1.0:
+                    seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
+                self._explanation = explain(step, block.sampling, seen)
+                self.choice = next(n for n, c in enumerate(self._explanation.candidates) if c.chosen)
+        self._lay()
+
+    def choose(self, step: int) -> None:
+        """Move among the alternatives."""
+        if self._explanation is not None:
+            self.choice = max(0, min(self.choice + step, len(self._explanation.candidates) - 1))
+            self._lay()
+
+    def show_preview(self, preview: Preview | None) -> None:
+        """Show how the text would go on."""
+        self.preview = preview
+        self._lay()
+
+    def on_resize(self) -> None:
+        """Lay out for the new size."""
+        self._lay()
+
+    def notify_style_update(self) -> None:
+        """Forget the styles of the old theme."""
+        super().notify_style_update()
+        self._brush.forget()
+
+    def render_line(self, y: int) -> Strip:
+        """One row."""
+        row = self._rows[y] if y < len(self._rows) else []
+        strip = Strip(self._brush.segments(row))
+        return strip.adjust_cell_length(self.size.width, self._brush.style(""))
+
+    # --- content ---
+
+    def _lay(self) -> None:
+        width, height = self.size
+        self._rows = []
+        if width and height:
+            self._rows = self._about(width) if self.token else self._nothing()
+            if self._explanation is not None:
+                self._rows += self._candidates(width, height - len(self._rows))
+        self.refresh()
+
+    def _nothing(self) -> list[Row]:
+        return [
+            [Piece(" No token is selected.", "quiet")],
+            [Piece(" Click one, or press esc, then h l.", "quiet")],
+        ]
+
+    def _about(self, width: int) -> list[Row]:
+        assert self.token is not None
+        block, index = self.token.block, self.token.index
+        step = block.steps[index]
+        name = self._spelled(step.id, step.bytes)
+        count = f" token {index + 1:,} of {len(block.steps):,} "
+        about = [Piece(count, "heading"), Piece(name, "name")]
+        details = [Piece(f" id {step.id} · bytes {hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
+        rows = [fitted(about, width), fitted(details, width)]
+        if width >= 70:
+            gap = width - _width(about) - _width(details) - 1
+            rows = [[*about, Piece(" " * gap), *details]] if gap > 0 else rows
+        rows += self._figures(width)
+        return rows
+
+    def _figures(self, width: int) -> list[Row]:
+        assert self.token is not None
+        block, index = self.token.block, self.token.index
+        step = block.steps[index]
+        sampled = self._explanation.chosen.sampled if self._explanation else None
+        words = [
+            ("sampled", probability(sampled, self._explanation.exact if self._explanation else True)),
+            ("raw", probability(math.exp(step.logprob))),
+            ("rank", f"{step.rank:,}"),
+            ("", f"{-step.logprob / math.log(2):.1f} bits"),
+            ("H", "?" if math.isnan(step.entropy) else f"{step.entropy / math.log(2):.1f} bits"),
+        ]
+        rows: list[Row] = [[]]
+        for label, value in words:
+            parts = [Piece(f" {label}" if label else "", "quiet"), Piece(f" {value} ", "")]
+            if rows[-1] and _width(rows[-1]) + _width(parts) > width:
+                rows.append([])
+            rows[-1] += parts
+        return rows
+
+    def _candidates(self, width: int, height: int) -> list[Row]:
+        assert self._explanation is not None
+        tail = self._tail(width)
+        listed = self._explanation.candidates
+        room = max(1, height - 1 - len(tail))
+        first = max(0, min(self.choice - room // 2, len(listed) - room))
+        name = max(8, min(18, (width - NUMBERS) // 2))
+        bar = max(0, width - NUMBERS - name)
+        head = "   #  " + "token".ljust(name) + " sampled" + " " * bar + "    raw  bits"
+        rows: list[Row] = [[Piece(head[:width], "quiet")]]
+        for order in range(first, min(first + room, len(listed))):
+            rows.append(fitted(self._candidate(listed[order], order, name, bar), width))
+        return rows + tail
+
+    def _candidate(self, candidate: Candidate, order: int, name: int, bar: int) -> Row:
+        look = "asked" if candidate.chosen else "" if candidate.cut is None else "quiet"
+        token = self._spelled(candidate.id)
+        row = [
+            Piece(" ▸" if order == self.choice else "  ", "marker"),
+            Piece(f"{candidate.rank:>3,}", "quiet"),
+            Piece("●" if candidate.chosen else "˟" if candidate.penalized else " ", "marker"),
+            *fitted([Piece(token, look)], name),
+            Piece(" "),
+        ]
+        if candidate.cut is not None:
+            row += fitted([Piece(CUTS.get(candidate.cut, f"cut by {candidate.cut}"), "quiet")], bar + 7)
+        else:
+            exact = self._explanation is None or self._explanation.exact
+            row.append(Piece(probability(candidate.sampled, exact).rjust(6) + " ", look))
+            row.append(Piece(barred(candidate.sampled or 0.0, bar), "bar"))
+        raw = f" {probability(candidate.raw):>6}{min(candidate.bits, 99.9):>6.1f}"
+        return [*row, Piece(raw, look)]
+
+    def _tail(self, width: int) -> list[Row]:
+        """What is not listed, what is uncertain, and the preview."""
+        assert self._explanation is not None
+        found = self._explanation
+        kept = "" if found.kept is None else f" · {found.kept:,} survived"
+        rows = [fitted([Piece(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
+        if not found.exact:
+            rows.append(fitted([Piece(f"   ≈ sampled is an estimate: {found.why}", "quiet")], width))
+        if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
+            name = self._spelled(self.preview.id)
+            text = one_line(f"{name}{self.preview.text}")
+            lines = list(chop(text, max(4, width - 2)))[:4]
+            rows.append(fitted([Piece(f" preview {self.preview.note}", "quiet")], width))
+            rows += [[Piece("  "), Piece(text[start:end], "string")] for start, end in lines]
+        return rows
+
+    def _spelled(self, id: int, data: bytes | None = None) -> str:
+        if data is None:
+            if self.spell is None:
+                return f"#{id}"
+            data = self.spell(id)
+        return visible(data) or f"#{id}"
+
+
+def probability(value: float | None, exact: bool = True) -> str:
+    """A probability in three figures."""
+    if value is None or math.isnan(value):
+        return "?"
+    sign = "" if exact else "≈"
+    if 0.0 < value < 0.0005:
+        return sign + f"{value:.0e}".replace("e-0", "e-")
+    return sign + f"{value:.3f}"
+
+
+def barred(share: float, width: int) -> str:
+    """A bar of `width` cells, in eighths of a cell; anything above nothing shows."""
+    eighths = round(min(1.0, share) * width * 8)
+    if share > 0.0 and width:
+        eighths = max(1, eighths)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)
+
+
+def _width(row: list[Piece]) -> int:
+    return sum(cells(piece.text) for piece in row)
+
+
+def fitted(row: list[Piece], width: int) -> Row:
+    """The row cut (with …) or padded to a width."""
+    used = _width(row)
+    if used <= width:
+        return [*row, Piece(" " * (width - used))]
+    text = "".join(piece.text for piece in row)
+    end = next(chop(text, max(1, width - 1)))[1]
+    kept = cut(row, 0, end)
+    return [*kept, Piece("…", "quiet"), Piece(" " * max(0, width - 1 - _width(kept)))]

@@ -1,0 +1,278 @@
+"""The transcript with a token cursor, two views, tints and find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from ropechat.tui.render import cursor as moves
+from ropechat.tui.render.find import Finder
+from ropechat.tui.render.page import Place
+from ropechat.tui.render.pieces import Mark, Piece
+from ropechat.tui.render.tint import NAMES
+from ropechat.tui.render.visible import visible
+from ropechat.tui.widgets.transcript import GUTTER, Transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual import events
+
+    from ropechat.trace import Step
+    from ropechat.tui.render.blocks import AnswerBlock, Block
+    from ropechat.tui.render.cursor import TokenPlace
+
+GHOST = 12  # characters shown of a token that the row does not show
+
+
+class Reader(Transcript):
+    """Keys move a cursor from token to token; a click sets it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "row(1)", show=False),
+        Binding("k,up", "row(-1)", show=False),
+        Binding("h,left", "token(-1)", show=False),
+        Binding("l,right", "token(1)", show=False),
+        Binding("w", "word(1)", show=False),
+        Binding("b", "word(-1)", show=False),
+        Binding("n", "next(1)", show=False),
+        Binding("N", "next(-1)", show=False),
+        Binding("enter", "take", show=False),
+        Binding("p", "ask_preview", show=False),
+        Binding("slash", "app.find", show=False),
+        Binding("T", "app.next_tint", show=False),
+        Binding("g,home", "scroll_home", show=False),
+        Binding("G,end", "scroll_end", show=False),
+        Binding("space,pagedown", "page_down", show=False),
+        Binding("pageup", "page_up", show=False),
+    ]
+
+    @dataclass
+    class Moved(Message):
+        """The cursor is on another token; `clicked` by the mouse."""
+
+        clicked: bool = False
+
+    @dataclass
+    class Choose(Message):
+        """Another alternative of the token under the cursor is wanted."""
+
+        step: int
+
+    class Take(Message):
+        """The token, or the alternative, is to be used."""
+
+    class AskPreview(Message):
+        """How would it go on from the alternative?"""
+
+    class Found(Message):
+        """Another match is the current one."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.cursor: TokenPlace | None = None
+        self.choosing = False  # up and down go through alternatives
+        self.finder = Finder(self.page)
+
+    def cursor_token(self) -> tuple[str, int] | None:
+        """(node of the answer, index of the token) under the cursor."""
+        return None if self.cursor is None else (self.cursor.block.node, self.cursor.index)
+
+    # --- content ---
+
+    def add(self, block: Block, at: int | None = None) -> None:
+        """Put in a block."""
+        super().add(block, at)
+        self.finder.look(block)
+
+    def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
+        """Append tokens to a block."""
+        super().feed(block, steps)
+        self.finder.look(block)
+
+    def drop_from(self, answer: AnswerBlock) -> None:
+        """Take away an answer at the end, and the question above it."""
+        before = list(self.blocks)
+        super().drop_from(answer)
+        for block in before[len(self.blocks) :]:
+            self._gone(block)
+
+    def clear(self) -> None:
+        """Take away everything."""
+        for block in self.blocks:
+            self._gone(block)
+        super().clear()
+
+    def _gone(self, block: Block) -> None:
+        self.finder.forget(block)
+        if self.cursor is not None and self.cursor.block is block:
+            self.move_to(None)
+
+    # --- views ---
+
+    def toggle_view(self) -> str:
+        """Tokens or prose; the token under the cursor, or at the top, stays in its row of the screen."""
+        place, below = self._anchor()
+        self.page.view = "prose" if self.page.view == "tokens" else "tokens"
+        self._reshape(place, below)
+        return self.page.view
+
+    def _anchor(self) -> tuple[Place | None, int]:
+        top, height = round(self.scroll_y), self.scrollable_content_region.height
+        if self.cursor is not None:
+            place = moves.place_of(self.page, self.cursor)
+            below = self.page.y_of(place) - top
+            if 0 <= below < height:
+                return place, below
+        for y in range(top, min(top + height, self.page.rows)):
+            spot = self.page.spot(y)
+            if spot is not None and spot.row is not None:
+                return self.page.place(y), y - top
+        return self.page.place(top), 0
+
+    def next_tint(self) -> str:
+        """Show another figure as tint."""
+        return self.set_tint(NAMES[(NAMES.index(self.tint) + 1) % len(NAMES)])
+
+    def set_tint(self, name: str) -> str:
+        """Show a figure as tint; "off" shows none."""
+        self.tint = name
+        self.redraw()
+        return name
+
+    # --- cursor ---
+
+    def move_to(self, token: TokenPlace | None, clicked: bool = False) -> None:
+        """Put the cursor on a token and bring it into sight; None takes it away."""
+        if token == self.cursor:
+            return
+        self.cursor = token
+        if token is not None:
+            self.bring_into_sight(token)
+        self.redraw()
+        self.post_message(self.Moved(clicked))
+
+    def bring_into_sight(self, token: TokenPlace) -> None:
+        """Scroll if need be."""
+        self._show(moves.place_of(self.page, token))
+
+    def _show(self, place: Place) -> None:
+        y, top = self.page.y_of(place), round(self.scroll_y)
+        height = self.scrollable_content_region.height
+        self._extend(max(self.page.rows, self.virtual_size.height))
+        if not top <= y < top + height - (1 if not self.follow else 0):
+            self.leave_end()
+            self.page.settle(max(0, y - height // 2), height)
+            self._extend(self.page.rows)
+            self._scroll(max(0, self.page.y_of(place) - height // 2))
+            self.follow = round(self.scroll_y) >= self.max_scroll_y
+
+    def _start(self) -> TokenPlace | None:
+        return moves.in_sight(self.page, round(self.scroll_y), self.scrollable_content_region.height)
+
+    def action_token(self, step: int) -> None:
+        """One token on or back."""
+        self.move_to(moves.by_token(self.page, self.cursor, step) if self.cursor else self._start())
+
+    def action_word(self, step: int) -> None:
+        """One word on or back."""
+        self.move_to(moves.by_word(self.page, self.cursor, step) if self.cursor else self._start())
+
+    def action_row(self, step: int) -> None:
+        """With a cursor: the token above or below, or another alternative. Without: scroll."""
+        if self.choosing:
+            self.post_message(self.Choose(step))
+        elif self.cursor is not None:
+            self.move_to(moves.by_row(self.page, self.cursor, step))
+        elif step > 0:
+            self.scroll_down(animate=False)
+        else:
+            self.scroll_up(animate=False)
+
+    def action_take(self) -> None:
+        """Use the token, or the alternative."""
+        self.post_message(self.Take())
+
+    def action_ask_preview(self) -> None:
+        """Ask how it would go on from the alternative."""
+        self.post_message(self.AskPreview())
+
+    def action_next(self, step: int) -> None:
+        """The next match, or the next surprising token while nothing is looked for."""
+        if self.finder.active:
+            self.find_next(step)
+        elif token := self.cursor or self._start():
+            found = moves.by_surprise(self.page, token, step, self.tint)
+            if found is None and self.cursor is None and step > 0:
+                found = moves.by_surprise(self.page, token, -1, self.tint)
+            self.move_to(found or token)
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor on the token that was clicked; on the mark of new rows: go there."""
+        if self.text_selection is not None:
+            return
+        if self._news() and event.y == self.scrollable_content_region.height - 1:
+            self.to_end()
+            return
+        y = event.y + round(self.scroll_y)
+        if token := moves.at_cell(self.page, event.x - GUTTER, y):
+            self.move_to(token, clicked=True)
+
+    # --- find ---
+
+    def find(self, wanted: str) -> None:
+        """Mark all places of a text and go to the nearest one above; "" ends it."""
+        self.finder.want(wanted)
+        self.redraw()
+        if self.finder.count:
+            self.find_next(-1)
+
+    def find_next(self, step: int) -> None:
+        """To the next match."""
+        height = self.scrollable_content_region.height
+        start = self.page.place(min(round(self.scroll_y) + height - 1, self.page.rows - 1))
+        if place := self.finder.go(step, start or Place(0, 0)):
+            self._show(place)
+            self.redraw()
+            self.post_message(self.Found())
+
+    # --- drawing ---
+
+    def marks(self, block: Block, row: int) -> list[Mark]:
+        """Matches, the current one, and the cursor."""
+        found = [Mark(start, end, "found") for start, end in self._spans_in(block, row)]
+        if self.finder.current and self.finder.current[0] is block:
+            found += [Mark(m.start, m.end, "here") for m in found if m.start == self.finder.current[1]]
+        if self.cursor is not None and self.cursor.block is block:
+            found.append(Mark(*self.cursor.span, "cursor"))
+        return found
+
+    def _spans_in(self, block: Block, row: int) -> list[tuple[int, int]]:
+        spans = self.finder.spans(block)
+        if not spans:
+            return []
+        start, end = block.span(row)
+        return [span for span in spans if span[0] < end and span[1] > start]
+
+    def ghosts(self, block: Block, row: int) -> list[Piece]:
+        """The token under the cursor where the rows do not show it: a line break, marks of Markdown."""
+        if self.cursor is None or self.cursor.block is not block:
+            return []
+        start, end = self.cursor.span
+        if start < end and self._drawn(block, start, end):
+            return []
+        if row != min(block.rows.row_at(max(0, start)), block.body - 1):
+            return []
+        step = self.cursor.block.steps[self.cursor.index]
+        return [Piece(visible(step.bytes)[:GHOST] or "∅", "cursor")]
+
+    def _drawn(self, block: Block, start: int, end: int) -> bool:
+        first = block.rows.row_at(start)
+        for row in range(first, min(first + 3, block.body)):
+            for text, _, at in block.rows.pieces(row):
+                if at >= 0 and at < end and at + len(text) > start and text:
+                    return True
+        return False
