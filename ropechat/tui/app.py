@@ -362,7 +362,7 @@ class ChatApp(Keeping):
         self.title_bar.show(*panel.title(self.session, width))
         left, right = panel.gauge(self.session, width)
         self.gauge.show(left, self.with_legend(right, width))
-        hint = self._hint or self.trouble()
+        hint = self._hint or self.standing_hint()
         left = [(f"  {hint}", "$warning")] if hint else whole_items(self._keys(), width)
         self.footer.show(left)
 

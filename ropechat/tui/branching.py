@@ -5,6 +5,7 @@ A part of the app: it reads and shows through the app's own methods.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
@@ -154,11 +155,11 @@ class Branching(ReadingApp):
         node = self._same_model(self.session.tree[id])
         if node is None or not 0 <= index < len(node.steps):
             return
-        origin = Origin(id, index, "fork")
-        turn = self.session.answer(
-            node.parent or "", self._forked(node, index, token), origin, resumed(node, index)
-        )
-        self.show_path(turn)
+        used = resumed(node, index)
+        if token != node.steps[index].id:  # another answer: as long as any other may be
+            used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
+        opening, origin = self._forked(node, index, token), Origin(id, index, "fork")
+        self.show_path(self.session.answer(node.parent or "", opening, origin, used))
 
     @staticmethod
     def _forked(node: Node, index: int, token: int) -> ev.Opening:
@@ -243,7 +244,7 @@ class Branching(ReadingApp):
         self._editing = node
         self.composer.set_text(node.text)
         self.composer.focus()
-        self._say_hint("⏎ puts this beside the old one; empty it to leave")
+        self._redraw()
 
     def edited(self, text: str) -> Turn | None:
         """The turn that an edit makes; None when nothing was being edited."""
@@ -258,6 +259,22 @@ class Branching(ReadingApp):
     def stop_editing(self) -> None:
         """What is in the composer is a new question again."""
         self._editing = None
+
+    def step_back(self) -> bool:
+        """Esc leaves an edit first."""
+        if self._editing is None:
+            return super().step_back()
+        self.stop_editing()
+        self.composer.set_text("")
+        self._redraw()
+        return True
+
+    def standing_hint(self) -> str:
+        """What the footer says as long as it is so; "" for nothing."""
+        if self._editing is None:
+            return ""
+        what = "question" if self._editing.role is Role.USER else "answer"
+        return f"editing: ⏎ puts this {what} beside the old one, esc leaves"
 
     # --- between branches ---
 

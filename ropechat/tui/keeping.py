@@ -82,11 +82,11 @@ class Keeping(Branching):
             self._say_hint(hint)
         return "is no command" not in hint
 
-    def trouble(self) -> str:
-        """Why something that was said is not on disk, in words for the footer; "" when all is."""
+    def standing_hint(self) -> str:
+        """Also why something that was said is not on disk."""
         store = self.session.keeper.store
         fault = store.trouble if store is not None else None
-        return f"not on disk: {fault}" if fault else ""
+        return super().standing_hint() or (f"not on disk: {fault}" if fault else "")
 
     def show_resumed(self) -> None:
         """The model is known now: show a chat that was opened before as it uses it."""

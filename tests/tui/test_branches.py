@@ -96,11 +96,17 @@ async def test_an_emptied_edit_is_none(chat: Any) -> None:
         await c.ask("Hi?")
         await c.idle()
         await transcript(c, "e")
+        assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
         c.app.composer.set_text("")
         await c.pilot.pause(0.05)
         await c.ask("Next?")
         await c.idle()
         assert [turn.question for turn in c.app.session.turns] == ["Hi?", "Next?"]
+        await transcript(c, "E")
+        assert "editing: ⏎ puts this answer" in c.line("footer")
+        await c.pilot.press("escape")
+        assert c.app.composer.text == ""
+        assert "editing" not in c.line("footer")
 
 
 async def test_edit_an_answer_and_go_on(chat: Any) -> None:
@@ -159,9 +165,12 @@ async def test_fork_at_a_token(chat: Any) -> None:
         assert (other.id, other.rank) == (first.steps[20].top[3][0], 4)
         assert other.text == engine.token_bytes(other.id).decode()
         assert engine.prefixes[-1] == [step.id for step in node.steps[:21]]
-        assert engine.settings[-1] == dataclasses.replace(
-            engine.settings[0], max_tokens=engine.settings[0].max_tokens - 21
-        )
+        assert engine.settings[-1] == engine.settings[0]  # the seed too
+        c.app.fork(first.id, 20, first.steps[20].id)  # the same token: the same rest
+        await c.pilot.pause(0.1)
+        await c.idle()
+        assert engine.settings[-1].max_tokens == engine.settings[0].max_tokens - 21
+        assert [step.id for step in c.app.session.tree[last(c).node].steps] == [s.id for s in first.steps]
         assert (node.given, node.origin.index) == (21, 20)
         assert first.text == STORY
         c.app.fork(first.id, 3, STOP)  # an end that was chosen is one
