@@ -13,7 +13,7 @@ from fakes import STOP, STORY, FakeEngine, pieces
 
 from ropechat.store.store import Store
 from ropechat.tree import State as NodeState
-from ropechat.tui.screens.branches import BranchesScreen, describe, rows
+from ropechat.tui.screens.branches import BranchesScreen, describe, own_text, rows
 from ropechat.tui.screens.chats import ChatsScreen, when
 from ropechat.tui.screens.compare import CompareScreen, curve, verdict
 from ropechat.tui.screens.fork import ForkScreen
@@ -327,11 +327,12 @@ def test_what_the_screens_say() -> None:
         ("  ", "answer"),
     ]
     first, second = tree.siblings(tree.path()[2].id)
+    assert (own_text(first), own_text(second)) == ("Rayleigh scattering of light", "")
     assert verdict(first, first).startswith(f"{len(first.steps)} tokens shared · 0 left and 0 right")
     assert "cheaper" in verdict(first, second)
     assert len(curve(first.steps)) == len(first.steps)
     assert curve([]) == ""
-    assert len(curve(first.steps * 100)) == 40
+    assert len(curve(first.steps * 100)) == 34
     assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
     assert when(86400 * 365, 86400 * 400).count("-") == 2
 

@@ -58,6 +58,13 @@ def describe(tree: Tree, node: Node) -> str:
     return f"{who}{numbers} @{origin.index + 1} → “{one_line(token)}”"
 
 
+def own_text(node: Node) -> str:
+    """What a node says; of a fork what comes after the token that was put there."""
+    if node.origin is not None and node.origin.change == "fork":
+        return "".join(step.text for step in node.steps[node.origin.index + 1 :])
+    return node.text
+
+
 class BranchesScreen(ModalScreen["str | None"]):
     """Every node of the chat; the result is the node whose branch is to be shown."""
 
@@ -112,7 +119,7 @@ class BranchesScreen(ModalScreen["str | None"]):
         mark = "◆" if node.id in self._marked else "●" if shown else " "
         head = f"{mark} {stem}{describe(self._session.tree, node)}  "
         room = max(8, min(100, self.size.width) - len(facts) - 6)
-        line = fit(head + one_line(" ".join(node.text[:200].split())), room)
+        line = fit(head + one_line(" ".join(own_text(node)[:200].split())), room)
         return Content.assemble((line, "bold" if shown else ""), (facts, "$quiet"))
 
     def _chosen(self) -> Node | None:

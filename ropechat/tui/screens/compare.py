@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
 
 BARS = "▁▂▃▄▅▆▇█"
-CURVE = 40  # cells of a curve
+CURVE = 34  # cells of a curve
 
 
 def totals(node: Node) -> str:
     """Tokens, bits and perplexity of an answer."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
     each = f"{node.bits / node.scored:.2f} b/tok" if node.scored else "–"
-    return f"{len(node.steps)} tok  Σ {node.bits:.1f} b  {each}  ppl {ppl}"
+    return f"{len(node.steps)} tok  Σ {node.bits:.1f} b\n{each}  ppl {ppl}"
 
 
 def curve(steps: Sequence[Step], cells: int = CURVE) -> str:
