@@ -5,7 +5,7 @@
 
 block: CPU time of the main thread between two beats of a 10 ms heartbeat on the event loop, which is how long
 the app could not react on a free core (p50, p99, max: ms). lag: seconds from the last token to its place on
-the terminal. late: ticks of timers later than 2 s after the end. kib: KiB/s to the terminal; writes: per second.
+the terminal. late: ticks of timers from 2 s after the end on. kib: KiB/s to the terminal; writes: per second.
 The exit code is 1 when a gate is missed.
 """
 

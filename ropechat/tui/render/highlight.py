@@ -9,7 +9,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
-from ropechat.tui.render.pieces import Piece
+from ropechat.tui.render.pieces import Piece, add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ class Highlighter:
                     if not inside and number < self.count:
                         yield number
                 if part and number < self.count:
-                    pieces.append(Piece(part, _look(kind), self._places[number] + column))
+                    add(pieces, part, _look(kind), self._places[number] + column)
                     column += len(part)
         if number < self.count:
             self._coloured[number] = pieces

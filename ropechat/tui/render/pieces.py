@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ropechat.tui.render.width import whole
+from ropechat.tui.render.width import cells, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,6 +55,16 @@ class Rows(Protocol):
 def joined(look: str, more: str) -> str:
     """Two lists of style names as one."""
     return f"{look} {more}" if look and more else look or more
+
+
+def add(pieces: list[Piece], text: str, look: str, at: int) -> None:
+    """Put text at the end of a row: into its last piece if that looks the same, or if a character goes on."""
+    if pieces and (before := pieces[-1]).at + len(before.text) == at:
+        clings = not text.isascii() and cells(before.text + text) != cells(before.text) + cells(text)
+        if before.look == look or clings:
+            pieces[-1] = Piece(before.text + text, before.look, before.at)
+            return
+    pieces.append(Piece(text, look, at))
 
 
 def cut(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:

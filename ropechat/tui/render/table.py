@@ -61,7 +61,7 @@ class Table:
     def _cells(self, line: Line, look: str = "") -> list[Cell]:
         text, at = line
         return [
-            [piece for piece in inline(cell.replace("\\|", "|"), at + place, look) if piece.text]
+            [piece for piece in inline(_bars(cell), at + place, look) if piece.text]
             for cell, place in split_cells(text)
         ]
 
@@ -120,6 +120,11 @@ class Table:
             found += _wrapped([*head, Piece(": ", "rule", NOWHERE), *cell], self._width)
         found.append([Piece("─" * min(8, self._width), "rule", NOWHERE)])
         return found
+
+
+def _bars(cell: str) -> str:
+    """A backslash before a bar goes away in code too, where it would be text."""
+    return cell.replace("\\|", "|") if "`" in cell else cell
 
 
 def _alignment(mark: str) -> str:
