@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import Conversation, Message, Role
     from ropechat.engine import Engine
     from ropechat.errors import RopechatError
+    from ropechat.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.schedule import Job, Result
     from ropechat.template import ChatTemplate
@@ -35,12 +36,14 @@ __all__ = [
     "TokenScore",
     "Tokenizer",
     "Trace",
+    "pull",
 ]
 
 _MODULES = {
     "conversation": ("Conversation", "Message", "Role"),
     "engine": ("Engine",),
     "errors": ("RopechatError",),
+    "hub.transfer": ("pull",),
     "sampling": ("Sampling",),
     "schedule": ("Job", "Result"),
     "template": ("ChatTemplate",),

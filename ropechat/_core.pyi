@@ -4,19 +4,45 @@ Errors are raised as the classes of `ropechat.errors`.
 """
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CancelToken", "Engine", "Event", "Row", "Stage", "__version__", "check"]
+__all__ = [
+    "CancelToken",
+    "Engine",
+    "Event",
+    "Row",
+    "Stage",
+    "__version__",
+    "check",
+    "exit_when_cut",
+    "gguf_metadata",
+]
 
 __version__: str
 
+def gguf_metadata(path: str) -> dict[str, Any]:
+    """All metadata of a .gguf file by key: int, float, bool, str, and lists of these. Weights are not read.
+
+    A text that is not UTF-8 is bytes. Raises ModelPathError, FileAccessError, UnsafePathError,
+    ModelFileError, UnsupportedModelError (another version or byte order).
+    """
+
 def check(directory: str) -> dict[str, Any]:
-    """Validate config.json and every tensor's name, shape, type and extent without loading weights.
+    """Validate metadata and every tensor's name, shape, type and extent without loading weights.
+
+    directory: a model folder, or a .gguf file (the first of a split one).
 
     Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
+    """
+
+def exit_when_cut(*, screen: bool = False) -> None:
+    """From now on the process ends with one line on stderr and exit code 74 when a mapped file is cut.
+
+    screen: a full-screen app has the terminal, which gets its usual state back first.
     """
 
 @final
@@ -109,14 +135,33 @@ class Engine:
 
     @staticmethod
     def load(
-        directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
+        directory: str,
+        *,
+        dtype: str = "auto",
+        threads: int | None = None,
+        context: int | None = None,
+        pack_cache: str | PathLike[str] | None = None,
+        pack_smallest: int | None = None,
     ) -> Engine:
-        """dtype: auto, f32, bf16, f16, q8_0, q4_0. context: most tokens (default: min(model, 8192))."""
+        """directory: a model folder, or a .gguf file (the first of a split one).
+
+        dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
+        f32, bf16, f16, q8_0, q4_0.
+        context: most tokens (default: min(model, 8192)).
+
+        pack_cache: folder of packed weights: taken from there, and written there after the first token in a
+        thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).
+        Raises MemoryLimitError before a weight is packed when weights, KV cache and scratch do not fit.
+        """
     @property
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, warnings (one line each)."""
+        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many
+        numbers the file stores as each type), from_pack (whether all weights came from the pack cache),
+        warnings and notes (one line each; notes say the dtype)."""
+    def finish_pack(self, seconds: float) -> bool:
+        """Wait for the pack to be written, at most so long, beginning it if need be; whether it is over."""
     @property
     def kv_bytes(self) -> int:
         """Bytes of KV cache allocated now."""

@@ -1,7 +1,7 @@
 """The engine as Python sees it: text and ids in, steps, traces and results out.
 
-The only importer of `ropechat._core`. Rows are computed there with the GIL released; here is what surrounds
-them: tokenizer, chat template, stop strings, cancelling, and the records of the inspector.
+With `model_check` the only importer of `ropechat._core`. Rows are computed there with the GIL released; here
+is what surrounds them: tokenizer, chat template, stop strings, cancelling, and the inspector's records.
 """
 
 import dataclasses
@@ -9,19 +9,24 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.beside import Beside
+from ropechat.chat_prompt import ChatPrompt
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids, resolve
-from ropechat.records import bytes_of, row_of, score_of, softmax_rows, step_of
+from ropechat.model_check import compiled, gguf_metadata
+from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
+from ropechat.model_source import resolve
+from ropechat.packed import load_options
+from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
-from ropechat.schedule import Backend, Job, Prompt, Result, Schedule
-from ropechat.template import ChatTemplate
+from ropechat.schedule import Job, Prompt, Result, Schedule
 from ropechat.text_lane import TextLane
-from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Row, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
@@ -33,20 +38,12 @@ if TYPE_CHECKING:
 OnPrefill = Callable[[int, int], None]
 
 
-def _compiled() -> ModuleType:
-    try:
-        from ropechat import _core
-    except ImportError as error:
-        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
-    return _core
-
-
-@dataclasses.dataclass(eq=False)
 class _Request:
     """One running request: what `Engine.cancel` reaches."""
 
-    core: "_core.Engine"
-    token: "_core.CancelToken"
+    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
+        self.core = core
+        self.token = token
 
 
 class Engine:
@@ -55,18 +52,20 @@ class Engine:
     facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
     num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
     stop_ids: the ids that end a text. tokenizer: see `Tokenizer`; without tokenizer.json only ids work.
+    chat: how messages become a prompt, see `ChatPrompt`.
     """
 
-    def __init__(self, core: "_core.Engine", module: ModuleType, folder: Path) -> None:
+    def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
-        self._module = module
+        self._module = compiled()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
         self.name = display_name(folder)
-        self.tokenizer = Tokenizer.load(folder, self.facts["vocab_size"])
-        self._template = ChatTemplate.load(folder, self.tokenizer.config) if self.tokenizer.present else None
-        self.stop_ids = find_stop_ids(folder, self.facts, self.tokenizer, self._template)
+        self.tokenizer = tokenizer
+        template = template_of(folder, tokenizer) if tokenizer.present else None
+        self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
+        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -74,32 +73,26 @@ class Engine:
     def load(
         cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
     ) -> "Engine":
-        """Load a model folder.
+        """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
-        dtype: auto (as stored), f32 (computes in f32 throughout), bf16, f16, q8_0 or q4_0.
-        threads: default all cores.
-        context: most tokens of a sequence; default the model's, at most 8192.
-        Raises ModelNotFoundError, ModelFileError (with TensorError, ConfigError, TokenizerError),
-        UnsupportedModelError, MemoryLimitError, RequestError.
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_0, or auto: as stored where that fits
+        into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
+        context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
+        for the next start, see `ropechat.packed`.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         folder = resolve(model)
-        module = _compiled()
-        core = module.Engine.load(str(folder), dtype=dtype, threads=threads, context=context)
-        return cls(core, module, folder)
+        vocab_size = model_check.header(folder)["vocab_size"]
+        tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, gguf_metadata))
+        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
+        core = compiled().Engine.load(str(folder), **given)
+        return cls(core, folder, tokenizer.result())
 
-    @staticmethod
-    def check(model: str | Path) -> dict[str, Any]:
-        """Validate a model folder without loading its weights; returns its facts. Raises as `load` does."""
-        folder = resolve(model)
-        facts: dict[str, Any] = dict(_compiled().check(str(folder)))
-        tokenizer = Tokenizer.load(folder, facts["vocab_size"])
-        template = ChatTemplate.load(folder, tokenizer.config)
-        stop_ids = find_stop_ids(folder, facts, tokenizer, template)
-        return facts | {
-            "stop_ids": sorted(stop_ids),
-            "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
-            "chat_template": template is not None,
-        }
+    def finish_pack(self, seconds: float) -> bool:
+        """Wait for the pack cache to be written, at most so long; whether it is over."""
+        return self._core is None or self._core.finish_pack(seconds)
+
+    check = staticmethod(model_check.check)
 
     def _request(self) -> _Request:
         if self._core is None:
@@ -124,21 +117,16 @@ class Engine:
     @property
     def has_chat_template(self) -> bool:
         """Whether the model comes with a chat template; without one `reply` completes text."""
-        return self._template is not None
+        return self.chat.template is not None
 
-    def prompt_ids(self, messages: Sequence[Message], begun: str = "") -> list[int]:
+    def prompt_ids(
+        self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
+    ) -> list[int]:
         """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
 
-        begun: how the reply begins. Without a chat template the texts are concatenated as they are.
-        Raises ChatTemplateError, TokenizerError.
+        Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
         """
-        if self._template is None:
-            return self.tokenizer.encode("".join(message.content for message in messages) + begun)
-        ids = self.tokenizer.encode(self._template.render(messages) + begun, add_special_tokens=False)
-        bos = self.tokenizer.bos_id
-        if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        return self.chat.ids(messages, template_vars)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that an id stands for; b"" for one that stands for none."""
@@ -151,7 +139,7 @@ class Engine:
             raise RequestError("prompt: no tokens; at least one is required")
         return ids
 
-    def _any_ids(self, prompt: Prompt) -> list[int]:
+    def _any_ids(self, prompt: Prompt, template_vars: Mapping[str, Any] | None) -> list[int]:
         """Ids of text, ids or messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
@@ -159,7 +147,7 @@ class Engine:
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
             raise RequestError("prompt: messages and ids together; one of them is allowed")
-        return self._ids(self.prompt_ids(messages) if messages else ids)
+        return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
     def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -220,27 +208,27 @@ class Engine:
         prefix: Sequence[int] = (),
         top_k: int = 0,
         stop: Sequence[str] | None = None,
+        template_vars: Mapping[str, Any] | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Generator[Step, None, None]:
         """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
 
         prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
         text goes on from theirs, and the draws are those of a turn that came to them by itself.
+        template_vars: more names for the chat template (`enable_thinking` ...).
         Raises ChatTemplateError and as `generate`.
         """
-        return self._start(self._ids(self.prompt_ids(messages)), sampling, top_k, stop, on_prefill, prefix)
+        ids = self._ids(self.prompt_ids(messages, template_vars))
+        return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
 
     def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
         """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them."""
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
-        return [(bytes_of(self.tokenizer, id), lane.push(id)) for id in checked_ids(ids)]
+        return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
-        prompt, whole = self.prompt_ids(messages), self.prompt_ids(messages, text)
-        if whole[: len(prompt)] == prompt:
-            return whole[len(prompt) :]
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.chat.reply_ids(messages, text)
 
     def _start(
         self,
@@ -329,21 +317,8 @@ class Engine:
         """
         if window < 1:
             raise RequestError(f"window: {window} is not allowed; 1 or more is")
-        request, stops = self._request(), checked_stops(stop)
-
-        def add(job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
-            ids, own = self._any_ids(job.prompt), stops if job.stop is None else checked_stops(job.stop)
-            sequence = self._add(request.core, ids, job.sampling or sampling, seed, stream, 0)
-            return sequence, len(ids), TextLane(self.tokenizer.stream(ids), own)
-
-        backend = Backend(
-            seed=seed_of(sampling),
-            add=add,
-            step=lambda sequences: request.core.step(sequences, request.token),
-            record=lambda event, lane: step_of(event, lane, self.tokenizer),
-            free=request.core.free,
-        )
-        return Schedule(backend, window, on_tokens).run(iter(prompts))
+        many = _Many(self, self._request(), sampling, checked_stops(stop))
+        return Schedule(many, window, on_tokens).run(iter(prompts))
 
     def score(
         self,
@@ -383,7 +358,10 @@ class Engine:
             core.free(sequence)
         if following is None or [score.index for score in scores] != list(range(len(tokens))):
             raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
-        meta = {
+        return Trace(tuple(scores), following, self._meta(tokens, top_k))
+
+    def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
+        return {
             "model": self.name,
             "dtype": self.facts["dtype"],
             "engine": self._module.__version__,
@@ -391,4 +369,30 @@ class Engine:
             "top_k": top_k,
             "bos": tokens[0].id == self.tokenizer.bos_id,
         }
-        return Trace(tuple(scores), following, meta)
+
+
+class _Many:
+    """A request of many prompts: what `Schedule` needs."""
+
+    def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
+        self.seed = seed_of(sampling)
+        self._engine = engine
+        self._request = request
+        self._sampling = sampling
+        self._stops = stops
+
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
+        engine = self._engine
+        ids = engine._any_ids(job.prompt, job.template_vars)
+        stops = self._stops if job.stop is None else checked_stops(job.stop)
+        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
+        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
+
+    def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
+        return self._request.core.step(sequences, self._request.token)
+
+    def record(self, event: EventLike, lane: TextLane) -> Step:
+        return step_of(event, lane, self._engine.tokenizer)
+
+    def free(self, sequence: int) -> None:
+        self._request.core.free(sequence)

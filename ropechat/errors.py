@@ -2,6 +2,8 @@
 
 RopechatError
 ├── ModelNotFoundError        4   no such model is to be had
+│   ├── NotDownloadedError        not on this machine, or not whole; the Hub may have it
+│   ├── DownloadError             the Hub, the way to it or the disk failed
 │   └── ModelPathError        2   a path that names no model: the command line is at fault
 ├── RefusedInputError         2   the input is at fault; nothing was lost
 │   ├── ModelFileError            a file is not what its format requires
@@ -37,6 +39,14 @@ class ModelNotFoundError(RopechatError):
     """No model by that name is to be had."""
 
     exit_code = 4
+
+
+class NotDownloadedError(ModelNotFoundError):
+    """A Hub id whose model is not on this machine, or not whole."""
+
+
+class DownloadError(ModelNotFoundError):
+    """The Hub refused, could not be reached or sent wrong bytes, or the disk is full; what came is kept."""
 
 
 class ModelPathError(ModelNotFoundError):

@@ -10,16 +10,25 @@ from ropechat.errors import ConfigError, FileAccessError, ModelFileError, Unsafe
 
 MAX_JSON_BYTES = 256 << 20
 _HUB_BLOBS = "blobs"
+_SHARED_MARK = ".huggingface-shared-blobs"
 
 
 def _inside(directory: Path, path: Path) -> bool:
-    """Whether a resolved file lies in the model's folder or in the hub cache's blobs beside it."""
+    """Whether a resolved file lies in the model's folder or among the blobs of the Hub cache around it.
+
+    Blobs lie beside the snapshots; huggingface_hub 2.4 shares some between repositories, in a marked folder.
+    """
     target = path.resolve()
     folder = directory.resolve()
     if target.is_relative_to(folder):
         return True
-    blobs = folder.parent.parent / _HUB_BLOBS  # of models--org--name/snapshots/<commit>
-    return folder.parent.name == "snapshots" and target.parent == blobs
+    if folder.parent.name != "snapshots":
+        return False
+    repo = folder.parent.parent  # models--org--name
+    shared = repo.parent / _HUB_BLOBS
+    if target.parent.parent == shared:
+        return (shared / _SHARED_MARK).is_file()
+    return target.parent == repo / _HUB_BLOBS
 
 
 def read_bytes(directory: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
@@ -31,16 +40,17 @@ def read_bytes(directory: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes
     path = directory / name
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a .gguf file has no files of its own
         return None
     except OSError as error:
         if path.is_symlink():
             raise UnsafePathError(f"{path}: a link that cannot be followed; a file is required") from None
         raise FileAccessError(f"{path}: {error.strerror}") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise UnsafePathError(f"{path}: not a regular file; only regular files are read")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UnsafePathError(f"{path}: not a regular file; only regular files are read")
         try:
             inside = _inside(directory, path)
         except (OSError, RuntimeError):

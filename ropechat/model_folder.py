@@ -1,46 +1,34 @@
-"""What a model folder says besides its weights: where it is, how it is called, which ids end a text."""
+"""What a model folder says besides its weights: how it is called, which ids end a text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ropechat.errors import ConfigError, FileAccessError, ModelPathError
+from ropechat.errors import ConfigError, TokenizerError
 from ropechat.model_files import read_json
 from ropechat.template import ChatTemplate
 from ropechat.tokenizer import Tokenizer
+from ropechat.weight_files import quant_of
 
+GgufMetadata = Callable[[str], Mapping[str, Any]]
 _PLAIN_NAMES = ("hf", "model", "main", "checkpoint", "weights", "snapshot")
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+_TURN_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>"),
+    *("<|call|>", "<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>"),
+)
 
 
-def resolve(model: str | Path) -> Path:
-    """The folder of a model. Raises ModelPathError that lists what was tried."""
-    text = str(model)
-    if not text or "\0" in text:
-        raise ModelPathError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
-    path = Path(text).expanduser()
-    try:
-        if path.is_dir():
-            return path
-        exists = path.exists()
-    except OSError as error:
-        raise FileAccessError(f"{text}: {error.strerror}") from None
-    if exists:
-        raise ModelPathError(f"{text}: a file; a folder with config.json and *.safetensors is required")
-    raise ModelPathError(
-        f"{text}: no such model; tried the folder {path.absolute()}; "
-        "give a folder with config.json and *.safetensors"
-    )
-
-
-def display_name(folder: Path) -> str:
-    """What people call the model in this folder."""
-    path = folder.absolute()
-    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
-        return path.parent.parent.name.removeprefix("models--").replace("--", "/")
+def display_name(model: Path) -> str:
+    """What people call the model in this folder or GGUF file."""
+    path = model.absolute()
+    for folder in path.parents:
+        repo = folder.parent.name
+        if folder.name == "snapshots" and repo.startswith("models--"):
+            quant = f":{quant_of(path.name) or path.name}" if path.suffix == ".gguf" else ""
+            return repo.removeprefix("models--").replace("--", "/") + quant
     if path.name.lower() in _PLAIN_NAMES and path.parent.name:
         return f"{path.parent.name}/{path.name}"
-    return path.name or str(path)
+    return path.name.removesuffix(".gguf") or str(path)
 
 
 def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
@@ -56,19 +44,51 @@ def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
     return ids
 
 
-def find_stop_ids(
-    folder: Path, facts: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None
-) -> frozenset[int]:
-    """The ids that end a text: those of generation_config.json, config.json and the tokenizer's eos_token.
+def is_gguf(model: Path) -> bool:
+    """Whether a model is one GGUF file (or the first part of a split one), not a folder."""
+    return model.suffix.lower() == ".gguf" and not model.is_dir()
 
-    A chat template that closes turns with a token of its own adds that one.
+
+def tokenizer_of(model: Path, vocab_size: int, gguf_metadata: GgufMetadata) -> Tokenizer:
+    """The tokenizer of a model folder or GGUF file. gguf_metadata: reads the keys and values of such a file.
+
+    Raises as `Tokenizer.load` and `Tokenizer.from_gguf`.
     """
-    ids = {*_generation_eos(folder, facts["vocab_size"]), *facts["eos_token_id"]}
-    if tokenizer.eos_id is not None:
-        ids.add(tokenizer.eos_id)
-    if template is not None:
-        for token in _TURN_ENDS:
-            id = tokenizer.id_of(token)
-            if token in template.source and id is not None and id in tokenizer.special_ids:
-                ids.add(id)
-    return frozenset(ids)
+    if is_gguf(model):
+        return Tokenizer.from_gguf(model, gguf_metadata(str(model)), vocab_size)
+    return Tokenizer.load(model, vocab_size)
+
+
+def template_of(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The chat template of a model folder or GGUF file, or None when it has none.
+
+    What lies beside a GGUF file goes before what stands in it. Raises as `ChatTemplate.load`.
+    """
+    if not is_gguf(model):
+        return ChatTemplate.load(model, tokenizer.config)
+    folder = model.parent
+    beside = (read_json(folder, "tokenizer_config.json", TokenizerError) or {}).get("chat_template")
+    if beside is not None:
+        return ChatTemplate.load(folder, {**tokenizer.config, "chat_template": beside})
+    return ChatTemplate.load(folder, tokenizer.config, f"{model}: tokenizer.chat_template")
+
+
+def find_stop_ids(
+    model: Path, facts: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None
+) -> frozenset[int]:
+    """The ids that end a text: those of generation_config.json, config.json and the tokenizer's own files.
+
+    A GGUF file has its eos, eot and eom in their place. A chat template that closes turns with a token of its
+    own adds that one.
+    """
+    ids = {*facts["eos_token_id"], *tokenizer.end_ids}
+    if not is_gguf(model):
+        ids.update(_generation_eos(model, facts["vocab_size"]))
+    for token in _TURN_ENDS if template is not None else ():
+        id = tokenizer.id_of(token)
+        if template is not None and token in template.source and id in tokenizer.special_ids:
+            ids.add(id)
+    harmony = tokenizer.id_of("<|return|>") in tokenizer.special_ids
+    if harmony:  # gpt-oss: <|end|> ends a message there, and a reply may have several
+        ids.discard(tokenizer.id_of("<|end|>"))
+    return frozenset(id for id in ids if id is not None)

@@ -1,7 +1,8 @@
 """Many prompts at once: which sequences are in the next forward pass, and results in the prompts' order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
@@ -28,6 +29,8 @@ class Job:
     prompt: Prompt
     sampling: Sampling | None = None
     stop: Sequence[str] | None = None
+    template_vars: Mapping[str, Any] | None = None
+    """More names for the chat template, where the prompt is messages."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
         """(seed, stream) of prompt number `index` in a call with `seed`."""
@@ -51,20 +54,22 @@ class Result:
     error: RopechatError | None = None
 
 
-@dataclass(frozen=True)
-class Backend:
-    """What the schedule needs of an engine.
-
-    seed: of the call. add: begin a prompt (job, seed, stream); gives the sequence's number, its length in
-    tokens, and where its text comes out. step: one forward pass over sequences. record: the step that a token
-    event stands for. free: forget a sequence.
-    """
+class Backend(Protocol):
+    """What the schedule needs of an engine."""
 
     seed: int
-    add: Callable[[Job, int, int], tuple[int, int, TextLane]]
-    step: Callable[[Sequence[int]], Sequence[EventLike]]
-    record: Callable[[EventLike, TextLane], Step]
-    free: Callable[[int], None]
+
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
+        """Begin a prompt: the sequence's number, how many tokens it has, where its text comes out."""
+
+    def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
+        """One forward pass."""
+
+    def record(self, event: EventLike, lane: TextLane) -> Step:
+        """The step that a token event stands for."""
+
+    def free(self, sequence: int) -> None:
+        """Forget a sequence."""
 
 
 @dataclass

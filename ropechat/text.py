@@ -54,3 +54,12 @@ def fit(text: str, width: int) -> str:
         kept += character
     kept += "…"
     return kept + " " * (width - cells(kept))
+
+
+def byte_size(count: int) -> str:
+    """Bytes for people, in decimal units: 269 MB."""
+    for limit, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= limit:
+            value = count / limit
+            return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.3g} {unit}"
+    return f"{count} B"

@@ -9,6 +9,14 @@ import pytest
 ISAS = ("scalar", "avx2", "avx512")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_caches() -> Iterator[None]:
+    """Tests neither read nor fill the caches of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROPECHAT_CACHE", "off")
+        yield
+
+
 @pytest.fixture(scope="session", params=ISAS)
 def isa(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """ROPECHAT_ISA forces this set on every engine loaded meanwhile; skipped where the CPU lacks it."""

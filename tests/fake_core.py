@@ -63,11 +63,20 @@ class Engine:
 
     @staticmethod
     def load(
-        directory: str, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
+        directory: str,
+        *,
+        dtype: str = "auto",
+        threads: int | None = None,
+        context: int | None = None,
+        pack_cache: Path | None = None,
+        pack_smallest: int | None = None,
     ) -> "Engine":
         return Engine(
             check(directory) | {"dtype": "f32" if dtype == "auto" else dtype, "context": context or 64}
         )
+
+    def finish_pack(self, seconds: float) -> bool:
+        return True
 
     def _row(self, last: int, top_k: int) -> SimpleNamespace:
         logits = self.table[last].astype(np.float64)
@@ -184,12 +193,25 @@ class Engine:
         return self.table[list(ids)].copy()
 
 
+def exit_when_cut(*, screen: bool = False) -> None:
+    pass
+
+
 def check(directory: str) -> dict[str, Any]:
     path = Path(directory) / "config.json"
     try:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path}: {error}") from None
+    return facts(config)
+
+
+def gguf_metadata(path: str) -> dict[str, Any]:
+    """Of a file that holds JSON."""
+    return dict(json.loads(Path(path).read_text()))
+
+
+def facts(config: dict[str, Any]) -> dict[str, Any]:
     eos = config.get("eos_token_id")
     return {
         "model_type": "llama",
@@ -207,4 +229,6 @@ def check(directory: str) -> dict[str, Any]:
         "num_parameters": 67_600,
         "weight_bytes": 0,
         "warnings": [],
+        "notes": ["dtype: f32, as stored (0 bytes)"],
+        "from_pack": False,
     }

@@ -13,7 +13,7 @@ from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
-from ropechat.cli.batch import clock
+from ropechat.cli.status import clock
 from ropechat.errors import BatchInputError, FileAccessError
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]

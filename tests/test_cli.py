@@ -39,10 +39,10 @@ def chat_model(tmp_path: Path) -> Path:
 def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
     code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "xa")
     assert (code, out) == (0, "bcdef\n")
-    assert err.startswith(NOTE)
+    assert err.startswith(f"{NOTE}dtype: f32, as stored (0 bytes)\n")
     assert "prompt 2 tokens" in err
     assert "reply 5 tokens" in err
-    assert err.count("\n") == 2
+    assert err.count("\n") == 3
 
 
 def test_run_reads_stdin(door: Door, model: Path) -> None:
@@ -81,7 +81,7 @@ def test_run_takes_the_model_from_the_environment(
 ) -> None:
     code, _, err = door("run", "a")
     assert code == 2
-    assert err.startswith("error: no model; name its folder with -m or in ROPECHAT_MODEL")
+    assert err.startswith("error: no model; name one with -m or in ROPECHAT_MODEL")
     monkeypatch.setenv("ROPECHAT_MODEL", str(model))
     assert door("run", "--max-tokens", 1, "a")[0] == 0
 
@@ -103,7 +103,7 @@ def test_run_takes_the_model_from_the_environment(
         (["run", "-m", "{broken}", "a"], 2, "config.json"),
         (["inspect", "-m", "{model}", "--top-k", "-1", "a"], 2, "--top-k"),
         (["batch", "-m", "{model}", "{missing}", "-o", "{missing}.out"], 2, "no such file"),
-        (["models", "check", "{missing}"], 2, "does not exist"),
+        (["models", "check", "{missing}"], 2, "no such model"),
         (["models", "check", "{broken}"], 2, "config.json"),
         (["nonsense"], 2, "nonsense"),
         (["--nonsense"], 2, "--nonsense"),

@@ -82,9 +82,9 @@ def test_stop_ids_are_a_union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_no_such_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelNotFoundError, match="tried the folder"):
         load_fake(monkeypatch, tmp_path / "nowhere")
-    (tmp_path / "model.gguf").write_text("")
+    (tmp_path / "model.bin").write_text("")
     with pytest.raises(ModelNotFoundError, match="a folder with"):
-        load_fake(monkeypatch, tmp_path / "model.gguf")
+        load_fake(monkeypatch, tmp_path / "model.bin")
 
 
 def test_check_reads_no_weights(tmp_path: Path, engine: Engine) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core import generate, load, logits
+from gguf_converter import Converter
 from models import Tensor, encode, write_safetensors
 from reference import Array, Model, mlp, rms_norm, rotary_table, rotate, softmax
 
@@ -126,6 +127,15 @@ def test_the_engine(case: tuple[Path, list[str]], isa: str) -> None:
     clear = top[1] - top[0] > 1e-3
     assert clear.sum() > 20
     assert (greedy.argmax(axis=0) == new)[clear].all()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "proportional"])
+def test_a_gguf_file_is_the_same_model(name: str, tmp_path: Path) -> None:
+    kinds, own = CASES[name]
+    directory = write(tmp_path, SIZES | {"num_hidden_layers": len(kinds)} | own)
+    file = Converter(directory).write(tmp_path / "model.gguf")
+    ids = np.random.default_rng(7).integers(0, 103, 75).tolist()
+    assert (logits(load(file), ids) == logits(load(directory), ids)).all()
 
 
 @pytest.mark.parametrize("kind", [ROTATES, SLIDES])

@@ -75,6 +75,22 @@ def test_many_at_once_are_the_same_stories(model: Given) -> None:
         assert list(results[index].ids) == case["greedy_new_ids"]
 
 
+def test_gguf_files_are_the_same_model(model: Given) -> None:
+    """F32 to the bit; F16 as the safetensors rounded to f16; the same story from both."""
+    directory, cases, engine = model
+    name = directory.parent.name
+    rounded = Engine.load(directory, dtype="f16")
+    for kind, twin in (("f32", engine), ("f16", rounded)):
+        file = Engine.load(directory.parent / "gguf" / f"{name}.{kind}.gguf")
+        assert file.facts["dtype"] == kind
+        for case in cases:
+            ids = case["prompt_ids"] + case["greedy_new_ids"]
+            apart = np.abs(file.logits(ids) - twin.logits(ids)).max()
+            assert apart <= (0 if kind == "f32" else 1e-3)
+            limit = Sampling(temperature=0, max_tokens=len(case["greedy_new_ids"]))
+            assert [step.id for step in file.generate(case["prompt_ids"], limit)] == case["greedy_new_ids"]
+
+
 def ropechat(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
     return subprocess.run(

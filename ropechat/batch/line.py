@@ -14,6 +14,7 @@ from ropechat.arguments import checked_stops
 from ropechat.conversation import Message, Role
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
+from ropechat.template import checked_variables
 
 MAX_ID_LENGTH = 512
 MAX_MESSAGES = 2000
@@ -57,6 +58,8 @@ class LineRequest:
     stop: tuple[str, ...] | None
     unused: tuple[str, ...]
     """Names of the fields that are ignored."""
+    template_vars: Mapping[str, Any] | None = None
+    """More names for the chat template, from chat_template_kwargs (vLLM's name)."""
 
 
 class LineError(ValueError):
@@ -144,6 +147,7 @@ def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> Li
         if not content:
             reject(f"{name}: empty; at least one character is required")
     stop = _stop(fields.pop("stop", None))
+    template_vars = _template_vars(fields.pop("chat_template_kwargs", None))
     sampling = _sampling(fields)
     for field, value in fields.items():
         if field not in NOT_OFFERED:
@@ -151,7 +155,7 @@ def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> Li
             unused.append(field)
         elif value is not None and value != NOT_OFFERED[field]:
             reject(f"{field}: {value!r:.40} is not offered; {NOT_OFFERED[field]!r} is")
-    return LineRequest(content, sampling, stop, tuple(unused))
+    return LineRequest(content, sampling, stop, tuple(unused), template_vars)
 
 
 def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -221,6 +225,17 @@ def _stop(value: object) -> tuple[str, ...] | None:
     except RequestError as error:
         reject(str(error))
     return tuple(_text("stop", text) for text in checked)
+
+
+def _template_vars(value: object) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        reject(f"chat_template_kwargs: {value!r:.40}; an object of names and values is required")
+    try:
+        return checked_variables(value)
+    except RequestError as error:
+        reject(f"chat_template_kwargs: {error}")
 
 
 def _sampling(fields: dict[str, Any]) -> dict[str, Any]:

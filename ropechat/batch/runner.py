@@ -68,7 +68,7 @@ def job_of(request: LineRequest, settings: Settings, sampling: Sampling) -> Job:
     own = None
     if request.sampling:
         own = dataclasses.replace(sampling, **{"seed": None, **request.sampling})
-    return Job(settings.prompt(request.content), own, request.stop)
+    return Job(settings.prompt(request.content), own, request.stop, request.template_vars)
 
 
 def unused_note(row: BatchRow, unused: Sequence[str]) -> str:

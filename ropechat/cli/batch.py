@@ -1,45 +1,30 @@
 """`ropechat batch`: many prompts from a JSONL file, a result line each."""
 
-import shutil
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.common import (
-    load_engine,
+    load_chat_engine,
     model_options,
-    note_missing_template,
     sampling_of,
     sampling_options,
+    template_options,
 )
 from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
-from ropechat.text import fit
+from ropechat.cli.status import StatusLine, bar, clock
 
 if TYPE_CHECKING:
     from ropechat.batch.runner import BatchReport
 
-_BAR = 24
-_TERMINAL_SECONDS = 0.1
-_PLAIN_SECONDS = 5.0
 _FAILURES_SHOWN = 5
-
-
-def clock(seconds: float) -> str:
-    """h:mm:ss, or m:ss below an hour."""
-    whole = int(seconds + 0.5)
-    minutes, second = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
 
 
 def progress_line(report: "BatchReport") -> str:
     """Bar, rows, failures, tokens per second, time left (by rows)."""
     share = report.done / report.total if report.total else 1.0
-    full = int(share * _BAR)
-    parts = [f"[{'█' * full}{'░' * (_BAR - full)}] {report.done}/{report.total}"]
+    parts = [f"{bar(share)} {report.done}/{report.total}"]
     if report.failed:
         parts.append(f"{report.failed} failed")
     if report.elapsed > 0:
@@ -49,28 +34,16 @@ def progress_line(report: "BatchReport") -> str:
     return " · ".join(parts)
 
 
-class Progress:
-    """A bar that redraws itself on a terminal; elsewhere a line every few seconds."""
+class Progress(StatusLine):
+    """How far the batch is, and the first few failures."""
 
     def __init__(self) -> None:
-        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._pause = _TERMINAL_SECONDS if self.is_terminal else _PLAIN_SECONDS
-        self._shown = time.monotonic() - (self._pause if self.is_terminal else 0)
-        self._drawn = False
+        super().__init__()
         self._failures = 0
 
     def __call__(self, report: "BatchReport") -> None:
-        now = time.monotonic()
-        if now - self._shown < self._pause:
-            return
-        self._shown = now
-        if self.is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write("\r" + fit(progress_line(report), width))
-            sys.stderr.flush()
-            self._drawn = True
-        else:
-            say(progress_line(report))
+        if self.is_due:
+            self.show(progress_line(report))
 
     def failure(self, text: str) -> None:
         """Say what is wrong with a row; the first few only."""
@@ -79,18 +52,6 @@ class Progress:
             self.note(
                 f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output"
             )
-
-    def note(self, text: str) -> None:
-        """Say something between two drawings of the bar."""
-        self.clear()
-        say(text)
-
-    def clear(self) -> None:
-        """Wipe the bar, so that what is said next has the line to itself."""
-        if self._drawn:
-            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
-            sys.stderr.flush()
-            self._drawn = False
 
 
 def closing_line(report: "BatchReport", path: Path) -> str:
@@ -108,6 +69,7 @@ def closing_line(report: "BatchReport", path: Path) -> str:
 @click.option("-o", "--out", required=True, metavar="OUT.jsonl", type=click.Path(path_type=Path))
 @model_options
 @sampling_options
+@template_options
 @click.option("--system", help="A system message for rows that have none.")
 @click.option("--raw", is_flag=True, help="No chat template: continue the prompts as they are.")
 @click.option(
@@ -127,9 +89,10 @@ def batch(
 ) -> int:
     """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
 
-    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed and stop go before the
-    options. Other fields are ignored. Lines of OpenAI's batch format ({"custom_id", "url", "body"}) are read
-    too. A bad line gives an error record and exit code 3; the others are answered.
+    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
+    chat_template_kwargs go before the options. Other fields are ignored. Lines of OpenAI's batch format
+    ({"custom_id", "url", "body"}) are read too. A bad line gives an error record and exit code 3; the others
+    are answered.
     """
     from ropechat.batch.output import Output, refuse_output
     from ropechat.batch.rows import BatchReader
@@ -139,9 +102,9 @@ def batch(
     reader = BatchReader(source, prompt_field)
     total = reader.check()
     refuse_output(out, source, overwrite=overwrite)
-    engine = load_engine(given)
-    note_missing_template(engine, wanted=not raw)
+    engine = load_chat_engine(given, raw=raw)
     progress = Progress()
+    engine.chat.on_note = lambda text: progress.note(f"note: {text}")
     with Output(out) as output:
         try:
             report = run_batch(

@@ -2,16 +2,14 @@
 
 import json
 import os
-import shutil
-import sys
 from pathlib import Path
 
 import click
 
 from ropechat.bench.shapes import SHAPES
 from ropechat.cli.common import Out, need_model
-from ropechat.cli.door import say
-from ropechat.text import fit
+from ropechat.cli.status import StatusLine
+from ropechat.model_source import resolve
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -24,32 +22,17 @@ def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return tuple(dict.fromkeys(map(int, numbers)))
 
 
-class Progress:
-    """What runs now, on stderr: one line that changes on a terminal, lines elsewhere."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+class Progress(StatusLine):
+    """What runs now, on stderr."""
 
     def __call__(self, text: str) -> None:
-        if self._is_terminal:
-            self._draw(text)
-        else:
-            say(text)
-
-    def clear(self) -> None:
-        if self._is_terminal:
-            self._draw("")
-
-    def _draw(self, text: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write("\r" + fit(text, width) + ("" if text else "\r"))
-        sys.stderr.flush()
+        self.show(text)
 
 
 def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
     """The folder to measure: a given one, or that of a shape."""
     if shape is None:
-        return Path(need_model(model or os.environ.get("ROPECHAT_MODEL")))
+        return resolve(need_model(model or os.environ.get("ROPECHAT_MODEL")))
     if model is not None:
         raise click.UsageError("--model and --shape together; give one of them")
     from ropechat.bench.shapes import make

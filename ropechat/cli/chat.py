@@ -7,12 +7,13 @@ import click
 
 from ropechat.cli.common import (
     Out,
-    load_engine,
+    load_chat_engine,
     model_options,
+    model_path,
     need_model,
-    note_missing_template,
     sampling_of,
     sampling_options,
+    template_options,
 )
 from ropechat.cli.door import say
 from ropechat.conversation import Conversation, Message, Role
@@ -56,7 +57,6 @@ def _answer(engine: "Engine", chat: Conversation, sampling: "Sampling", out: Out
 
 def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> None:
     """Each line of stdin is a message; the reply goes to stdout and ends with a newline."""
-    note_missing_template(engine)
     chat = Conversation([Message(Role.SYSTEM, system)] if system is not None else [])
     opening, out = len(chat), Out()
     for line in _lines():
@@ -75,11 +75,15 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @click.command()
 @model_options
 @sampling_options
+@template_options
 @click.option("--system", help="A system message at the beginning.")
+@click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
 @click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
 @click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
 @click.option("--incognito", is_flag=True, help="Keep nothing of this chat.")
-def chat(system: str | None, newest: bool, resume: str | None, incognito: bool, **given: Any) -> int:
+def chat(
+    system: str | None, raw: bool, newest: bool, resume: str | None, incognito: bool, **given: Any
+) -> int:
     """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
     if incognito and (newest or resume):
         raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
@@ -88,12 +92,16 @@ def chat(system: str | None, newest: bool, resume: str | None, incognito: bool, 
     if not _has_terminal():
         if newest or resume:
             raise click.UsageError("--continue and --resume need a terminal; a plain chat is not kept")
-        line_chat(load_engine(given), sampling, system)
+        line_chat(load_chat_engine(given, raw=raw), sampling, system)
         return 0
+    path = model_path(given)  # questions come before the screen is taken
+    given |= {"model": str(path), "download": False}
     from ropechat.paths import conversations_folder
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
 
     store = None if incognito else Store(conversations_folder())
     wanted = "" if newest else resume
-    return run_chat(lambda: load_engine(dict(given), quiet=True), model, sampling, system, store, wanted)
+    return run_chat(
+        lambda: load_chat_engine(dict(given), raw=raw, quiet=True), model, sampling, system, store, wanted
+    )

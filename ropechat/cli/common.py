@@ -1,8 +1,11 @@
 """What several commands share: options, the model, text from the terminal, text to the terminal."""
 
+import contextlib
+import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,23 +17,82 @@ from ropechat.text import clean
 
 if TYPE_CHECKING:
     from ropechat.engine import Engine
+    from ropechat.template import ChatTemplate
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
 
 
+def _no_cache(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["ROPECHAT_CACHE"] = "off"
+
+
 def model_options(function: F) -> F:
-    """-m, --dtype, --threads, --context."""
+    """-m, --dtype, --threads, --context, --no-cache, --download."""
     for option in (
+        click.option(
+            "--download", is_flag=True, help="Download a Hub model that is not here, without asking."
+        ),
+        click.option(
+            "--no-cache",
+            is_flag=True,
+            expose_value=False,
+            callback=_no_cache,
+            help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
+        ),
         click.option("--context", type=click.IntRange(min=1), help="Most tokens of a conversation."),
         click.option("--threads", type=click.IntRange(min=1), help="Default: all cores."),
         click.option(
             "--dtype", type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]), default="auto"
         ),
         click.option(
-            "-m", "--model", envvar="ROPECHAT_MODEL", help="Folder of the model [env: ROPECHAT_MODEL]."
+            "-m",
+            "--model",
+            envvar="ROPECHAT_MODEL",
+            help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
+            "[env: ROPECHAT_MODEL].",
         ),
+    ):
+        function = option(function)
+    return function
+
+
+def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
+    """{"enable_thinking": False} of ["enable_thinking=false"]; what is no JSON is a text."""
+    variables: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"--template-var: {text!r:.60}; NAME=VALUE is required", ctx)
+        try:
+            variables[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            variables[name] = value
+    if variables:
+        from ropechat.template import checked_variables
+
+        try:
+            return checked_variables(variables)
+        except RequestError as error:
+            text = str(error).removeprefix("template variable: ")
+            raise click.UsageError(f"--template-var: {text}", ctx) from None
+    return variables
+
+
+def template_options(function: F) -> F:
+    """--template, --template-var."""
+    for option in (
+        click.option(
+            "--template-var",
+            "template_vars",
+            multiple=True,
+            metavar="NAME=VALUE",
+            callback=_template_vars,
+            help="A variable for the chat template: true, 3, JSON, or text. May be repeated.",
+        ),
+        click.option("--template", metavar="NAME", help="Which chat template, where a model has several."),
     ):
         function = option(function)
     return function
@@ -65,20 +127,85 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
 def need_model(model: str | None) -> str:
     """The model's name, or a usage error that says how to give one."""
     if not model:
-        raise click.UsageError("no model; name its folder with -m or in ROPECHAT_MODEL")
+        raise click.UsageError("no model; name one with -m or in ROPECHAT_MODEL")
     return model
 
 
-def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
-    """Takes the model options out of a command's options and loads the model; its warnings go to stderr."""
+def model_path(given: dict[str, Any]) -> Path:
+    """Takes -m and --download out of a command's options; returns what to load, downloaded if need be."""
+    from ropechat.cli.download import find_or_download
+
     model = need_model(given.pop("model"))
+    return find_or_download(model, unasked=given.pop("download"))
+
+
+def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
+    """Takes the model options out of a command's options and loads the model.
+
+    Its warnings go to stderr, unless `quiet`: then a full-screen app has the terminal. When the command is
+    done, packed weights that are still to be kept are written.
+    """
+    model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
     from ropechat.engine import Engine
+    from ropechat.model_check import exit_when_cut
 
+    exit_when_cut(screen=quiet)
     engine = Engine.load(model, **options)
     if not quiet:
         say_warnings(engine.facts["warnings"])
+    if (command := click.get_current_context(silent=True)) is not None:
+        command.call_on_close(lambda: _keep_pack(engine))
     return engine
+
+
+def _keep_pack(engine: "Engine") -> None:
+    """Stay until packed weights are on disk: short runs too have a quick next start then. Ctrl-C leaves."""
+    if sys.exc_info()[0] is not None:
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        if engine.finish_pack(1.0):
+            return
+        say("note: keeping the packed weights for the next start; Ctrl-C leaves without")
+        while not engine.finish_pack(0.05):
+            pass
+
+
+def load_chat_engine(given: dict[str, Any], *, raw: bool = False, quiet: bool = False) -> "Engine":
+    """`load_engine` for a command with template_options; what is to be known of the prompt goes to stderr.
+
+    raw: no chat template is used, as if the model had none. quiet: nothing is said.
+    """
+    name, variables = given.pop("template"), given.pop("template_vars")
+    if raw:
+        if name is not None or variables:
+            raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
+        engine = load_engine(given, quiet=quiet)
+        engine.chat.template = None
+        return engine
+    from ropechat.template import warm
+
+    warm(need_model(given["model"]))
+    engine = load_engine(given, quiet=quiet)
+    engine.chat.use(name, variables)
+    if not quiet:
+        if not engine.has_chat_template:
+            say(NO_TEMPLATE)
+        for text in unused_variables(engine.chat.template, variables):
+            say(text)
+        engine.chat.on_note = lambda text: say(f"note: {text}")
+    return engine
+
+
+def unused_variables(template: "ChatTemplate | None", variables: Mapping[str, Any]) -> list[str]:
+    """A note for each variable that the template does not know: perhaps a slip of the pen."""
+    if template is None:
+        return []
+    return [
+        f"note: --template-var: {name}: this model's chat template has no such variable; it changes nothing"
+        for name in variables
+        if not template.mentions(name)
+    ]
 
 
 def say_warnings(warnings: Sequence[str]) -> None:
@@ -133,9 +260,3 @@ def wants_color() -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()
-
-
-def note_missing_template(engine: "Engine", *, wanted: bool = True) -> None:
-    """Say once on stderr that the model completes text."""
-    if wanted and not engine.has_chat_template:
-        say(NO_TEMPLATE)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO
@@ -113,6 +112,8 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
 
 def _traceback_if_wanted() -> None:
     if os.environ.get("ROPECHAT_DEBUG"):
+        import traceback
+
         traceback.print_exc()
 
 

@@ -10,7 +10,8 @@ _COMMANDS = {
     "inspect": "Show what a model says about each token of a text.",
     "batch": "Complete many prompts of a JSONL file.",
     "chats": "List, search, export and delete kept conversations.",
-    "models": "Check model folders.",
+    "template": "Show the text that a chat template makes of messages.",
+    "models": "List, download, show, check and remove models.",
     "bench": "Measure how fast this machine is with a model.",
 }
 _OWN_OPTIONS = ("-h", "--help", "-V", "--version")
@@ -66,5 +67,6 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 def ropechat() -> None:
     """Chat with local language models and see every token's probability.
 
-    Without a command: chat. A model is a folder with config.json, *.safetensors and tokenizer.json.
+    Without a command: chat. A model is a folder with config.json, *.safetensors and tokenizer.json, a .gguf
+    file, or a repository of the Hugging Face Hub.
     """

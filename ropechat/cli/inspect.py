@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import Out, load_engine, model_options, text_argument, wants_color
+from ropechat.cli.common import (
+    Out,
+    load_chat_engine,
+    model_options,
+    template_options,
+    text_argument,
+    wants_color,
+)
+from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
     from ropechat.engine import Engine
@@ -36,13 +44,18 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
     help=f"Candidates per position [default: {_TABLE_TOP_K} in a table, {_JSONL_TOP_K} as jsonl].",
 )
 @click.option("--format", "form", type=click.Choice(["table", "jsonl"]), default="table", show_default=True)
-def inspect(text: str | None, top_k: int | None, form: str, **given: Any) -> None:
+@click.option("--chat", is_flag=True, help="Put TEXT into the chat template first, as a user message.")
+@template_options
+def inspect(text: str | None, top_k: int | None, form: str, chat: bool, **given: Any) -> None:
     """Show the logprob, rank, entropy and candidates of each token of TEXT (- or nothing: from stdin)."""
     value = text_argument(text, "text")
-    engine = load_engine(given)
+    if not chat and (given["template"] or given["template_vars"]):
+        raise click.UsageError("--template and --template-var are for --chat; add it or leave them out")
+    engine = load_chat_engine(given, raw=not chat)
     if top_k is None:
         top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
-    trace, out = engine.score(value, top_k=top_k), Out()
+    prompt = engine.prompt_ids([Message(Role.USER, value)]) if chat else value
+    trace, out = engine.score(prompt, top_k=top_k), Out()
     if form == "table":
         for line in _table(engine, trace):
             out.raw_line(line)

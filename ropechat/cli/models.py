@@ -1,24 +1,24 @@
-"""`ropechat models`: model folders."""
+"""`ropechat models`: the models on this machine, and those of the Hub."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ropechat.cli.common import Out, say_warnings
-
-
-def _size(count: int) -> str:
-    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if count >= limit:
-            return f"{count / limit:.3g}{unit}"
-    return str(count)
+from ropechat.cli.door import say
+from ropechat.errors import ModelPathError, RopechatError
+from ropechat.text import byte_size, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    from ropechat.cli.models_table import count
+
     tokenizer = facts["tokenizer"]
     return [
         ("architecture", str(facts["model_type"])),
-        ("parameters", _size(facts["num_parameters"])),
+        ("parameters", count(facts["num_parameters"])),
         ("layers", str(facts["num_hidden_layers"])),
         ("hidden size", str(facts["hidden_size"])),
         ("heads", f"{facts['num_attention_heads']} ({facts['num_key_value_heads']} key/value)"),
@@ -30,19 +30,152 @@ def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _write_sheet(out: Out, rows: list[tuple[str, str]]) -> None:
+    for name, value in rows:
+        out.write(f"{name + ':' if name else '':16}{value}\n")
+
+
 @click.group()
 def models() -> None:
-    """Check model folders."""
+    """List, download, show, check and remove models.
+
+    A MODEL is a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision) or builtin.
+    """
 
 
 @models.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
-def check(directory: str) -> None:
-    """Validate a model folder without running it: exit code 0, or 2 with the reason."""
+@click.argument("model")
+def check(model: str) -> None:
+    """Validate MODEL without running it: exit code 0, or 2 with the reason. Nothing is downloaded."""
     from ropechat.engine import Engine
 
-    facts, out = Engine.check(directory), Out()
+    facts, out = Engine.check(model), Out()
     say_warnings(facts["warnings"])
-    for name, value in _sheet(facts):
-        out.write(f"{name + ':':16}{value}\n")
+    _write_sheet(out, _sheet(facts))
     out.write("ok\n")
+
+
+@models.command()
+@click.argument("model")
+def pull(model: str) -> None:
+    """Download a Hub MODEL, or what is missing of it; where it lies goes to stdout.
+
+    A download that was stopped goes on where it was. Of a repository with safetensors those are fetched, with
+    :QUANT a GGUF of it; one that has only GGUFs gives Q4_K_M, else the usual next one, which the plan names.
+    """
+    from ropechat.cli.download import download
+    from ropechat.model_source import ALLOWED, hub_name
+
+    name = hub_name(model)
+    if name is None:
+        raise ModelPathError(
+            f"{model}: no Hub id (org/name, org/name:QUANT or org/name@revision); see {ALLOWED}"
+        )
+    Out().write(f"{download(name)}\n")
+
+
+@models.command("list")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
+def list_models(as_json: bool) -> None:
+    """List the models in the Hub cache and the built-in one, from their headers."""
+    from ropechat.cli.models_table import Row, rows, table
+    from ropechat.cli.status import StatusLine
+    from ropechat.hub.cache import cache_folder
+    from ropechat.packed import packed_entries, packed_folder
+
+    line, found, out = StatusLine(), list[Row](), Out()
+    for row in rows():
+        found.append(row)
+        if line.is_terminal and line.is_due:
+            line.show(f"{len(found)} models read")
+    line.clear()
+    if as_json:
+        out.write(json.dumps([row.record() for row in found], indent=1) + "\n")
+        return
+    for text in table(found):
+        out.write(text + "\n")
+    say(f"models: {len(found)}, {byte_size(sum(row.size for row in found))}; Hub cache: {cache_folder()}")
+    if packed := sum(entry.size for entry in packed_entries()):
+        say(f"packed weights: {byte_size(packed)} in {packed_folder()}; `models rm --packed` removes them")
+
+
+@models.command()
+@click.argument("model")
+def show(model: str) -> None:
+    """Show everything about MODEL: where it is, its files, its facts."""
+    from ropechat.cli.models_table import packed_size
+    from ropechat.engine import Engine
+    from ropechat.model_source import resolve
+
+    path, out = resolve(model), Out()
+    files = _files(path)
+    rows = [("where", str(path)), ("files", f"{len(files)}, {byte_size(sum(size for _, size in files))}")]
+    rows += [("", f"{byte_size(size):>9}  {name}") for name, size in files]
+    rows.append(("packed weights", byte_size(packed_size(path))))
+    try:
+        facts = Engine.check(path)
+        rows += _sheet(facts)
+        say_warnings(facts["warnings"])
+    except RopechatError as error:
+        rows.append(("cannot load", str(error)))
+    _write_sheet(out, [(name, one_line(value)) for name, value in rows])
+
+
+def _files(path: Path) -> list[tuple[str, int]]:
+    """Names and sizes of the files of a model."""
+    from ropechat.hub.cache import file_names
+    from ropechat.weight_files import parts
+
+    folder = path if path.is_dir() else path.parent
+    names = file_names(folder) if path.is_dir() else list(parts(path.name))
+    return [(name, (folder / name).stat().st_size) for name in names]
+
+
+@models.command()
+@click.argument("model", required=False)
+@click.option("--packed", is_flag=True, help="Only packed weights: of MODEL, or of all models.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rm(model: str | None, packed: bool, yes: bool) -> None:
+    """Remove a Hub MODEL from the cache: org/name all of it, org/name:QUANT and org/name@revision only that.
+
+    The cache is shared: other programs that use huggingface_hub fetch it anew when they need it. The packed
+    weights that earlier starts left for the next one go too.
+    """
+    from ropechat.hub.shelf import Removal, removal
+    from ropechat.model_source import hub_name, resolve
+    from ropechat.packed import packed_entries
+
+    if packed:
+        what = f"packed weights of {model or 'all models'}"
+        roots = [resolve(model)] if model else [Path("/")]
+        gone = Removal((), 0)
+    else:
+        name = hub_name(model or "")
+        if model is None or name is None:
+            raise ModelPathError(
+                f"{model or 'no model'}: no Hub id; only models in the Hub cache are removed"
+            )
+        what, gone = str(name), removal(name)
+        roots = list(gone.paths)
+    packs = [entry for entry in packed_entries() if _is_below(entry.model, roots)]
+    size = gone.size + sum(entry.size for entry in packs)
+    if not yes and not _confirmed(what, size):
+        say("nothing is removed")
+        return
+    Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
+    say(f"{what}: removed, {byte_size(size)} ({size} bytes) freed")
+
+
+def _is_below(model: str, roots: list[Path]) -> bool:
+    """Whether weights were packed from a file below one of these, links of the Hub cache followed."""
+    real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
+    return Path(model) in real or any(Path(model).is_relative_to(root.resolve()) for root in roots)
+
+
+def _confirmed(what: str, size: int) -> bool:
+    """Whether somebody says yes. Raises UsageError when nobody is there."""
+    from ropechat.cli.download import ask, has_dialog
+
+    if not has_dialog():
+        raise click.UsageError(f"{what}: {byte_size(size)} would be removed; add --yes")
+    return ask(f"Remove {what}, {byte_size(size)}?", default=False)

@@ -10,11 +10,11 @@ import click
 
 from ropechat.cli.common import (
     Out,
-    load_engine,
+    load_chat_engine,
     model_options,
-    note_missing_template,
     sampling_of,
     sampling_options,
+    template_options,
     text_argument,
 )
 from ropechat.cli.door import say
@@ -109,16 +109,16 @@ def begin(
 @click.argument("prompt", required=False)
 @model_options
 @sampling_options
+@template_options
 @click.option("--system", help="A system message before the prompt.")
 @click.option("--raw", is_flag=True, help="No chat template: continue the prompt as it is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
-@click.option("--quiet", is_flag=True, help="No statistics on stderr.")
+@click.option("--quiet", is_flag=True, help="No notes and statistics on stderr.")
 def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet: bool, **given: Any) -> None:
     """Complete one PROMPT (- or nothing: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
     text = text_argument(prompt, "prompt")
-    engine = load_engine(given)
-    note_missing_template(engine, wanted=not raw)
+    engine = load_chat_engine(given, raw=raw)
     timing, out, pieces = Timing(), Out(), []
     try:
         for step in begin(engine, text, system, raw, sampling, timing):
@@ -132,4 +132,5 @@ def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet:
     if as_json:
         out.write(json.dumps(record(timing, engine.name, "".join(pieces)), allow_nan=False) + "\n")
     if not quiet:
-        say(statistics(timing))
+        for note in (*engine.facts["notes"], statistics(timing)):
+            say(note)

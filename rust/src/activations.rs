@@ -1,8 +1,8 @@
 //! Rows on their way into a matmul, in the type that the weight's kernel multiplies: converted once per input, not once
 //! per matmul.
 
-use crate::buffer::plain_bytes;
-use crate::kernel::{Kernels, x_step_bytes};
+use crate::buffer::{Line, line_bytes, line_bytes_mut, plain_bytes};
+use crate::kernel::{Kernels, x_row_bytes};
 use crate::parallel::Pool;
 use crate::quant::DType;
 
@@ -14,7 +14,7 @@ pub struct Activations {
     width: usize,
     f32: Vec<f32>,
     bf16: Vec<u16>,
-    q8: Vec<u8>,
+    q8: Vec<Line>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -65,12 +65,12 @@ impl Activations {
                 });
             }
             ActivationFormat::Q8 => {
-                let bytes = self.row_bytes();
-                self.q8.resize(rows * bytes, 0);
-                by_rows(pool, &mut self.q8[..rows * bytes], bytes, |row, out: &mut [u8]| {
+                let lines = self.row_bytes() / size_of::<Line>();
+                self.q8.resize(rows * lines, Line::default());
+                by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [Line]| {
                     with_row(width, |values| {
                         fill(row, values);
-                        kernels.to_q8(values, out);
+                        kernels.to_q8(values, line_bytes_mut(out));
                     });
                 });
             }
@@ -103,8 +103,8 @@ impl Activations {
     pub fn row_bytes(&self) -> usize {
         match self.format {
             ActivationFormat::F32 => self.width * 4,
-            ActivationFormat::Bf16 => DType::BF16.steps(self.width) * x_step_bytes(DType::BF16),
-            ActivationFormat::Q8 => DType::Q8_0.steps(self.width) * x_step_bytes(DType::Q8_0),
+            ActivationFormat::Bf16 => x_row_bytes(DType::BF16, DType::BF16.steps(self.width)),
+            ActivationFormat::Q8 => x_row_bytes(DType::Q8_0, DType::Q8_0.steps(self.width)),
         }
     }
 
@@ -113,7 +113,7 @@ impl Activations {
         match self.format {
             ActivationFormat::F32 => plain_bytes(&self.f32),
             ActivationFormat::Bf16 => plain_bytes(&self.bf16),
-            ActivationFormat::Q8 => &self.q8,
+            ActivationFormat::Q8 => line_bytes(&self.q8),
         }
     }
 }

@@ -7,9 +7,27 @@ use memmap2::MmapMut;
 const OWN_PAGES: usize = 2 << 20;
 
 /// 64 bytes, so that every step of a panel starts at a cache line.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+pub struct Line([u8; 64]);
+
+impl Default for Line {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+/// Lines as bytes.
+pub fn line_bytes(lines: &[Line]) -> &[u8] {
+    // SAFETY: a Line is 64 plain bytes without padding.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+}
+
+/// Lines as bytes, to write.
+pub fn line_bytes_mut(lines: &mut [Line]) -> &mut [u8] {
+    // SAFETY: a Line is 64 plain bytes without padding, any value valid.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
 
 /// A block of zeroed memory of fixed size.
 pub struct Buffer(Memory);
@@ -39,17 +57,14 @@ impl Buffer {
         }
         let mut memory = Vec::new();
         memory.try_reserve_exact(lines).map_err(|_| refused())?;
-        memory.resize(lines, Line([0; 64]));
+        memory.resize(lines, Line::default());
         Ok(Self(Memory::Lines(memory)))
     }
 
     /// The memory.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
-            // SAFETY: a Line is 64 plain bytes without padding.
-            Memory::Lines(lines) => unsafe {
-                std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 64)
-            },
+            Memory::Lines(lines) => line_bytes(lines),
             Memory::Pages(pages) => pages,
         }
     }
@@ -57,10 +72,7 @@ impl Buffer {
     /// The memory, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
-            // SAFETY: a Line is 64 plain bytes without padding, any value valid.
-            Memory::Lines(lines) => unsafe {
-                std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 64)
-            },
+            Memory::Lines(lines) => line_bytes_mut(lines),
             Memory::Pages(pages) => pages,
         }
     }

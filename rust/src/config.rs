@@ -9,7 +9,7 @@ mod rope;
 pub use crate::kernel::Activation;
 pub use experts::{ExpertGroups, Experts, Scoring, SharedExpert};
 pub(crate) use names::tensor;
-pub use names::{ExpertNames, Names, Qkv, Stored, Tensor, Up};
+pub use names::{ExpertNames, HeadRows, KvB, LatentNames, Names, Qkv, Stored, Tensor, Up};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 
 use crate::quant::DType;

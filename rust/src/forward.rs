@@ -10,6 +10,7 @@
 
 use crate::activations::{Activations, by_rows};
 use crate::attention::attention;
+use crate::attention::partials::Partials;
 use crate::config::{EmbeddingPosition, MlpShape, Norm, Residual, RopeLayout};
 use crate::error::Result;
 use crate::experts::{ExpertWork, experts};
@@ -49,8 +50,8 @@ pub struct Workspace {
     /// The residual stream.  // [rows, hidden_size]
     pub x: Vec<f32>,
     pub(crate) input: Activations,
-    pub(crate) qkv: Vec<f32>,    // [rows, qkv_stride]
-    pub(crate) heads: Vec<f32>,  // [num_kv_heads, rows, group_size * v_head_dim]
+    pub(crate) qkv: Vec<f32>, // [rows, qkv_stride]
+    pub(crate) partials: Partials,
     pub(crate) gated: Vec<f32>,  // [rows, intermediate_size]
     pub(crate) branch: Vec<f32>, // [rows, hidden_size or padded]
     pub(crate) angles: Vec<Angles>,

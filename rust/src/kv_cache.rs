@@ -1,6 +1,6 @@
 //! Keys and values by position: a sequence is a list of blocks of 32 positions, shared until written.
 //!
-//! A block is at the same time a tile of attention, and its two matrices are panels of the matmul kernel:
+//! A block is at the same time a tile of attention, and a head's two matrices are panels of the matmul kernel:
 //! keys `[2 panels of 16 positions][head_dim][16]`, so that scores are a product over head_dim, and
 //! values `[panels of 16 dimensions][32 positions][16]`, so that the weighted sum is a product over positions.
 //!
@@ -48,18 +48,26 @@ impl KvLayout {
         BLOCK * self.head_dim
     }
 
-    /// Values of one head's keys and values in one block.
-    fn head_values(&self) -> usize {
-        self.key_values() + BLOCK * self.padded_value_dim()
+    fn value_values(&self) -> usize {
+        BLOCK * self.padded_value_dim()
+    }
+
+    /// Values of one layer in one block: the keys of all heads, then their values.
+    fn layer_values(&self) -> usize {
+        self.heads * (self.key_values() + self.value_values())
     }
 
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.heads * self.head_values() * self.dtype.row_bytes(1)
+        self.layers * self.layer_values() * self.dtype.row_bytes(1)
     }
 
-    fn offset(&self, layer: usize, head: usize) -> usize {
-        (layer * self.heads + head) * self.head_values()
+    fn keys_at(&self, layer: usize, head: usize) -> usize {
+        layer * self.layer_values() + head * self.key_values()
+    }
+
+    fn values_at(&self, layer: usize, head: usize) -> usize {
+        layer * self.layer_values() + self.heads * self.key_values() + head * self.value_values()
     }
 }
 
@@ -73,14 +81,13 @@ impl Block {
     /// Key panels of a head.  // [2][head_dim][16]
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
         let size = self.layout.dtype.row_bytes(1);
-        &self.data.bytes()[self.layout.offset(layer, head) * size..][..self.layout.key_values() * size]
+        &self.data.bytes()[self.layout.keys_at(layer, head) * size..][..self.layout.key_values() * size]
     }
 
     /// Value panels of a head.  // [padded_value_dim / 16][32][16]
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
         let size = self.layout.dtype.row_bytes(1);
-        let start = self.layout.offset(layer, head) + self.layout.key_values();
-        &self.data.bytes()[start * size..][..BLOCK * self.layout.padded_value_dim() * size]
+        &self.data.bytes()[self.layout.values_at(layer, head) * size..][..self.layout.value_values() * size]
     }
 
     /// Stores the key and the value of a head at `slot` of this block.  // key [head_dim], value [value_dim]
@@ -93,12 +100,11 @@ impl Block {
         value: &[f32],
         kernels: Kernels,
     ) {
-        let start = self.layout.offset(layer, head);
+        let (keys_at, values_at) = (self.layout.keys_at(layer, head), self.layout.values_at(layer, head));
         match self.layout.dtype {
             DType::F16 => {
                 let mut rounded = [0; 512];
-                for (at, source) in [(start, key), (start + self.layout.key_values(), value)] {
-                    let is_key = at == start;
+                for (at, source, is_key) in [(keys_at, key, true), (values_at, value, false)] {
                     for (first, part) in (0..).step_by(512).zip(source.chunks(512)) {
                         kernels.to_f16(part, &mut rounded[..part.len()]);
                         place(
@@ -114,8 +120,8 @@ impl Block {
             }
             _ => {
                 let values: &mut [f32] = self.data.values_mut();
-                place(&mut values[start..], key, 0, slot, true, key.len());
-                place(&mut values[start + self.layout.key_values()..], value, 0, slot, false, value.len());
+                place(&mut values[keys_at..], key, 0, slot, true, key.len());
+                place(&mut values[values_at..], value, 0, slot, false, value.len());
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::config::{Attention, Config};
 use crate::error::Result;
 use crate::family;
 use crate::kv_cache::KvLayout;
+use crate::pack_cache::Packs;
 use crate::parallel::Pool;
 use crate::quant::DType;
 use crate::weight::Weight;
@@ -116,7 +117,21 @@ impl Model {
     /// # Errors
     /// A tensor is missing or misshapen; memory.
     pub fn load(checkpoint: &Checkpoint, config: Config, dtype: Option<DType>, pool: &Pool) -> Result<Self> {
-        let loader = Loader { checkpoint, config: &config, dtype, pool };
+        Self::load_with(&Packs::none(), checkpoint, config, dtype, pool)
+    }
+
+    /// As [`Model::load`], with panels out of `packs` where they have them.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn load_with(
+        packs: &Packs,
+        checkpoint: &Checkpoint,
+        config: Config,
+        dtype: Option<DType>,
+        pool: &Pool,
+    ) -> Result<Self> {
+        let loader = Loader { checkpoint, config: &config, dtype, packs, pool };
         let slots = family::model_slots(&config);
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
         let embed_tokens = loader.table().embedding(&slots.embed_tokens)?;

@@ -71,6 +71,9 @@ impl Rope {
                 plain(theta).zip(factors).map(|(frequency, factor)| frequency / factor).collect()
             }
             RopeScaling::None => plain(theta).collect(),
+            RopeScaling::Divided { ref factors } => {
+                plain(theta).zip(factors).map(|(frequency, factor)| frequency / factor).collect()
+            }
             // Chen et al. 2023, position interpolation, <https://arxiv.org/abs/2306.15595>, equation 4.
             RopeScaling::Linear { factor } => plain(theta).map(|frequency| frequency / factor).collect(),
             // Source: transformers 5.23, `modeling_rope_utils.py`.

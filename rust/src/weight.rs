@@ -8,10 +8,12 @@ use crate::activations::Activations;
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels};
+use crate::mapped::FilePart;
 use crate::parallel::Pool;
-use crate::quant::DType;
+use crate::quant::{DType, TensorType};
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
 const ROW_BLOCK: usize = 128;
@@ -21,11 +23,14 @@ const PARTS_PER_THREAD: usize = 4;
 /// Bytes of weights times rows from which a matmul is worth the meeting of threads, about a microsecond.
 const WORTH_THREADS: usize = 64 << 10;
 
+/// Values that are packed between two reports of what is done.
+const PACKED_AT_A_TIME: usize = 8 << 20;
+
 /// One source matrix, row-major.  // [out_features, in_features]
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The type of `bytes`.
-    pub dtype: DType,
+    pub tensor_type: TensorType,
     /// Output rows.
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
@@ -33,10 +38,10 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The values of one row.
-    fn row(&self, row: usize, in_features: usize) -> impl Iterator<Item = f32> {
-        let bytes = self.dtype.row_bytes(in_features);
-        self.dtype.values(&self.bytes[row * bytes..][..bytes])
+    /// The bytes of one row.
+    fn row(&self, row: usize, in_features: usize) -> &[u8] {
+        let bytes = self.tensor_type.row_bytes(in_features);
+        &self.bytes[row * bytes..][..bytes]
     }
 }
 
@@ -49,63 +54,124 @@ pub enum Arrangement {
     Interleaved,
 }
 
+/// What a packed matrix looks like, which decides how many bytes it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PanelShape {
+    /// The storage type.
+    pub dtype: DType,
+    /// Values per row.
+    pub in_features: usize,
+    /// Output rows of the sources together.
+    pub out_features: usize,
+    /// Panels of 16 rows.
+    pub panels: usize,
+}
+
+impl PanelShape {
+    /// Of the weight that [`pack`] makes of sources with so many rows each.
+    pub fn new(rows: &[usize], arrangement: Arrangement, in_features: usize, dtype: DType) -> Self {
+        let map = PanelMap { rows: rows.to_vec(), arrangement };
+        Self { dtype, in_features, out_features: rows.iter().sum(), panels: map.panels() }
+    }
+
+    /// Bytes of one panel.
+    pub fn panel_bytes(&self) -> usize {
+        self.dtype.steps(self.in_features) * self.dtype.step_bytes()
+    }
+
+    /// Bytes of all panels, up to a whole cache line.
+    pub fn bytes(&self) -> usize {
+        (self.panels * self.panel_bytes()).next_multiple_of(64)
+    }
+}
+
+/// Packs `sources` (converted to `dtype`) with the threads of `pool`, some megabytes after the other: `done(source, rows)`
+/// says which rows are not needed any more.  // [panels, panel_bytes]
+///
+/// # Errors
+/// Memory.
+pub fn pack(
+    sources: &[Source<'_>],
+    arrangement: Arrangement,
+    in_features: usize,
+    dtype: DType,
+    pool: &Pool,
+    done: &dyn Fn(usize, Range<usize>),
+) -> Result<Buffer> {
+    let map = PanelMap { rows: sources.iter().map(|source| source.out_features).collect(), arrangement };
+    let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
+    let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
+    let mut panels: Vec<(usize, &mut [u8])> =
+        data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
+    let at_a_time = (PACKED_AT_A_TIME / (LANES * in_features.max(1))).max(1);
+    for panels in panels.chunks_mut(at_a_time) {
+        pool.for_each(panels, |(index, panel)| {
+            let mut values = vec![0.0; in_features];
+            for (lane, row) in map.rows(*index).enumerate() {
+                if let Some((source, row)) = row {
+                    let source = &sources[source];
+                    let bytes = source.row(row, in_features);
+                    source.tensor_type.pack_row(bytes, dtype, lane, panel, &mut values);
+                }
+            }
+        });
+        for source in 0..sources.len() {
+            let rows = panels.iter().flat_map(|(index, _)| map.rows(*index)).flatten();
+            let rows = rows.filter_map(|(of, row)| (of == source).then_some(row));
+            // Rows of a source are packed in order.
+            if let Some((first, last)) =
+                rows.fold(None, |seen, row| Some((seen.map_or(row, |(first, _)| first), row)))
+            {
+                done(source, first..last + 1);
+            }
+        }
+    }
+    Ok(data)
+}
+
+/// Where panels lie: in memory of ours, or in a file.
+#[derive(Clone)]
+pub enum Storage {
+    /// Packed by this process.
+    Memory(Arc<Buffer>),
+    /// Packed by an earlier one.
+    File(FilePart),
+}
+
+impl Storage {
+    /// The panels.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Storage::Memory(buffer) => buffer.bytes(),
+            Storage::File(part) => part.bytes(),
+        }
+    }
+}
+
 /// A packed matrix.
 pub struct Weight {
-    dtype: DType,
-    in_features: usize,
-    panels: usize,
-    /// Output rows of the sources together.
-    out_features: usize,
-    data: Buffer,
+    shape: PanelShape,
+    data: Storage,
     /// Padded to the panels; empty when there is none.
     bias: Vec<f32>,
 }
 
 impl std::fmt::Debug for Weight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Weight([{}, {}] {})", self.out_features, self.in_features, self.dtype.name())
+        write!(f, "Weight([{}, {}] {})", self.shape.out_features, self.shape.in_features, self.dtype().name())
     }
 }
 
 impl Weight {
-    /// Packs `sources` (converted to `dtype`) with the threads of `pool`.
-    ///
-    /// # Errors
-    /// Memory.
-    pub fn pack(
-        sources: &[Source<'_>],
-        arrangement: Arrangement,
-        in_features: usize,
-        dtype: DType,
-        pool: &Pool,
-    ) -> Result<Self> {
-        let map = PanelMap::new(sources, arrangement);
-        let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
-        let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
-        {
-            let mut panels: Vec<(usize, &mut [u8])> =
-                data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
-            pool.for_each(&mut panels, |(index, panel)| {
-                let mut values = Vec::with_capacity(in_features);
-                for (lane, row) in map.rows(*index).enumerate() {
-                    if let Some((source, row)) = row {
-                        values.clear();
-                        values.extend(sources[source].row(row, in_features));
-                        dtype.pack_row(&values, lane, panel);
-                    }
-                }
-            });
-        }
-        let out_features = sources.iter().map(|s| s.out_features).sum();
-        Ok(Self { dtype, in_features, panels: map.panels(), out_features, data, bias: Vec::new() })
+    /// A weight of panels that [`pack`] made.
+    pub fn new(shape: PanelShape, data: Storage) -> Self {
+        Self { shape, data, bias: Vec::new() }
     }
 
-    /// Adds bias vectors, one per source of [`Weight::pack`] in the same order and arrangement.
+    /// Adds bias vectors, one per source of [`pack`] in the same order and arrangement.
     pub fn with_bias(mut self, biases: &[Vec<f32>], arrangement: Arrangement) -> Self {
-        let sources: Vec<Source<'_>> =
-            biases.iter().map(|b| Source { dtype: DType::F32, out_features: b.len(), bytes: &[] }).collect();
-        let map = PanelMap::new(&sources, arrangement);
-        self.bias = vec![0.0; self.panels * LANES];
+        let map = PanelMap { rows: biases.iter().map(Vec::len).collect(), arrangement };
+        self.bias = vec![0.0; self.shape.panels * LANES];
         for panel in 0..map.panels() {
             for (lane, row) in map.rows(panel).enumerate() {
                 if let Some((source, row)) = row {
@@ -118,36 +184,32 @@ impl Weight {
 
     /// The storage type.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.shape.dtype
     }
 
     /// Output values per row, padding included: the stride of a matmul's output.
     pub fn padded_out(&self) -> usize {
-        self.panels * LANES
+        self.shape.panels * LANES
     }
 
     /// Bytes of the packed matrix.
     pub fn bytes(&self) -> usize {
-        self.data.bytes().len()
-    }
-
-    fn panel_bytes(&self) -> usize {
-        self.dtype.steps(self.in_features) * self.dtype.step_bytes()
+        self.shape.bytes()
     }
 
     /// Unpacks one output row (a stacked weight's): the embedding of a token.  // out [in_features]
     pub fn row(&self, row: usize, out: &mut [f32]) {
         let (panel, lane) = (row / LANES, row % LANES);
-        let panel = &self.data.bytes()[panel * self.panel_bytes()..][..self.panel_bytes()];
-        self.dtype.unpack_row(panel, lane, out);
+        let panel = &self.data.bytes()[panel * self.shape.panel_bytes()..][..self.shape.panel_bytes()];
+        self.shape.dtype.unpack_row(panel, lane, out);
     }
 
     /// `x` times this matrix; `epilogue` says where the product goes.  // x [rows, in_features]
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
-        assert!(x.width() == self.in_features && x.fits(self.dtype));
-        let sink = Sink::new(epilogue, x.rows(), self.panels);
+        assert!(x.width() == self.shape.in_features && x.fits(self.shape.dtype));
+        let sink = Sink::new(epilogue, x.rows(), self.shape.panels);
         // Panels in pairs, so that a gated pair is never cut.
-        let all = self.panels.div_ceil(2);
+        let all = self.shape.panels.div_ceil(2);
         let work = |pairs: Range<usize>| {
             let mut tile = TILE.take();
             tile.resize(ROW_BLOCK.min(x.rows()).max(tile.len() / (2 * LANES)) * 2 * LANES, 0.0);
@@ -179,13 +241,13 @@ impl Weight {
         kernels: Kernels,
         tile: &mut [f32],
     ) -> usize {
-        let panels = (self.panels - panel).min(2);
+        let panels = (self.shape.panels - panel).min(2);
         let weights = Panels {
-            format: self.dtype,
-            bytes: &self.data.bytes()[panel * self.panel_bytes()..],
-            panel_bytes: self.panel_bytes(),
+            format: self.shape.dtype,
+            bytes: &self.data.bytes()[panel * self.shape.panel_bytes()..],
+            panel_bytes: self.shape.panel_bytes(),
             count: panels,
-            steps: self.dtype.steps(self.in_features),
+            steps: self.shape.dtype.steps(self.shape.in_features),
         };
         let input = &x.bytes()[rows.start * x.row_bytes()..];
         kernels.product(weights, input, x.row_bytes(), rows.len(), tile, 2 * LANES);
@@ -286,10 +348,6 @@ struct PanelMap {
 }
 
 impl PanelMap {
-    fn new(sources: &[Source<'_>], arrangement: Arrangement) -> Self {
-        Self { rows: sources.iter().map(|s| s.out_features).collect(), arrangement }
-    }
-
     fn panels(&self) -> usize {
         match self.arrangement {
             Arrangement::Stacked => self.rows.iter().sum::<usize>().div_ceil(LANES),

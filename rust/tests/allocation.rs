@@ -5,7 +5,9 @@ mod containers;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use containers::{container, entry};
+use containers::gguf::{Gguf, list_value, text};
+use containers::{TestFolder, container, entry};
+use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::checkpoint::safetensors::parse;
 
 struct Largest;
@@ -29,8 +31,42 @@ unsafe impl GlobalAlloc for Largest {
 #[global_allocator]
 static ALLOCATOR: Largest = Largest;
 
+/// One test: the allocator counts for all threads.
 #[test]
 fn the_largest_request_stays_near_the_size_of_the_file() {
+    safetensors();
+    gguf();
+}
+
+/// A file that claims `count` keys or tensors, texts of `count` bytes, lists of `count` values.
+fn gguf() {
+    let claims = |at: usize, count: u64| {
+        let mut file = Gguf::llama().bytes();
+        file[at..at + 8].copy_from_slice(&count.to_le_bytes());
+        file
+    };
+    let folder = TestFolder::new();
+    let path = folder.path().join("model.gguf");
+    let mut files = Vec::new();
+    for count in [1 << 20, 1 << 26, 1 << 32, 1 << 40, u64::MAX] {
+        // Tensors, keys, the length of the first key.
+        files.extend([8, 16, 24].map(|at| claims(at, count)));
+        for kind in [0, 7, 8, 10, 12] {
+            files.push(Gguf::llama().with("x", list_value(kind, count, &[])).bytes());
+        }
+    }
+    let texts = text("").repeat(200_000);
+    files.push(Gguf::llama().with("x", list_value(8, 200_000, &texts)).bytes());
+    for file in files {
+        std::fs::write(&path, &file).unwrap();
+        LARGEST.store(0, Ordering::Relaxed);
+        let _ = Checkpoint::open(&path);
+        let largest = LARGEST.load(Ordering::Relaxed);
+        assert!(largest <= 2 * file.len() + (1 << 16), "{largest} bytes for a file of {}", file.len());
+    }
+}
+
+fn safetensors() {
     let many: Vec<_> = (0..50_000).map(|number| entry(&number.to_string(), &[0], 0)).collect();
     let one = |shape: &str, end: u64| {
         format!(r#"{{"w":{{"dtype":"F32","shape":{shape},"data_offsets":[0,{end}]}}}}"#)

@@ -9,7 +9,7 @@ use containers::{TestFolder, tensors};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::family;
-use ropechat_core::quant::DType;
+use ropechat_core::quant::TensorType;
 use serde_json::json;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -38,7 +38,7 @@ fn a_golden_model_is_whole() {
     assert_eq!(card.config.eos_token_id, [2, 5]);
     assert_eq!(checkpoint.names().count(), family::required_tensors(&card.config).count());
     let embedding = checkpoint.require(EMBEDDING, &[288, 64]).unwrap();
-    assert_eq!((embedding.dtype, embedding.bytes.len()), (DType::F32, 288 * 64 * 4));
+    assert_eq!((embedding.tensor_type, embedding.bytes.len()), (TensorType::F32, 288 * 64 * 4));
     assert!(checkpoint.num_parameters() > 288 * 64 * 2);
 }
 
@@ -66,7 +66,7 @@ fn a_required_tensor_says_what_is_wrong() {
     folder.write("model.safetensors", containers::container(header, &[0; 16]));
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let text = |name: &str, shape: &[usize]| checkpoint.require(name, shape).unwrap_err().to_string();
-    assert_eq!(checkpoint.require("norm", &[2]).unwrap().dtype, DType::F16);
+    assert_eq!(checkpoint.require("norm", &[2]).unwrap().tensor_type, TensorType::F16);
     assert!(text("norm", &[3]).contains("norm: its shape is [2]; [3] is expected"));
     assert!(text("q_proj", &[3]).contains("q_proj: the tensor is not in the file"));
     assert!(matches!(checkpoint.require("f8", &[4]), Err(Error::Unsupported { .. })));
@@ -159,7 +159,7 @@ fn folders_without_readable_weights() {
     assert!(matches!(Checkpoint::open(&folder.path().join("absent")), Err(Error::NotFound { .. })));
     assert!(matches!(
         Checkpoint::open(&folder.path().join("pytorch_model.bin")),
-        Err(Error::NotFound { .. })
+        Err(Error::Unsupported { .. })
     ));
 }
 
@@ -215,6 +215,22 @@ mod odd_files {
         fs::rename(&blobs, elsewhere.path().join("blobs")).unwrap();
         symlink(elsewhere.path().join("blobs"), &blobs).unwrap();
         assert!(matches!(Checkpoint::open(&snapshot), Err(Error::UnsafePath { .. })));
+    }
+
+    #[test]
+    fn snapshots_may_lead_into_the_blobs_that_repositories_share() {
+        let cache = TestFolder::new();
+        let (shared, repository) = (cache.path().join("blobs"), cache.path().join("models--a--b"));
+        let snapshot = repository.join("snapshots/0abc");
+        for folder in [&shared.join("f0"), &repository.join("blobs"), &snapshot] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(shared.join("f0/f00"), tensors(&[("x", &[2])])).unwrap();
+        symlink("../../blobs/f0/f00", repository.join("blobs/e00")).unwrap();
+        symlink("../../blobs/e00", snapshot.join("model.safetensors")).unwrap();
+        assert!(matches!(Checkpoint::open(&snapshot), Err(Error::UnsafePath { .. })), "not marked");
+        fs::write(shared.join(".huggingface-shared-blobs"), "1").unwrap();
+        assert!(Checkpoint::open(&snapshot).is_ok());
     }
 }
 

@@ -2,6 +2,7 @@
 //! it ([`tiles`]), and the way back to the residual stream.
 
 mod latent;
+pub(crate) mod partials;
 mod tiles;
 
 use crate::config::{LayerRope, QkNorm, QueryScaling, RopeLayout};
@@ -34,16 +35,12 @@ pub(crate) fn attention(
     rotate_and_store(model, index, layer, runs, work, compute);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
-    let width = config.num_attention_heads * config.v_head_dim;
-    let group_width = config.group_size() * config.v_head_dim;
-    work.heads.resize(rows * width, 0.0);
-    tiles::attend(model, index, layer, &caches, &work.qkv, &mut work.heads, compute);
+    tiles::attend(model, index, layer, &caches, &work.qkv, &mut work.partials, compute);
 
-    let Workspace { heads, input, .. } = work;
+    let (width, widths) = (config.num_attention_heads * config.v_head_dim, tiles::widths(model));
+    let Workspace { partials, input, .. } = work;
     input.fill(rows, width, layer.o_proj.dtype(), kernels, pool, |row, out| {
-        for (head, out) in out.chunks_exact_mut(group_width).enumerate() {
-            out.copy_from_slice(&heads[(head * rows + row) * group_width..][..group_width]);
-        }
+        partials.finish(row, widths, &layer.sinks, out, kernels);
     });
     close_branch(model, &layer.o_proj, layer.attention_out_norm.as_ref(), work, compute);
 }

@@ -1,10 +1,15 @@
-//! Softmax attention over the cache, one tile of 32 positions at a time.
+//! Softmax attention over the cache, in chunks of 256 positions.
 //!
-//! A task is one key/value head and a few rows of one run, with all query heads that share it. Per tile it computes one
-//! partial result (max, sum, weighted values) and joins the partials in tile order (online softmax: Milakov and
-//! Gimelshein 2018; FlashAttention, Dao et al. 2022). Tiles are the cache's blocks, so their edges are fixed positions:
-//! prefill and decode do the same additions in the same order (law 1).
+//! A chunk gives one partial result per query: the largest score, the sum of the exponentials, the weighted values.
+//! Chunks begin at fixed positions and are joined in order ([`super::partials`]), so prefill and decode do the same
+//! additions in the same order, whichever thread does which chunk (law 1). Inside a chunk the cache's blocks of 32
+//! positions are the tiles of two matrix products.
+//!
+//! A task is some rows of one run. With many rows it takes one key/value head, so that a tile is loaded once for many
+//! queries; with few it takes all heads, whose keys lie side by side, and, where rows are fewer than threads want, one
+//! chunk only.
 
+use super::partials::{Partials, Widths, empty, join};
 use crate::buffer::plain_bytes;
 use crate::config::Mask;
 use crate::forward::Compute;
@@ -16,60 +21,113 @@ use std::ops::Range;
 
 /// Query vectors (rows x query heads of the group) per task: keys of a tile are loaded once for all of them.
 const QUERIES_PER_TASK: usize = 48;
+/// Positions per partial result.
+const CHUNK: usize = 8 * BLOCK;
+/// Tasks per thread from which no run is cut along its positions.
+const TASKS_PER_THREAD: usize = 2;
 
-/// Some rows of one run for one key/value head.
+/// Some rows of one run, for some heads and chunks.
 struct Task<'a> {
     cache: &'a KvSequence,
-    head: usize,
+    heads: Range<usize>,
+    chunks: Range<usize>,
     /// Position of the first row.
     position: usize,
-    /// First row in `qkv`.
-    row: usize,
-    out: &'a mut [f32], // [rows, group_size * v_head_dim]
+    /// Rows in `qkv`.
+    rows: Range<usize>,
+    out: &'a mut [f32], // [heads, rows, group_size, partial]
 }
 
 /// Attention of every row to its own sequence up to itself, as far as the layer's mask lets it see.
 ///
-/// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated; `heads`
-/// `[num_kv_heads, rows, group_size * v_head_dim]`.
+/// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated.
 pub(super) fn attend(
     model: &Model,
     index: usize,
     layer: &Layer,
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
-    heads: &mut [f32],
+    partials: &mut Partials,
     compute: Compute<'_>,
 ) {
-    let config = &model.config;
-    let group = config.group_size();
-    let rows_per_task = (QUERIES_PER_TASK / group).max(1);
+    let widths = widths(model);
+    let mask = model.config.layers[index].mask;
+    let cuts = cuts(caches, mask, widths, TASKS_PER_THREAD * compute.pool.threads());
+    let shapes = cuts.iter().map(|cut| (cut.rows.clone(), cut.heads, cut.parts.len()));
+    let mut outs = partials.cut(shapes, widths);
     let mut tasks = Vec::new();
-    let head_width = heads.len() / config.num_key_value_heads;
-    for (head, mut out) in heads.chunks_exact_mut(head_width).enumerate() {
-        let mut row = 0;
-        for &(cache, rows) in caches {
-            for first in (0..rows).step_by(rows_per_task) {
-                let count = rows_per_task.min(rows - first);
-                let (part, rest) = std::mem::take(&mut out).split_at_mut(count * group * config.v_head_dim);
-                tasks.push(Task { cache, head, position: cache.len() + first, row: row + first, out: part });
-                out = rest;
+    for cut in &cuts {
+        for head in (0..widths.heads).step_by(cut.heads) {
+            for chunks in &cut.parts {
+                tasks.push(Task {
+                    cache: caches[cut.run].0,
+                    heads: head..head + cut.heads,
+                    chunks: chunks.clone(),
+                    position: cut.position,
+                    rows: cut.rows.clone(),
+                    out: outs.next().expect("room for every task"),
+                });
             }
-            row += rows;
         }
     }
-    let view = View {
-        model,
-        index,
-        mask: config.layers[index].mask,
-        sinks: &layer.sinks,
-        qkv,
-        stride: model.qkv_stride(layer),
-        kernels: compute.kernels,
-    };
+    let stride = model.qkv_stride(layer);
+    let view = View { model, index, mask, widths, qkv, stride, kernels: compute.kernels };
     compute.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| view.attend(task, scratch));
     });
+}
+
+/// Sizes of a model's partial results.
+pub(super) fn widths(model: &Model) -> Widths {
+    let config = &model.config;
+    Widths {
+        heads: config.num_key_value_heads,
+        group: config.group_size(),
+        value: config.v_head_dim,
+        padded: model.kv_layout.padded_value_dim(),
+    }
+}
+
+/// Rows of a run that are cut into tasks alike.
+struct Cut {
+    run: usize,
+    position: usize,
+    rows: Range<usize>,
+    /// Key/value heads per task.
+    heads: usize,
+    /// Chunks of each task along the positions.
+    parts: Vec<Range<usize>>,
+}
+
+/// How the rows of all runs are cut; `wanted` tasks keep every thread busy.
+fn cuts(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, wanted: usize) -> Vec<Cut> {
+    let mut cuts = Vec::new();
+    let mut row = 0;
+    for (run, &(cache, rows)) in caches.iter().enumerate() {
+        let many = rows * widths.group >= QUERIES_PER_TASK;
+        let rows_per_task = QUERIES_PER_TASK / if many { widths.group } else { widths.group * widths.heads };
+        let rows_per_task = rows_per_task.max(1);
+        for first in (0..rows).step_by(rows_per_task) {
+            let count = rows_per_task.min(rows - first);
+            let position = cache.len() + first;
+            let chunks = mask.first(position) / CHUNK..(position + count - 1) / CHUNK + 1;
+            cuts.push(Cut {
+                run,
+                position,
+                rows: row + first..row + first + count,
+                heads: if many { 1 } else { widths.heads },
+                parts: vec![chunks],
+            });
+        }
+        row += rows;
+    }
+    let tasks: usize = cuts.iter().map(|cut| widths.heads / cut.heads).sum();
+    if tasks < wanted {
+        for cut in &mut cuts {
+            cut.parts = cut.parts.drain(..).flatten().map(|chunk| chunk..chunk + 1).collect();
+        }
+    }
+    cuts
 }
 
 /// What the tasks of a layer share.
@@ -77,7 +135,7 @@ struct View<'a> {
     model: &'a Model,
     index: usize,
     mask: Mask,
-    sinks: &'a [f32],
+    widths: Widths,
     qkv: &'a [f32],
     stride: usize,
     kernels: Kernels,
@@ -87,64 +145,121 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// Of M query vectors.
+/// Of the query vectors of a task, M per head.
 #[derive(Default)]
 struct Scratch {
-    queries: Vec<f32>,  // [M, head_dim]
-    scores: Vec<f32>,   // [M, 32]
-    partial: Vec<f32>,  // [M, padded_value_dim]
-    weighted: Vec<f32>, // [M, padded_value_dim]
-    softmax: Vec<Softmax>,
-}
-
-/// The running softmax of one query.
-#[derive(Clone, Copy)]
-struct Softmax {
-    max: f32,
-    sum: f32,
+    queries: Vec<f32>, // [heads, M, head_dim]
+    scores: Vec<f32>,  // [heads, M, CHUNK]
+    part: Vec<f32>,    // [heads, M, partial]
 }
 
 impl View<'_> {
     fn attend(&self, task: &mut Task<'_>, scratch: &mut Scratch) {
+        let (dim, group) = (self.model.config.head_dim, self.widths.group);
+        let queries = task.heads.len() * task.rows.len() * group;
+        scratch.queries.clear();
+        for head in task.heads.clone() {
+            for row in task.rows.clone() {
+                let at = row * self.stride + head * group * dim;
+                scratch.queries.extend_from_slice(&self.qkv[at..][..group * dim]);
+            }
+        }
+        scratch.scores.resize(queries * CHUNK, 0.0);
+        scratch.part.resize(queries * self.widths.partial(), 0.0);
+        let width = self.widths.partial();
+        task.out.chunks_exact_mut(width).for_each(empty);
+        for chunk in task.chunks.clone() {
+            self.chunk(task, chunk, scratch);
+            for (total, part) in task.out.chunks_exact_mut(width).zip(scratch.part.chunks_exact(width)) {
+                join(total, part, self.kernels);
+            }
+        }
+    }
+
+    /// The partial results of one chunk, into `scratch.part`.
+    fn chunk(&self, task: &Task<'_>, chunk: usize, scratch: &mut Scratch) {
+        let last = task.position + task.rows.len() - 1;
+        let tiles = chunk * CHUNK / BLOCK..(chunk + 1) * CHUNK / BLOCK;
+        let tiles = tiles.start.max(self.mask.first(task.position) / BLOCK)..tiles.end.min(last / BLOCK + 1);
+        for tile in tiles.clone() {
+            for (index, head) in task.heads.clone().enumerate() {
+                self.scores(task, index, head, tile, scratch);
+            }
+        }
+        let softmaxes =
+            scratch.scores.chunks_exact_mut(CHUNK).zip(scratch.part.chunks_exact_mut(self.widths.partial()));
+        for (query, (scores, part)) in softmaxes.enumerate() {
+            let row = query / self.widths.group % task.rows.len();
+            let seen = self.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
+            empty(part);
+            if !seen.is_empty() {
+                let softmax = self.softmax(scores, seen);
+                part[self.widths.padded..].copy_from_slice(&softmax);
+            }
+        }
+        for tile in tiles {
+            for (index, head) in task.heads.clone().enumerate() {
+                self.weigh(task, index, head, tile, scratch);
+            }
+        }
+    }
+
+    /// Scores of a head's queries with the keys of one tile.
+    fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
+        let (dim, count) = (self.model.config.head_dim, task.rows.len() * self.widths.group);
+        let keys = task.cache.blocks()[tile].keys(self.index, head);
+        let keys = Panels {
+            format: self.model.kv_layout.dtype,
+            bytes: keys,
+            panel_bytes: keys.len() / 2,
+            count: 2,
+            steps: dim,
+        };
+        let queries = plain_bytes(&scratch.queries[index * count * dim..]);
+        let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
+        self.kernels.product(keys, queries, dim * 4, count, scores, CHUNK);
+    }
+
+    /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
+    fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
         let config = &self.model.config;
-        let (dim, value_dim, group) = (config.head_dim, config.v_head_dim, config.group_size());
-        let rows = task.out.len() / (group * value_dim);
-        let padded = self.model.kv_layout.padded_value_dim();
-        scratch.reset(rows * group, dim, padded);
-        for (row, queries) in scratch.queries.chunks_exact_mut(group * dim).enumerate() {
-            let at = (task.row + row) * self.stride + task.head * group * dim;
-            queries.copy_from_slice(&self.qkv[at..][..group * dim]);
-        }
-        if !self.sinks.is_empty() {
-            // A sink is a score that no value belongs to: the running softmax starts with it.
-            let sinks = &self.sinks[task.head * group..][..group];
-            for (softmax, &sink) in scratch.softmax.iter_mut().zip(sinks.iter().cycle()) {
-                *softmax = Softmax { max: sink, sum: 1.0 };
+        let scale = match config.attn_logit_softcapping {
+            None => config.attention_multiplier,
+            Some(cap) => {
+                self.kernels.softcap(&mut scores[..seen.end], config.attention_multiplier, cap);
+                1.0
             }
-        }
-        let last = task.position + rows - 1;
-        for tile in self.mask.first(task.position) / BLOCK..=last / BLOCK {
-            let block = &task.cache.blocks()[tile];
-            scratch.scores(block.keys(self.index, task.head), self.model, self.kernels);
-            let values = block.values(self.index, task.head);
-            // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
-            let mut row = 0;
-            while row < rows {
-                let seen = self.mask.part(tile, task.position + row);
-                let same = |r: &usize| self.mask.part(tile, task.position + r) == seen;
-                let together = (row..rows).take_while(same).count();
-                if !seen.is_empty() {
-                    let queries = row * group..(row + together) * group;
-                    scratch.join(queries, seen, values, self.model, self.kernels);
-                }
-                row += together;
+        };
+        scores[..seen.start].fill(f32::NEG_INFINITY);
+        let (max, sum) = self.kernels.softmax(scores, seen.end, scale);
+        [max, sum]
+    }
+
+    /// Adds the values of one tile, weighted, to a head's partial results.
+    fn weigh(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
+        let Widths { group, padded, .. } = self.widths;
+        let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
+        let values = task.cache.blocks()[tile].values(self.index, head);
+        let seen = |row: usize| self.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
+        // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
+        let mut row = 0;
+        while row < rows {
+            let part = seen(row);
+            let together = (row..rows).take_while(|&other| seen(other) == part).count();
+            if !part.is_empty() {
+                let first = (index * rows + row) * group;
+                let values = Panels {
+                    format: self.model.kv_layout.dtype,
+                    bytes: values,
+                    panel_bytes: values.len() / panels,
+                    count: panels,
+                    steps: part.end,
+                };
+                let weights = plain_bytes(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
+                let out = &mut scratch.part[first * width..];
+                self.kernels.add_product(values, weights, CHUNK * 4, together * group, out, width);
             }
-        }
-        for (m, out) in task.out.chunks_exact_mut(value_dim).enumerate() {
-            let sum = scratch.softmax[m].sum;
-            for (out, weighted) in out.iter_mut().zip(&scratch.weighted[m * padded..]) {
-                *out = weighted / sum;
-            }
+            row += together;
         }
     }
 }
@@ -158,90 +273,9 @@ impl Mask {
         }
     }
 
-    /// The part of a tile that `position` sees.
-    fn part(self, tile: usize, position: usize) -> Range<usize> {
-        let start = tile * BLOCK;
-        let end = (position + 1).saturating_sub(start).min(BLOCK);
-        self.first(position).saturating_sub(start).min(end)..end
-    }
-}
-
-impl Scratch {
-    fn reset(&mut self, queries: usize, dim: usize, padded: usize) {
-        self.queries.resize(queries * dim, 0.0);
-        self.scores.resize(queries * BLOCK, 0.0);
-        self.partial.resize(queries * padded, 0.0);
-        self.weighted.clear();
-        self.weighted.resize(queries * padded, 0.0);
-        self.softmax.clear();
-        self.softmax.resize(queries, Softmax { max: f32::NEG_INFINITY, sum: 0.0 });
-    }
-
-    /// scores = queries times the keys of one tile.  // [M, 32]
-    fn scores(&mut self, keys: &[u8], model: &Model, kernels: Kernels) {
-        let dim = model.config.head_dim;
-        let keys = Panels {
-            format: model.kv_layout.dtype,
-            bytes: keys,
-            panel_bytes: keys.len() / 2,
-            count: 2,
-            steps: dim,
-        };
-        kernels.product(
-            keys,
-            plain_bytes(&self.queries),
-            dim * 4,
-            self.softmax.len(),
-            &mut self.scores,
-            BLOCK,
-        );
-    }
-
-    /// Joins the partial result of one tile, of which the positions `seen` count, into some queries.
-    fn join(
-        &mut self,
-        queries: Range<usize>,
-        seen: Range<usize>,
-        values: &[u8],
-        model: &Model,
-        kernels: Kernels,
-    ) {
-        let (padded, scale) = (model.kv_layout.padded_value_dim(), model.config.attention_multiplier);
-        let tile: Vec<Softmax> = queries
-            .clone()
-            .map(|m| {
-                let scores: &mut [f32; BLOCK] =
-                    self.scores[m * BLOCK..].first_chunk_mut().expect("32 scores per query");
-                let scale = match model.config.attn_logit_softcapping {
-                    None => scale,
-                    Some(cap) => {
-                        kernels.softcap(&mut scores[..seen.end], scale, cap);
-                        1.0
-                    }
-                };
-                scores[..seen.start].fill(f32::NEG_INFINITY);
-                let (max, sum) = kernels.softmax_tile(scores, seen.end, scale);
-                Softmax { max, sum }
-            })
-            .collect();
-        let count = padded / LANES;
-        let values = Panels {
-            format: model.kv_layout.dtype,
-            bytes: values,
-            panel_bytes: values.len() / count,
-            count,
-            steps: seen.end,
-        };
-        let scores = plain_bytes(&self.scores[queries.start * BLOCK..queries.end * BLOCK]);
-        let partial = &mut self.partial[queries.start * padded..];
-        kernels.product(values, scores, BLOCK * 4, queries.len(), partial, padded);
-        for (m, tile) in queries.zip(tile) {
-            let so_far = &mut self.softmax[m];
-            let max = so_far.max.max(tile.max);
-            let (keep, take) = ((so_far.max - max).exp(), (tile.max - max).exp());
-            let part = m * padded..(m + 1) * padded;
-            kernels.merge(&mut self.weighted[part.clone()], &self.partial[part], keep, take);
-            *so_far = Softmax { max, sum: so_far.sum * keep + tile.sum * take };
-        }
+    /// The part of some positions that `position` sees, counted from their first.
+    fn part(self, of: Range<usize>, position: usize) -> Range<usize> {
+        let end = (position + 1).clamp(of.start, of.end) - of.start;
+        self.first(position).saturating_sub(of.start).min(end)..end
     }
 }

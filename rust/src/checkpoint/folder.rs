@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 
 /// Longest name that file systems take.
 const LONGEST_NAME: usize = 255;
+/// What huggingface_hub puts into the folder of bytes that repositories share.
+const SHARED_MARK: &str = ".huggingface-shared-blobs";
 
 /// A folder whose files are opened by plain name only, and never outside of it.
 #[derive(Debug, Clone)]
@@ -17,8 +19,8 @@ pub(crate) struct Folder {
     given: PathBuf,
     /// With every link resolved.
     real: PathBuf,
-    /// `blobs/` of the Hugging Face cache that the folder lies in: snapshots link into it.
-    blobs: Option<PathBuf>,
+    /// Folders of the Hugging Face cache that the folder lies in: snapshots link into them.
+    blobs: Vec<PathBuf>,
 }
 
 /// A regular file inside a [`Folder`], opened.
@@ -70,21 +72,13 @@ impl Folder {
         let unsafe_path = |what: &str| Error::UnsafePath { path: path.clone(), what: what.to_owned() };
         let real = self.real.join(name).canonicalize().map_err(|error| self.unresolved(name, &error))?;
         let inside = |root: &Path| real.starts_with(root);
-        if !inside(&self.real) && !self.blobs.as_deref().is_some_and(inside) {
+        if !inside(&self.real) && !self.blobs.iter().any(|blobs| inside(blobs)) {
             return Err(unsafe_path(
                 "this is a link that leads out of the model folder; its target must lie inside; \
                  replace the link by the file",
             ));
         }
-        let file = open_without_waiting(&real).map_err(|error| io_error(&path, &error))?;
-        let metadata = file.metadata().map_err(|error| io_error(&path, &error))?;
-        if !metadata.is_file() {
-            return Err(unsafe_path(
-                "this is a folder, pipe or device; a regular file is expected; \
-                 replace it by the model's file",
-            ));
-        }
-        Ok(OpenFile { path, file, len: metadata.len() })
+        regular(path, &real)
     }
 
     /// Reads a whole text file, without its byte order mark.
@@ -136,6 +130,26 @@ impl Folder {
     }
 }
 
+/// Opens a file that the user named: a link may lead anywhere.
+///
+/// Errors: `NotFound` when it is missing; `Io` when it is not readable; `UnsafePath` when it is no regular file.
+pub(crate) fn open_regular(path: &Path) -> Result<OpenFile> {
+    let real = path.canonicalize().map_err(|error| io_error(path, &error))?;
+    regular(path.to_owned(), &real)
+}
+
+/// Opens `real` when it is a regular file; messages name `path`.
+fn regular(path: PathBuf, real: &Path) -> Result<OpenFile> {
+    let file = open_without_waiting(real).map_err(|error| io_error(&path, &error))?;
+    let metadata = file.metadata().map_err(|error| io_error(&path, &error))?;
+    if !metadata.is_file() {
+        let what =
+            "this is a folder, pipe or device; a regular file is expected; replace it by the model's file";
+        return Err(Error::UnsafePath { path, what: what.to_owned() });
+    }
+    Ok(OpenFile { path, file, len: metadata.len() })
+}
+
 /// Is `name`, which stands in a file, the name of something directly in the folder? Otherwise says what is wrong.
 ///
 /// Both kinds of separator and drive letters are refused on every system: a folder made on one is opened on another.
@@ -150,13 +164,17 @@ pub(crate) fn plain_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// `<cache>/models--x/blobs` when the folder lies in `<cache>/models--x/snapshots/<revision>`.
-fn cache_blobs(real: &Path) -> Option<PathBuf> {
-    let snapshots =
-        real.ancestors().skip(1).find(|folder| folder.file_name().is_some_and(|name| name == "snapshots"))?;
-    let blobs = snapshots.parent()?.join("blobs");
+/// `<cache>/models--x/blobs` when the folder lies in `<cache>/models--x/snapshots/<revision>`; and `<cache>/blobs`, which
+/// repositories share since huggingface_hub 2.4, when it bears that library's mark.
+fn cache_blobs(real: &Path) -> Vec<PathBuf> {
+    let is_snapshots = |folder: &&Path| folder.file_name().is_some_and(|name| name == "snapshots");
+    let repository = real.ancestors().skip(1).find(is_snapshots).and_then(Path::parent);
+    let shared = repository.and_then(Path::parent).map(|cache| cache.join("blobs"));
+    let shared = shared.filter(|blobs| blobs.join(SHARED_MARK).is_file());
+    let own = repository.map(|repository| repository.join("blobs"));
     // A `blobs` that is itself a link could point at the root: then everything would lie "inside".
-    (blobs.canonicalize().ok()? == blobs).then_some(blobs)
+    let is_itself = |blobs: &PathBuf| blobs.canonicalize().is_ok_and(|real| real == *blobs);
+    own.into_iter().chain(shared).filter(is_itself).collect()
 }
 
 /// Opening a pipe waits for its writer, which may never come: O_NONBLOCK makes it return. Regular files ignore it.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::header::{self, RawTensor, Shape};
 use super::shown::shown;
-use crate::quant::DType;
+use crate::quant::TensorType;
 
 /// The format's own limit on the header.
 const MAX_HEADER: u64 = 100_000_000;
@@ -33,7 +33,7 @@ impl Malformed {
     }
 }
 
-/// One tensor of the header. `begin..end` was checked against the file: slicing with it cannot fail.
+/// One tensor of a file, of either container. `begin..end` was checked against the file: slicing with it cannot fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Type as the file writes it: one of the format's own names.
@@ -47,14 +47,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The type as the engine computes with it; None for types that it does not.
-    pub fn usable_dtype(&self) -> Option<DType> {
-        match self.dtype {
-            "F32" => Some(DType::F32),
-            "F16" => Some(DType::F16),
-            "BF16" => Some(DType::BF16),
-            _ => None,
-        }
+    /// The type as the engine reads it; None for types that it does not.
+    pub fn tensor_type(&self) -> Option<TensorType> {
+        TensorType::named(self.dtype)
     }
 }
 

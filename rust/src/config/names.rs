@@ -37,6 +37,15 @@ pub enum Qkv {
     Grouped(Tensor),
 }
 
+/// In which order the rows of a head are stored in q and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadRows {
+    /// As the family rotates them.
+    InOrder,
+    /// Pairs that the family has half a head apart stand side by side (llama.cpp's converter moves them).
+    Paired,
+}
+
 /// Where the MLP's first projections are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Up {
@@ -49,6 +58,39 @@ pub enum Up {
     },
     /// One matrix: gate, then up (phi3, glm).
     Stacked(Tensor),
+}
+
+/// Where latent attention's tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentNames {
+    /// Queries straight from the row.
+    pub q: Tensor,
+    /// Their latent.
+    pub q_a: Tensor,
+    /// Its norm.
+    pub q_a_norm: Tensor,
+    /// Queries from the latent.
+    pub q_b: Tensor,
+    /// The latent of keys and values, then the part of the keys that rotates.
+    pub kv_a: Tensor,
+    /// Its norm.
+    pub kv_a_norm: Tensor,
+    /// Keys and values from the latent.
+    pub kv_b: KvB,
+}
+
+/// Where keys and values come from the latent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvB {
+    /// One matrix: per head its keys, its values.
+    Together(Tensor),
+    /// Keys [head, in, out] and values [head, out, in] (newer GGUF files).
+    Apart {
+        /// The keys'.
+        keys: Tensor,
+        /// The values'.
+        values: Tensor,
+    },
 }
 
 /// Where a mixture's tensors are.
@@ -73,6 +115,19 @@ pub enum ExpertNames {
         gate_up: Tensor,
         /// The second projection.
         down: Tensor,
+    },
+    /// All experts' gates in one tensor [expert, out, in], their ups and downs likewise (GGUF).
+    Merged {
+        /// The router.
+        router: Tensor,
+        /// gate, up and down of all experts.
+        parts: [Tensor; 3],
+        /// gate, up and down of the expert that every token passes.
+        shared: [Tensor; 3],
+        /// Its gate, a vector.
+        shared_gate: Tensor,
+        /// The correction of routers that score by a sigmoid.
+        correction: &'static str,
     },
 }
 
@@ -107,10 +162,16 @@ pub struct Names {
     pub mlp_out_norm: Tensor,
     /// Queries, keys and values.
     pub qkv: Qkv,
+    /// The order of a head's rows in q and k.
+    pub head_rows: HeadRows,
     /// Norm of queries.
     pub q_norm: Tensor,
     /// Norm of keys.
     pub k_norm: Tensor,
+    /// Scores that lead nowhere.
+    pub sinks: &'static str,
+    /// Latent attention's tensors.
+    pub latent: LatentNames,
     /// Attention's output.
     pub o_proj: Tensor,
     /// The MLP's first projections.
@@ -142,8 +203,19 @@ impl Names {
             tensor!("self_attn.k_proj"),
             tensor!("self_attn.v_proj"),
         ]),
+        head_rows: HeadRows::InOrder,
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
+        sinks: "self_attn.sinks",
+        latent: LatentNames {
+            q: tensor!("self_attn.q_proj"),
+            q_a: tensor!("self_attn.q_a_proj"),
+            q_a_norm: tensor!("self_attn.q_a_layernorm"),
+            q_b: tensor!("self_attn.q_b_proj"),
+            kv_a: tensor!("self_attn.kv_a_proj_with_mqa"),
+            kv_a_norm: tensor!("self_attn.kv_a_layernorm"),
+            kv_b: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        },
         o_proj: tensor!("self_attn.o_proj"),
         up: Up::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),

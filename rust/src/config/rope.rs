@@ -73,6 +73,11 @@ pub enum RopeScaling {
         /// `factor`.
         factor: f64,
     },
+    /// A divisor per pair (`rope_freqs.weight` of GGUF files, which holds the result of `llama3`).
+    Divided {
+        /// Frequencies are divided by them.  // [rotary_dim / 2]
+        factors: Vec<f64>,
+    },
     /// `longrope`, `su` (Ding et al. 2024): a divisor per pair, another set beyond the trained length.
     LongRope {
         /// Divisors within the trained length.  // [rotary_dim / 2]

@@ -68,8 +68,7 @@ pub struct Engine {
 impl Engine {
     /// An engine whose sequences are `context` long at most.
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
-        let rows = BYTES_TIMES_ROWS / model.weight_bytes().max(1);
-        let rows_per_step = rows.clamp(*ROWS_PER_STEP.start(), *ROWS_PER_STEP.end());
+        let rows_per_step = Self::rows_at_once(model.weight_bytes());
         Self {
             kv: KvCache::new(model.kv_layout),
             model,
@@ -85,6 +84,12 @@ impl Engine {
             samplers: Vec::new(),
             rows_per_step,
         }
+    }
+
+    /// Rows of one forward at most, for a model of so many bytes.
+    pub fn rows_at_once(weight_bytes: usize) -> usize {
+        let rows = BYTES_TIMES_ROWS / weight_bytes.max(1);
+        rows.clamp(*ROWS_PER_STEP.start(), *ROWS_PER_STEP.end())
     }
 
     /// Rows of one forward at most (the results do not depend on it).

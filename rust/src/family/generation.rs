@@ -46,7 +46,11 @@ pub(super) fn read(
     }
     let path = folder.join(FILE);
     let values = read_object(folder, FILE)?;
-    let metadata = Metadata::new(&path, &values, warnings);
+    of_metadata(&Metadata::new(&path, &values, warnings), vocab_size)
+}
+
+/// The same from metadata under this file's key names.
+pub(super) fn of_metadata(metadata: &Metadata<'_>, vocab_size: usize) -> Result<GenerationConfig> {
     Ok(GenerationConfig {
         bos_token_id: metadata.token_ids("bos_token_id", vocab_size)?.first().copied(),
         eos_token_id: metadata.token_ids("eos_token_id", vocab_size)?,

@@ -1,9 +1,9 @@
 //! Tensors of latent attention (MLA), as DeepSeek names them.
 
 use super::layout::Prefix;
-use super::rows::Rows;
-use super::slots::{LatentSlots, MatrixSlot, NormSlot, ProjectionSlots};
-use crate::config::{Attention, Bias, tensor};
+use super::rows::{Rows, Source};
+use super::slots::{Join, LatentSlots, MatrixSlot, NormSlot, ProjectionSlots};
+use crate::config::{Attention, Bias, KvB, Stored, Tensor};
 
 /// The slots of latent attention.
 ///
@@ -15,31 +15,52 @@ pub(super) fn latent_slots(at: &Prefix<'_>, attention: Attention) -> ProjectionS
         return ProjectionSlots::Heads(at.matrix(&[], config.hidden_size, Bias::None));
     };
     let (heads, dim, hidden) = (config.num_attention_heads, config.head_dim, config.hidden_size);
-    let nope = dim - rope;
+    let (nope, names) = (dim - rope, &config.names.latent);
     let queries = [Rows::each(heads, dim, nope, dim)];
-    let kv_a = at.matrix(
-        &[(tensor!("self_attn.kv_a_proj_with_mqa"), kv_lora_rank + rope)],
-        hidden,
-        config.attention_bias,
-    );
+    let kv_a = at.matrix(&[(names.kv_a, kv_lora_rank + rope)], hidden, config.attention_bias);
     let norm = |name, width| NormSlot { bias: Vec::new(), ..at.norm(name, width) };
     let (first, q) = match q_lora_rank {
-        None => (at.rows_of(tensor!("self_attn.q_proj"), heads * dim, &queries, hidden, Bias::None), None),
+        None => (at.rows_of(names.q, heads * dim, &queries, hidden, Bias::None), None),
         Some(rank) => {
-            let up = at.rows_of(tensor!("self_attn.q_b_proj"), heads * dim, &queries, rank, Bias::None);
-            let down = at.matrix(&[(tensor!("self_attn.q_a_proj"), rank)], hidden, config.attention_bias);
-            (down, Some((norm(tensor!("self_attn.q_a_layernorm"), rank), up)))
+            let up = at.rows_of(names.q_b, heads * dim, &queries, rank, Bias::None);
+            let down = at.matrix(&[(names.q_a, rank)], hidden, config.attention_bias);
+            (down, Some((norm(names.q_a_norm, rank), up)))
         }
     };
-    let of_head = nope + config.v_head_dim;
-    let parts = [Rows::each(heads, of_head, 0, nope), Rows::each(heads, of_head, nope, config.v_head_dim)];
-    let kv = at.rows_of(tensor!("self_attn.kv_b_proj"), heads * of_head, &parts, kv_lora_rank, Bias::None);
     ProjectionSlots::Latent(Box::new(LatentSlots {
         down: stacked(first, kv_a),
         q,
-        kv_norm: norm(tensor!("self_attn.kv_a_layernorm"), kv_lora_rank),
-        kv,
+        kv_norm: norm(names.kv_a_norm, kv_lora_rank),
+        kv: keys_and_values(at, kv_lora_rank, nope),
     }))
+}
+
+/// The part of all heads' keys that does not rotate, then all heads' values.
+fn keys_and_values(at: &Prefix<'_>, rank: usize, nope: usize) -> MatrixSlot {
+    let (heads, width) = (at.config.num_attention_heads, at.config.v_head_dim);
+    let of_head = nope + width;
+    match at.config.names.latent.kv_b {
+        KvB::Together(name) => {
+            let parts = [Rows::each(heads, of_head, 0, nope), Rows::each(heads, of_head, nope, width)];
+            at.rows_of(name, heads * of_head, &parts, rank, Bias::None)
+        }
+        KvB::Apart { keys, values } => {
+            let source = |name: Tensor, shape: [usize; 3], stored, rows| Source {
+                name: format!("{}{}", at.path, name.weight),
+                shape: shape.to_vec(),
+                stored,
+                rows: Rows::all(rows),
+            };
+            let keys = source(keys, [heads, rank, nope], Stored::InOut, heads * nope);
+            let values = source(values, [heads, width, rank], Stored::OutIn, heads * width);
+            MatrixSlot {
+                weights: vec![keys, values],
+                biases: Vec::new(),
+                in_features: rank,
+                join: Join::Stacked,
+            }
+        }
+    }
 }
 
 /// Two matrices of the same input as one. Biases go along when both have them.

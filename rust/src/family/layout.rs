@@ -6,7 +6,7 @@ use super::slots::{
     ExpertSlots, Join, LayerSlots, MatrixSlot, MlpSlots, ModelSlots, NormSlot, ProjectionSlots,
 };
 use crate::config::{
-    Attention, Bias, Config, EmbeddingPosition, ExpertNames, Experts, LayerMlp, LmHead, MlpShape,
+    Attention, Bias, Config, EmbeddingPosition, ExpertNames, Experts, HeadRows, LayerMlp, LmHead, MlpShape,
     NormPlacement, NormWeight, QkNorm, Qkv, Residual, SharedExpert, Sinks, Stored, Tensor, Up,
 };
 
@@ -69,7 +69,7 @@ pub fn layer_slots(config: &Config, layer: usize) -> LayerSlots {
         qk_norms: at.qk_norms(),
         sinks: match config.sinks {
             Sinks::None => Vec::new(),
-            Sinks::PerHead => vec![at.vector("self_attn.sinks", Rows::all(config.num_attention_heads))],
+            Sinks::PerHead => vec![at.vector(names.sinks, Rows::all(config.num_attention_heads))],
         },
         o_proj: at.matrix(
             &[(names.o_proj, hidden)],
@@ -154,7 +154,23 @@ impl Prefix<'_> {
         }
     }
 
+    /// q, k and v, whose rows come out as the family rotates them.
     fn qkv(&self) -> MatrixSlot {
+        let config = self.config;
+        let mut slot = self.qkv_as_stored();
+        if config.names.head_rows == HeadRows::Paired {
+            let heads = [config.num_attention_heads, config.num_key_value_heads];
+            for of_each in [&mut slot.weights, &mut slot.biases] {
+                for (source, heads) in of_each.iter_mut().zip(heads) {
+                    let first = source.rows.first();
+                    source.rows = Rows::evens_then_odds(heads, config.head_dim).from(first);
+                }
+            }
+        }
+        slot
+    }
+
+    fn qkv_as_stored(&self) -> MatrixSlot {
         let config = self.config;
         let (heads, groups, dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
         let (queries, keys) = (heads * dim, groups * dim);
@@ -230,7 +246,8 @@ impl Prefix<'_> {
         match self.config.names.experts {
             ExpertNames::Each { router, experts: list, parts, shared } => ExpertSlots {
                 router: self.matrix(&[(router, count)], hidden, bias),
-                correction: self.correction(router, experts),
+                correction: self
+                    .correction(&router.weight.replace(".weight", ".e_score_correction_bias"), experts),
                 experts: (0..count)
                     .map(|number| self.expert(&format!("{list}.{number}"), parts, experts.intermediate_size))
                     .collect(),
@@ -244,13 +261,18 @@ impl Prefix<'_> {
                     .collect(),
                 shared: None,
             },
+            ExpertNames::Merged { router, parts, shared, shared_gate, correction } => ExpertSlots {
+                router: self.matrix(&[(router, count)], hidden, bias),
+                correction: self.correction(correction, experts),
+                experts: (0..count).map(|number| self.merged_expert(number, experts, parts)).collect(),
+                shared: self.merged_shared(shared, shared_gate, experts.shared),
+            },
         }
     }
 
     /// `e_score_correction_bias` of routers that score by a sigmoid.
-    fn correction(&self, router: Tensor, experts: &Experts) -> Vec<Source> {
-        let name = router.weight.replace(".weight", ".e_score_correction_bias");
-        let tensor = || vec![self.vector(&name, Rows::all(experts.num_experts))];
+    fn correction(&self, name: &str, experts: &Experts) -> Vec<Source> {
+        let tensor = || vec![self.vector(name, Rows::all(experts.num_experts))];
         if experts.scoring.has_correction() { tensor() } else { Vec::new() }
     }
 
@@ -317,6 +339,6 @@ impl Prefix<'_> {
     }
 }
 
-fn interleaved(slot: MatrixSlot) -> MatrixSlot {
+pub(super) fn interleaved(slot: MatrixSlot) -> MatrixSlot {
     MatrixSlot { join: Join::InTurn, ..slot }
 }

@@ -1,7 +1,7 @@
 //! Typed reading of a model's metadata: every number has a range, every fault names its key.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -24,6 +24,8 @@ pub struct Metadata<'a> {
     values: &'a Map<String, Value>,
     /// (usual key, the family's own).
     aliases: &'static [(&'static str, &'static str)],
+    /// What the file itself calls a path of keys, where these are translated.
+    origins: Option<&'a BTreeMap<String, String>>,
     read: RefCell<BTreeSet<&'a str>>,
     warnings: &'a RefCell<Vec<String>>,
 }
@@ -35,7 +37,13 @@ impl<'a> Metadata<'a> {
         values: &'a Map<String, Value>,
         warnings: &'a RefCell<Vec<String>>,
     ) -> Metadata<'a> {
-        Metadata { path, prefix: String::new(), values, aliases: &[], read: RefCell::default(), warnings }
+        let (prefix, read) = (String::new(), RefCell::default());
+        Metadata { path, prefix, values, aliases: &[], origins: None, read, warnings }
+    }
+
+    /// The same object, translated out of another file's keys: messages name those.
+    pub fn with_origins(self, origins: &'a BTreeMap<String, String>) -> Metadata<'a> {
+        Metadata { origins: Some(origins), ..self }
     }
 
     /// The same object, whose keys a family names otherwise: (usual key, the family's own).
@@ -201,7 +209,7 @@ impl<'a> Metadata<'a> {
 
     /// Notes something odd that does no harm.
     pub fn warn(&self, key: &str, what: &str) {
-        self.warnings.borrow_mut().push(format!("{}: {}{key}: {what}", self.path.display(), self.prefix));
+        self.warnings.borrow_mut().push(format!("{}: {}: {what}", self.path.display(), self.full(key)));
     }
 
     /// A value that no model can have. `what` is `<what it is>; <what is allowed>`.
@@ -224,6 +232,9 @@ impl<'a> Metadata<'a> {
     }
 
     fn full(&self, key: &str) -> String {
+        if let Some(own) = self.origins.and_then(|origins| origins.get(&format!("{}{key}", self.prefix))) {
+            return shown(own);
+        }
         let key = if self.values.contains_key(key) { key } else { self.actual(key) };
         format!("{}{}", self.prefix, shown(key))
     }

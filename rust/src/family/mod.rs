@@ -12,6 +12,7 @@ mod falcon;
 mod gemma;
 mod gemma3;
 mod generation;
+mod gguf;
 mod glm;
 mod gpt2;
 mod gpt_neo;
@@ -23,6 +24,7 @@ mod keys;
 mod latent;
 mod layout;
 mod llama;
+mod merged;
 pub mod metadata;
 mod mistral;
 mod mixtral;
@@ -129,11 +131,14 @@ pub struct ModelCard {
     pub warnings: Vec<String>,
 }
 
-/// Reads config.json and generation_config.json of a model folder.
+/// Reads config.json and generation_config.json of a model folder, or the metadata of a `.gguf` file.
 ///
 /// Errors: `Config` for values that no model can have, `Unsupported` for models and keys that the engine does not
 /// compute, `NotFound`, `Io` and `UnsafePath` for files that cannot or may not be read. Each names the file and the key.
 pub fn model_card(checkpoint: &Checkpoint) -> Result<ModelCard> {
+    if let Some(metadata) = checkpoint.gguf() {
+        return gguf::model_card(checkpoint, metadata);
+    }
     let folder = checkpoint.folder();
     let path = folder.join(FILE);
     let values = read_object(folder, FILE)?;

@@ -112,6 +112,13 @@ pub struct ModelSlots {
 }
 
 impl MatrixSlot {
+    /// Names the matrix by what it is made of: no two of a model have the same name.
+    pub fn name(&self) -> String {
+        let source = |source: &Source| format!("{} {:?} {:?}", source.name, source.stored, source.rows);
+        let sources: Vec<String> = self.weights.iter().map(source).collect();
+        format!("{:?} {}", self.join, sources.join(" + "))
+    }
+
     pub(super) fn each(&self, add: &mut dyn FnMut(&[Source])) {
         add(&self.weights);
         add(&self.biases);

@@ -68,11 +68,12 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     Ok(vec![format!("{}: {}{others}: the model does not use it", checkpoint.path().display(), shown(first))])
 }
 
-/// Frequencies and masks that old files carry along; they are computed here.
+/// Frequencies and masks that old files carry along, which are computed here, and divisors, which the config holds.
 fn is_buffer(name: &str) -> bool {
-    [".rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"]
-        .iter()
-        .any(|end| name.ends_with(end))
+    const DIVISORS: [&str; 3] =
+        ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+    let ends = [".rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"];
+    DIVISORS.contains(&name) || ends.iter().any(|end| name.ends_with(end))
 }
 
 /// Both names of a tied embedding in the file: transformers 4 takes the embedding for both, 5 unties them when they
@@ -81,7 +82,9 @@ fn check_tied(checkpoint: &Checkpoint, embed_tokens: &str, head: &str) -> Result
     let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(embed_tokens), checkpoint.tensor(head)) else {
         return Ok(());
     };
-    if (embedding.dtype, embedding.shape, embedding.bytes) == (lm_head.dtype, lm_head.shape, lm_head.bytes) {
+    if (embedding.tensor_type, embedding.shape, embedding.bytes)
+        == (lm_head.tensor_type, lm_head.shape, lm_head.bytes)
+    {
         return Ok(());
     }
     Err(Error::Config {

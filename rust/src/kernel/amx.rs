@@ -7,7 +7,7 @@
 //! Rust has no stable AMX intrinsics: the instructions are written as assembly. The compiler itself never uses tile
 //! registers, so nothing needs to be saved around them.
 
-use super::blocks::{self, BlockFormat, Q8_STEP_BYTES};
+use super::blocks::{self, BlockFormat};
 use super::generic::Product;
 use super::lanes::LANES;
 use super::{Isa, Table, avx512};
@@ -160,14 +160,22 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
         unsafe {
             let quads = weights.add(step * F::DTYPE.step_bytes() + 4 * LANES);
             for (t, line) in lines.iter_mut().enumerate() {
-                let unsigned = F::quads::<avx512::bf16::Zmm>(quads, t / 8, t % 8);
+                let unsigned = match t {
+                    0..8 => F::quads::<avx512::bf16::Zmm, 0>(quads, t),
+                    _ => F::quads::<avx512::bf16::Zmm, 1>(quads, t - 8),
+                };
                 _mm512_store_si512((line as *mut Line).cast(), _mm512_sub_epi8(unsigned, offset));
             }
         }
     }
 }
 
+/// Integer sums of one step: two blocks of 16 rows by 16 lanes.
+type StepInts = [[Line; TILE]; 2];
+
 /// Up to 16 rows by one panel: per block one tile product, then sum += int * weight scale * activation scale.
+///
+/// The tiles of a step are multiplied while the step before it is scaled.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn block_tile<F: BlockFormat>(
     job: &Product,
@@ -179,42 +187,66 @@ unsafe fn block_tile<F: BlockFormat>(
 ) {
     // SAFETY: row + rows <= job.rows; rows beyond are read as the last one again and never stored.
     unsafe {
-        let x: [*const u8; TILE] = std::array::from_fn(|m| job.x.add((row + m.min(rows - 1)) * job.x_bytes));
-        let mut ints = [[Line([0; 64]); TILE]; 2];
+        let x = job.x.add(row * job.x_bytes);
+        let x_scales: [*const f32; TILE] = std::array::from_fn(|m| {
+            x.add(m.min(rows - 1) * job.x_bytes + blocks::x_scales_at(job.steps)).cast()
+        });
+        let mut ints: [StepInts; 2] = [[[Line([0; 64]); TILE]; 2]; 2];
         let mut sums = [_mm512_setzero_ps(); TILE];
+        multiply_step(x, job.x_bytes, signed.as_ptr(), &mut ints[0]);
         for step in 0..job.steps {
-            asm!(
-                "tileloadd tmm4, [{x} + {x_bytes}]",
-                "tileloadd tmm6, [{weights} + {line}]",
-                "tilezero tmm0",
-                "tdpbssd tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{x} + {x_bytes} + 32]",
-                "tileloadd tmm7, [{weights} + {line} + 512]",
-                "tilezero tmm1",
-                "tdpbssd tmm1, tmm5, tmm7",
-                "tilestored [{ints} + {line}], tmm0",
-                "tilestored [{ints} + {line} + 1024], tmm1",
-                x = in(reg) x[0].add(step * Q8_STEP_BYTES),
-                x_bytes = in(reg) job.x_bytes,
-                weights = in(reg) signed.as_ptr().add(step * TILE),
-                line = in(reg) 64_usize,
-                ints = in(reg) ints.as_mut_ptr(),
-                options(nostack, preserves_flags)
-            );
-            for (block, ints) in ints.iter().enumerate() {
+            let next = step + 1;
+            if next < job.steps {
+                multiply_step(
+                    x.add(next * GROUP),
+                    job.x_bytes,
+                    signed.as_ptr().add(next * TILE),
+                    &mut ints[next % 2],
+                );
+            }
+            for (block, ints) in ints[step % 2].iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
                 for m in 0..TILE {
-                    let x_scale = x[m].add(step * Q8_STEP_BYTES + GROUP + 4 * block).cast::<f32>();
+                    let x_scale = x_scales[m].add(2 * step + block).read_unaligned();
                     let int = _mm512_load_si512(ints.as_ptr().add(m).cast());
                     let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(int), scale);
-                    sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale.read_unaligned()), sums[m]);
+                    sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), sums[m]);
                 }
             }
         }
         for (m, sum) in sums.iter().enumerate().take(rows) {
             _mm512_storeu_ps(job.out.add((row + m) * job.out_stride + panel * LANES), *sum);
         }
+    }
+}
+
+/// The tile products of one step: its two blocks of activations with two half tiles of weights.
+///
+/// # Safety
+/// Tiles are configured; `x` is valid for the configured rows of a step, `weights` for 16 lines.
+#[inline(always)]
+unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints: &mut StepInts) {
+    // SAFETY: the caller's duty; the sums are 2 x 16 lines.
+    unsafe {
+        asm!(
+            "tileloadd tmm6, [{weights} + {line}]",
+            "tileloadd tmm4, [{x} + {x_bytes}]",
+            "tilezero tmm0",
+            "tdpbssd tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{weights} + {line} + 512]",
+            "tileloadd tmm5, [{x} + {x_bytes} + 32]",
+            "tilezero tmm1",
+            "tdpbssd tmm1, tmm5, tmm7",
+            "tilestored [{ints} + {line}], tmm0",
+            "tilestored [{ints} + {line} + 1024], tmm1",
+            x = in(reg) x,
+            x_bytes = in(reg) x_bytes,
+            weights = in(reg) weights,
+            line = in(reg) 64_usize,
+            ints = in(reg) ints.as_mut_ptr(),
+            options(nostack, preserves_flags)
+        );
     }
 }
 

@@ -15,11 +15,11 @@ pub(super) trait BlockFormat {
     const DTYPE: DType;
     /// What is added to a stored value, as a shift of 128: the activations carry -128 times their block's sum.
     const OFFSET_SHIFT: u32;
-    /// Quad `t` (0..8) of `block` (0..2), unsigned.
+    /// Quad `t` (0..8) of block `B` (0..2), unsigned.
     ///
     /// # Safety
     /// The ISA of `V`; `quads` valid for the step's bytes after the scales.
-    unsafe fn quads<V: Lanes>(quads: *const u8, block: usize, t: usize) -> V::Quads;
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads;
 }
 
 /// Bytes, stored + 128.
@@ -31,9 +31,9 @@ impl BlockFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
     const OFFSET_SHIFT: u32 = 0;
     #[inline(always)]
-    unsafe fn quads<V: Lanes>(quads: *const u8, block: usize, t: usize) -> V::Quads {
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe { V::load_quads(quads.add((block * 8 + t) * 4 * LANES)) }
+        unsafe { V::load_quads(quads.add((B * 8 + t) * 4 * LANES)) }
     }
 }
 
@@ -41,17 +41,30 @@ impl BlockFormat for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
     const OFFSET_SHIFT: u32 = 4;
     #[inline(always)]
-    unsafe fn quads<V: Lanes>(quads: *const u8, block: usize, t: usize) -> V::Quads {
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
         unsafe {
             let both = V::load_quads(quads.add(t * 4 * LANES));
-            if block == 0 { V::low_nibbles(both) } else { V::high_nibbles(both) }
+            if B == 0 { V::low_nibbles(both) } else { V::high_nibbles(both) }
         }
     }
 }
 
-/// Bytes of one step of a q8 activation row: 64 values, then per block an f32 scale, then per block -128 x sum as i32.
-pub(super) const Q8_STEP_BYTES: usize = GROUP + 16;
+/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block -128 x sum as i32. Rows are
+/// whole cache lines, so that the values of a step lie in one.
+pub(super) const fn x_row_bytes(steps: usize) -> usize {
+    (steps * (GROUP + 16)).next_multiple_of(64)
+}
+
+/// Where the scales of a q8 activation row begin.
+pub(super) const fn x_scales_at(steps: usize) -> usize {
+    steps * GROUP
+}
+
+/// Where the sums of a q8 activation row begin.
+const fn x_sums_at(steps: usize) -> usize {
+    steps * (GROUP + 8)
+}
 
 /// A whole [`Product`] on a 32-block format, in tiles of at most `T` rows by one panel.
 #[inline(always)]
@@ -78,30 +91,41 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the job's buffers.
     unsafe {
         let mut step = job.weights.add(panel * job.panel_bytes);
-        let mut x: [*const u8; M] = std::array::from_fn(|m| job.x.add((row + m) * job.x_bytes));
+        // Rows in threes, two of them reached by an index: twelve pointers would not fit the registers.
+        let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * job.x_bytes);
+        let first = job.x.add(row * job.x_bytes);
+        let mut x: [*const u8; 4] = std::array::from_fn(|third| first.add(3 * third * job.x_bytes));
+        let mut scales = x.map(|x| x.add(x_scales_at(job.steps)));
+        let mut sums_at = x.map(|x| x.add(x_sums_at(job.steps)));
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
-            for block in 0..2 {
-                let mut ints = [V::int_splat(0); M];
-                for m in 0..M {
-                    let start = x[m].add(GROUP + 8 + 4 * block).cast::<i32>().read_unaligned();
-                    ints[m] = V::int_splat(start >> F::OFFSET_SHIFT);
-                }
-                for t in 0..8 {
-                    let quads = F::quads::<V>(step.add(4 * LANES), block, t);
+            macro_rules! block {
+                ($block:literal) => {
+                    let mut ints = [V::int_splat(0); M];
                     for m in 0..M {
-                        let at = x[m].add(block * BLOCK + 4 * t);
-                        ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
+                        let start = row_of(&sums_at, m).add(4 * $block).cast::<i32>().read_unaligned();
+                        ints[m] = V::int_splat(start >> F::OFFSET_SHIFT);
                     }
-                }
-                let scale = V::load_f16(step.add(block * 2 * LANES).cast());
-                for m in 0..M {
-                    let x_scale = x[m].add(GROUP + 4 * block).cast::<f32>().read_unaligned();
-                    sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
-                }
+                    for t in 0..8 {
+                        let quads = F::quads::<V, $block>(step.add(4 * LANES), t);
+                        for m in 0..M {
+                            let at = row_of(&x, m).add($block * BLOCK + 4 * t);
+                            ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
+                        }
+                    }
+                    let scale = V::load_f16(step.add($block * 2 * LANES).cast());
+                    for m in 0..M {
+                        let x_scale = row_of(&scales, m).add(4 * $block).cast::<f32>().read_unaligned();
+                        sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
+                    }
+                };
             }
+            block!(0);
+            block!(1);
             step = step.add(F::DTYPE.step_bytes());
-            x = x.map(|x| x.add(Q8_STEP_BYTES));
+            x = x.map(|x| x.add(GROUP));
+            scales = scales.map(|x| x.add(8));
+            sums_at = sums_at.map(|x| x.add(8));
         }
         for (m, sum) in sums.iter().enumerate() {
             sum.store(job.out.add((row + m) * job.out_stride + panel * LANES));
@@ -111,20 +135,28 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
 
 /// Rounds a row to blocks of 32 signed bytes with their scale and sum, zero-padded to whole steps.
 ///
-/// x [n], out [n.div_ceil(64) * [`Q8_STEP_BYTES`]]
+/// x [n], out [`x_row_bytes`(steps)]
 #[inline(always)]
 pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
-    let mut padded = [0.0; GROUP];
-    for (x, step) in x.chunks(GROUP).zip(out.chunks_exact_mut(Q8_STEP_BYTES)) {
-        padded[..x.len()].copy_from_slice(x);
-        padded[x.len()..].fill(0.0);
-        for (block, x) in padded.chunks_exact(BLOCK).enumerate() {
-            // SAFETY: a block is two vectors, its bytes lie inside the step.
-            let scale = unsafe { block_to_q8::<V>(x.as_ptr(), step.as_mut_ptr().add(block * BLOCK).cast()) };
-            let sum: i32 = step[block * BLOCK..][..BLOCK].iter().map(|&q| i32::from(q as i8)).sum();
-            step[GROUP + 4 * block..][..4].copy_from_slice(&scale.to_le_bytes());
-            step[GROUP + 8 + 4 * block..][..4].copy_from_slice(&(-128 * sum).to_le_bytes());
-        }
+    let steps = x.len().div_ceil(GROUP);
+    let (values, tail) = out.split_at_mut(x_scales_at(steps));
+    let (scales, sums) = tail.split_at_mut(x_sums_at(steps) - x_scales_at(steps));
+    let numbers = scales.chunks_exact_mut(4).zip(sums.chunks_exact_mut(4));
+    for ((block, values), (scale, sum)) in values.chunks_exact_mut(BLOCK).enumerate().zip(numbers) {
+        let x = &x[(block * BLOCK).min(x.len())..];
+        // SAFETY: a block is two vectors in and 32 bytes out.
+        let of_block = unsafe {
+            if let Some(x) = x.first_chunk::<BLOCK>() {
+                block_to_q8::<V>(x.as_ptr(), values.as_mut_ptr().cast())
+            } else {
+                let mut padded = [0.0; BLOCK];
+                padded[..x.len()].copy_from_slice(x);
+                block_to_q8::<V>(padded.as_ptr(), values.as_mut_ptr().cast())
+            }
+        };
+        let total: i32 = values.iter().map(|&q| i32::from(q as i8)).sum();
+        scale.copy_from_slice(&of_block.to_le_bytes());
+        sum.copy_from_slice(&(-128 * total).to_le_bytes());
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Product {
     pub out: *mut f32,
     /// Distance of two output rows in values.
     pub out_stride: usize,
+    /// Whether the sums begin with what stands in the output.
+    pub onto: bool,
 }
 
 /// How one step of a panel multiplies one step of an activation row.
@@ -137,6 +139,13 @@ unsafe fn tile<V: Lanes, F: Format, const M: usize, const P: usize>(job: &Produc
         let weights: [*const u8; P] = std::array::from_fn(|p| job.weights.add((panel + p) * job.panel_bytes));
         let x: [*const u8; M] = std::array::from_fn(|m| job.x.add((row + m) * job.x_bytes));
         let mut sums = [[V::splat(0.0); P]; M];
+        if job.onto {
+            for (m, sums) in sums.iter_mut().enumerate() {
+                for (p, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(job.out.add((row + m) * job.out_stride + (panel + p) * LANES));
+                }
+            }
+        }
         for step in 0..job.steps {
             for m in 0..M {
                 for p in 0..P {
@@ -241,25 +250,30 @@ pub(super) unsafe fn rotate_half<V: Lanes>(head: &mut [f32], cos: &[f32], sin: &
     }
 }
 
-/// Softmax numerators of one tile of attention scores: scores become e^(score - max) for the first `valid` positions
-/// and 0 for the others. Returns (max, sum).  // scores [32], scaled by `scale` first
+/// Softmax numerators: scores become e^(score - max) for the first `valid` positions and 0 for the rest of the last
+/// vector. Returns (max, sum).  // scores [>= valid, up to whole vectors], scaled by `scale` first
 #[inline(always)]
-pub(super) unsafe fn softmax_tile<V: Lanes>(
-    scores: &mut [f32; 2 * LANES],
-    valid: usize,
-    scale: f32,
-) -> (f32, f32) {
-    scores[valid..].fill(f32::NEG_INFINITY);
-    let at = scores.as_mut_ptr();
-    // SAFETY: `scores` holds two vectors.
+pub(super) unsafe fn softmax<V: Lanes>(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) {
+    let whole = valid.next_multiple_of(LANES);
+    scores[valid..whole].fill(f32::NEG_INFINITY);
+    let scores = &mut scores[..whole];
+    // SAFETY: `scores` holds whole vectors.
     unsafe {
         let scale = V::splat(scale);
-        let (a, b) = (V::load(at).mul(scale), V::load(at.add(LANES)).mul(scale));
-        let max = a.max(b).largest();
-        let (a, b) = (exp(a.sub(V::splat(max))), exp(b.sub(V::splat(max))));
-        a.store(at);
-        b.store(at.add(LANES));
-        (max, a.add(b).sum())
+        let mut max = V::splat(f32::NEG_INFINITY);
+        for vector in scores.chunks_exact_mut(LANES) {
+            let scaled = V::load(vector.as_ptr()).mul(scale);
+            scaled.store(vector.as_mut_ptr());
+            max = scaled.max(max);
+        }
+        let max = max.largest();
+        let mut sum = V::splat(0.0);
+        for vector in scores.chunks_exact_mut(LANES) {
+            let e = exp(V::load(vector.as_ptr()).sub(V::splat(max)));
+            e.store(vector.as_mut_ptr());
+            sum = sum.add(e);
+        }
+        (max, sum.sum())
     }
 }
 

@@ -112,7 +112,7 @@ struct Table {
     softcap: unsafe fn(&mut [f32], f32, f32),
     rotate_half: unsafe fn(&mut [f32], &[f32], &[f32]),
     rotate_pairs: unsafe fn(&mut [f32], &[f32], &[f32]),
-    softmax_tile: unsafe fn(&mut [f32; 2 * LANES], usize, f32) -> (f32, f32),
+    softmax: unsafe fn(&mut [f32], usize, f32) -> (f32, f32),
     merge: unsafe fn(&mut [f32], &[f32], f32, f32),
     to_f16: unsafe fn(&[f32], &mut [u16]),
     to_bf16: unsafe fn(&[f32], &mut [u16]),
@@ -142,7 +142,7 @@ macro_rules! kernel_table {
                 fn softcap(x: &mut [f32], factor: f32, cap: f32) = elementwise::softcap::<V>;
                 fn rotate_half(head: &mut [f32], cos: &[f32], sin: &[f32]) = generic::rotate_half::<V>;
                 fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rotate_pairs;
-                fn softmax_tile(scores: &mut [f32; 32], valid: usize, scale: f32) -> (f32, f32) = generic::softmax_tile::<V>;
+                fn softmax(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) = generic::softmax::<V>;
                 fn merge(acc: &mut [f32], partial: &[f32], a: f32, b: f32) = generic::merge::<V>;
                 fn to_f16(x: &[f32], out: &mut [u16]) = generic::to_f16::<V>;
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
@@ -150,7 +150,7 @@ macro_rules! kernel_table {
             );
             Table {
                 isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, to_q8, add, rms_norm,
-                layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax_tile, merge, to_f16,
+                layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax, merge, to_f16,
                 to_bf16, sums,
             }
         };
@@ -184,12 +184,12 @@ pub struct Panels<'a> {
     pub steps: usize,
 }
 
-/// Bytes of one step of an activation row for weights of `format`: an f32, a pair of bf16, or two blocks of bytes with
-/// their scales and sums.
-pub fn x_step_bytes(format: DType) -> usize {
+/// Bytes of an activation row of `steps` for weights of `format`: f32, pairs of bf16, or blocks of bytes with their
+/// scales and sums.
+pub fn x_row_bytes(format: DType, steps: usize) -> usize {
     match format {
-        DType::F32 | DType::F16 | DType::BF16 => 4,
-        DType::Q8_0 | DType::Q4_0 => blocks::Q8_STEP_BYTES,
+        DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
+        DType::Q8_0 | DType::Q4_0 => blocks::x_row_bytes(steps),
     }
 }
 
@@ -247,10 +247,38 @@ impl Kernels {
         out: &mut [f32],
         out_stride: usize,
     ) {
+        self.run_product(panels, x, x_bytes, rows, out, out_stride, false);
+    }
+
+    /// The same onto what stands in `out`, in the same order: a reduction that goes on. f32 and f16 panels only.
+    pub fn add_product(
+        self,
+        panels: Panels<'_>,
+        x: &[u8],
+        x_bytes: usize,
+        rows: usize,
+        out: &mut [f32],
+        out_stride: usize,
+    ) {
+        assert!(matches!(panels.format, DType::F32 | DType::F16));
+        self.run_product(panels, x, x_bytes, rows, out, out_stride, true);
+    }
+
+    #[allow(clippy::too_many_arguments)] // the operands of a matrix product
+    fn run_product(
+        self,
+        panels: Panels<'_>,
+        x: &[u8],
+        x_bytes: usize,
+        rows: usize,
+        out: &mut [f32],
+        out_stride: usize,
+        onto: bool,
+    ) {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
         assert!(rows > 0 && count > 0);
         assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
-        assert!(x.len() >= (rows - 1) * x_bytes + steps * x_step_bytes(format));
+        assert!(x.len() >= (rows - 1) * x_bytes + x_row_bytes(format, steps));
         assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
         let product = match format {
             DType::F32 => self.0.product_f32,
@@ -260,7 +288,8 @@ impl Kernels {
             DType::Q4_0 => self.0.product_q4_0,
         };
         let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());
-        let job = Product { weights, panel_bytes, panels: count, x, x_bytes, rows, steps, out, out_stride };
+        let job =
+            Product { weights, panel_bytes, panels: count, x, x_bytes, rows, steps, out, out_stride, onto };
         // SAFETY: holding `Kernels` proves the ISA; the lengths are checked above.
         unsafe { product(&job) }
     }
@@ -326,11 +355,11 @@ impl Kernels {
         unsafe { (self.0.rotate_pairs)(x, cos, sin) }
     }
 
-    /// Scores of one tile become e^(scale * score - max), 0 from `valid` on; returns (max, sum).
-    pub fn softmax_tile(self, scores: &mut [f32; 2 * LANES], valid: usize, scale: f32) -> (f32, f32) {
-        assert!(0 < valid && valid <= scores.len());
-        // SAFETY: holding `Kernels` proves the ISA.
-        unsafe { (self.0.softmax_tile)(scores, valid, scale) }
+    /// Scores become e^(scale * score - max), 0 from `valid` to the end of its vector; returns (max, sum).
+    pub fn softmax(self, scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) {
+        assert!(0 < valid && valid.next_multiple_of(LANES) <= scores.len());
+        // SAFETY: holding `Kernels` proves the ISA; the scores are whole vectors.
+        unsafe { (self.0.softmax)(scores, valid, scale) }
     }
 
     /// acc = acc * a + partial * b.  // acc and partial [n]
@@ -340,9 +369,9 @@ impl Kernels {
         unsafe { (self.0.merge)(acc, partial, a, b) }
     }
 
-    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [n.div_ceil(64) steps]
+    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [`x_row_bytes`]
     pub fn to_q8(self, x: &[f32], out: &mut [u8]) {
-        assert_eq!(out.len(), DType::Q8_0.steps(x.len()) * blocks::Q8_STEP_BYTES);
+        assert_eq!(out.len(), blocks::x_row_bytes(DType::Q8_0.steps(x.len())));
         // SAFETY: holding `Kernels` proves the ISA; the length is checked.
         unsafe { (self.0.to_q8)(x, out) }
     }

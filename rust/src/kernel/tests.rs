@@ -67,19 +67,23 @@ fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
             (bytes(&row).to_vec(), exact)
         }
         DType::Q8_0 | DType::Q4_0 => {
-            let mut row = vec![0; format.steps(values.len()) * x_step_bytes(format)];
+            let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
             Kernels::of(Isa::Scalar).unwrap().to_q8(values, &mut row);
-            let exact = (0..values.len()).map(|k| q8_value(&row, k)).collect();
+            let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
             (row, exact)
         }
     }
 }
 
-/// Value k of a row of 32-blocks.
-fn q8_value(row: &[u8], k: usize) -> f32 {
-    let step = &row[k / 64 * x_step_bytes(DType::Q8_0)..];
-    let scale = f32::from_le_bytes(step[64 + k / 32 % 2 * 4..][..4].try_into().unwrap());
-    scale * f32::from(step[k % 64] as i8)
+/// Value k of a rounded row of n.
+fn q8_value(row: &[u8], n: usize, k: usize) -> f32 {
+    q8_scale(row, n, k) * f32::from(row[k] as i8)
+}
+
+/// Its scale.
+fn q8_scale(row: &[u8], n: usize, k: usize) -> f32 {
+    let at = n.next_multiple_of(64) + k / 32 * 4;
+    f32::from_le_bytes(row[at..][..4].try_into().unwrap())
 }
 
 impl Operands {
@@ -286,22 +290,21 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
         let mut x = noise.take(n);
         x[0] = 0.0;
         x[n / 2] *= 50.0;
-        let mut expected = vec![0; DType::Q8_0.steps(n) * x_step_bytes(DType::Q8_0)];
+        let mut expected = vec![0; x_row_bytes(DType::Q8_0, DType::Q8_0.steps(n))];
         Kernels::of(Isa::Scalar).unwrap().to_q8(&x, &mut expected);
         for (k, &x) in x.iter().enumerate() {
-            let step = &expected[k / 64 * x_step_bytes(DType::Q8_0)..];
-            let scale = f32::from_le_bytes(step[64 + k / 32 % 2 * 4..][..4].try_into().unwrap());
-            assert!((q8_value(&expected, k) - x).abs() <= 0.5001 * scale, "{n} {k}");
+            let half_a_step = 0.5001 * q8_scale(&expected, n, k);
+            assert!((q8_value(&expected, n, k) - x).abs() <= half_a_step, "{n} {k}");
         }
         for kernels in kernels() {
-            let mut rounded = vec![0xaa; expected.len()];
+            let mut rounded = vec![0; expected.len()];
             kernels.to_q8(&x, &mut rounded);
             assert!(rounded == expected, "{kernels:?} {n}");
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = x.clone();
                 x[n - 1] = bad;
                 kernels.to_q8(&x, &mut rounded);
-                assert!(q8_value(&rounded, n - 1).is_nan(), "{kernels:?} {n} {bad}");
+                assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
             }
         }
     }
@@ -336,22 +339,52 @@ fn rotation_turns_pairs_by_their_angle() {
 }
 
 #[test]
-fn softmax_tile_counts_only_what_is_visible() {
+fn softmax_counts_only_what_is_visible() {
     let mut noise = Noise(5);
     for kernels in kernels() {
-        for valid in 1..=2 * LANES {
-            let mut scores = [f32::NAN; 2 * LANES];
+        for valid in (1..=2 * LANES).chain([100, 255, 256]) {
+            let mut scores = [f32::NAN; 16 * LANES];
             let input: Vec<f32> = noise.take(valid).iter().map(|x| x * 60.0).collect();
             scores[..valid].copy_from_slice(&input);
-            let (max, sum) = kernels.softmax_tile(&mut scores, valid, 0.5);
+            let (max, sum) = kernels.softmax(&mut scores, valid, 0.5);
             let exact_max = input.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b)) * 0.5;
             assert_eq!(max, exact_max, "{kernels:?} {valid}");
             let exact: Vec<f64> = input.iter().map(|&x| f64::from(x * 0.5 - max).exp()).collect();
             assert!((f64::from(sum) - exact.iter().sum::<f64>()).abs() < 1e-5, "{kernels:?} {valid}");
-            for (i, &score) in scores.iter().enumerate() {
+            for (i, &score) in scores[..valid.next_multiple_of(LANES)].iter().enumerate() {
                 let exact = exact.get(i).copied().unwrap_or(0.0);
                 assert!((f64::from(score) - exact).abs() <= 3e-7 * exact + 1e-37, "{kernels:?} {valid} {i}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_product_goes_on_where_it_stopped() {
+    let mut noise = Noise(7);
+    for format in [DType::F32, DType::F16] {
+        let whole = operands(format, 3, 5, 40, &mut noise);
+        for kernels in kernels() {
+            let expected = whole.product(kernels, 0..5);
+            let mut out = vec![0.0; expected.len()];
+            for steps in [0..13, 13..40] {
+                let panels = Panels {
+                    format,
+                    bytes: &whole.weights[steps.start * format.step_bytes()..],
+                    panel_bytes: whole.panel_bytes,
+                    count: 3,
+                    steps: steps.len(),
+                };
+                kernels.add_product(
+                    panels,
+                    &whole.x[4 * steps.start..],
+                    whole.x_bytes,
+                    5,
+                    &mut out,
+                    3 * LANES,
+                );
+            }
+            assert!(out == expected, "{kernels:?} {format:?}");
         }
     }
 }

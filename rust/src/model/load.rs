@@ -1,6 +1,7 @@
 //! From a checkpoint's tensors to packed weights, slot by slot.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::{DenseMlp, Latent, Layer, MixtureMlp, Mlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -9,15 +10,17 @@ use crate::error::{Error, Result};
 use crate::family::{
     self, ExpertSlots, Join, MatrixSlot, MlpSlots, NormSlot, ProjectionSlots, Rows, Source as TensorRows,
 };
+use crate::pack_cache::Packs;
 use crate::parallel::Pool;
-use crate::quant::DType;
-use crate::weight::{Arrangement, Source, Weight};
+use crate::quant::{DType, TensorType};
+use crate::weight::{self, Arrangement, PanelShape, Source, Weight};
 
 /// What loading a tensor needs to know.
 pub(super) struct Loader<'a> {
     pub checkpoint: &'a Checkpoint,
     pub config: &'a Config,
     pub dtype: Option<DType>,
+    pub packs: &'a Packs,
     pub pool: &'a Pool,
 }
 
@@ -98,7 +101,7 @@ impl<'a> Loader<'a> {
             false => self.checkpoint.require_any(&names, &[self.config.vocab_size, slot.in_features])?,
         };
         let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
-        self.pack(&[(view, gathered(&view, stored, tensor.rows, slot.in_features))], slot)
+        self.pack(&[(view, stored)], slot)
     }
 
     /// Embedding and unembedding in q4_0 cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
@@ -112,7 +115,7 @@ impl<'a> Loader<'a> {
     pub fn matrix(&self, slot: &MatrixSlot) -> Result<Weight> {
         let take = |source: &TensorRows| {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
-            Ok((view, gathered(&view, source.stored, source.rows, slot.in_features)))
+            Ok((view, source.stored))
         };
         let parts = slot.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
         let weight = self.pack(&parts, slot)?;
@@ -124,20 +127,39 @@ impl<'a> Loader<'a> {
         Ok(weight.with_bias(&biases?, arrangement(slot.join)))
     }
 
-    fn pack(&self, parts: &[(TensorView<'_>, Cow<'_, [u8]>)], slot: &MatrixSlot) -> Result<Weight> {
-        let sources: Vec<Source<'_>> = parts
-            .iter()
-            .zip(&slot.weights)
-            .map(|((view, bytes), source)| Source {
-                dtype: view.dtype,
-                out_features: source.rows.count(),
-                bytes,
-            })
-            .collect();
-        let dtype = self.dtype.unwrap_or(sources[0].dtype);
-        let weight = Weight::pack(&sources, arrangement(slot.join), slot.in_features, dtype, self.pool)?;
-        parts.iter().for_each(|(view, _)| self.checkpoint.let_go(view));
-        Ok(weight)
+    /// The weight of a slot, out of these tensors, one per source of the slot: from the pack if there is one.
+    fn pack(&self, parts: &[(TensorView<'a>, Stored)], slot: &MatrixSlot) -> Result<Weight> {
+        let dtype = self.dtype.unwrap_or_else(|| packed_together(parts));
+        let rows: Vec<usize> = slot.weights.iter().map(|source| source.rows.count()).collect();
+        let shape = PanelShape::new(&rows, arrangement(slot.join), slot.in_features, dtype);
+        let data = self.packs.storage(&slot.name(), shape, || {
+            let gather = |(&(view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
+                gathered(view, stored, source.rows, slot.in_features)
+            };
+            let parts: Vec<Gathered<'_>> = parts.iter().zip(&slot.weights).map(gather).collect();
+            let sources: Vec<Source<'_>> = parts
+                .iter()
+                .zip(&rows)
+                .map(|(part, &out_features)| Source {
+                    tensor_type: part.tensor_type,
+                    out_features,
+                    bytes: &part.bytes,
+                })
+                .collect();
+            // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
+            let done = |source: usize, rows: Range<usize>| {
+                if let Cow::Borrowed(piece) = &parts[source].bytes {
+                    let row = piece.len() / sources[source].out_features;
+                    self.checkpoint.let_go(&parts[source].view, &piece[rows.start * row..rows.end * row]);
+                }
+            };
+            let join = arrangement(slot.join);
+            let panels = weight::pack(&sources, join, slot.in_features, dtype, self.pool, &done)?;
+            // Gathered rows were copied from all over the tensor.
+            parts.iter().for_each(|part| self.checkpoint.let_go(&part.view, part.view.bytes));
+            Ok(panels)
+        })?;
+        Ok(Weight::new(shape, data))
     }
 
     pub fn norm(&self, slot: &NormSlot) -> Result<NormWeights> {
@@ -157,10 +179,22 @@ impl<'a> Loader<'a> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
-            all.extend(view.dtype.values(&gathered(&view, source.stored, source.rows, width)));
+            let (kind, first) = (view.tensor_type, all.len());
+            if !width.is_multiple_of(kind.block_values()) {
+                let what = format!("it is stored as {}; F32, F16 or BF16 is expected here", kind.name());
+                return Err(Error::Tensor { path: view.path.to_owned(), name: view.name.to_owned(), what });
+            }
+            all.resize(first + source.rows.count() * width, 0.0);
+            kind.dequantize(&gathered(view, source.stored, source.rows, width).bytes, &mut all[first..]);
         }
         Ok(all)
     }
+}
+
+/// One type for a matrix out of several tensors: what the finest of them is packed into by itself.
+fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
+    let types = parts.iter().map(|(view, _)| view.tensor_type.packed());
+    types.max_by_key(|dtype| dtype.step_bytes() * 64 / dtype.step_values()).unwrap_or(DType::F32)
 }
 
 fn arrangement(join: Join) -> Arrangement {
@@ -170,29 +204,83 @@ fn arrangement(join: Join) -> Arrangement {
     }
 }
 
+/// Rows of a tensor, on their way to be packed.
+struct Gathered<'a> {
+    view: TensorView<'a>,
+    /// What `bytes` hold: the tensor's type, but for blocks that had to be taken apart.
+    tensor_type: TensorType,
+    bytes: Cow<'a, [u8]>,
+}
+
 /// Rows of `width` values of a tensor, in the order asked for; copied only when they are not one piece of the file.
-fn gathered<'a>(view: &TensorView<'a>, stored: Stored, rows: Rows, width: usize) -> Cow<'a, [u8]> {
-    let values: usize = view.shape.iter().product();
-    let size = view.bytes.len() / values.max(1);
+fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> Gathered<'_> {
+    let kind = view.tensor_type;
     match stored {
         Stored::OutIn => {
-            let row = width * size;
-            if let Some(range) = rows.as_range() {
-                return Cow::Borrowed(&view.bytes[range.start * row..range.end * row]);
-            }
-            Cow::Owned(rows.iter().flat_map(|index| &view.bytes[index * row..][..row]).copied().collect())
-        }
-        Stored::InOut => {
-            let out = view.shape.last().copied().unwrap_or(1);
-            let mut bytes = Vec::with_capacity(rows.count() * width * size);
-            for index in rows.iter() {
-                let (matrix, row) = (index / out, index % out);
-                for column in 0..width {
-                    let at = ((matrix * width + column) * out + row) * size;
-                    bytes.extend_from_slice(&view.bytes[at..at + size]);
+            let row = kind.row_bytes(width);
+            let bytes = match rows.as_range() {
+                Some(range) => Cow::Borrowed(&view.bytes[range.start * row..range.end * row]),
+                None => {
+                    let rows = rows.iter().flat_map(|index| &view.bytes[index * row..][..row]);
+                    Cow::Owned(rows.copied().collect())
                 }
-            }
-            Cow::Owned(bytes)
+            };
+            Gathered { view, tensor_type: kind, bytes }
         }
+        Stored::InOut if kind.is_float() => {
+            let bytes = Cow::Owned(transposed(&view, view.bytes, kind.row_bytes(1), rows, width));
+            Gathered { view, tensor_type: kind, bytes }
+        }
+        // A block holds values of several rows.
+        Stored::InOut => {
+            let mut values = vec![0.0; view.shape.iter().product()];
+            kind.dequantize(view.bytes, &mut values);
+            let bytes: Vec<u8> = values.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
+            let bytes = Cow::Owned(transposed(&view, &bytes, 4, rows, width));
+            Gathered { view, tensor_type: TensorType::F32, bytes }
+        }
+    }
+}
+
+/// Rows of matrices [in, out], whose values have `size` bytes.
+fn transposed(view: &TensorView<'_>, from: &[u8], size: usize, rows: Rows, width: usize) -> Vec<u8> {
+    let out = view.shape.last().copied().unwrap_or(1);
+    let mut bytes = Vec::with_capacity(rows.count() * width * size);
+    for index in rows.iter() {
+        let (matrix, row) = (index / out, index % out);
+        for column in 0..width {
+            let at = ((matrix * width + column) * out + row) * size;
+            bytes.extend_from_slice(&from[at..at + size]);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Two matrices [in 3, out 32] of one block per row: what is taken out of them is their columns.
+    #[test]
+    fn blocks_are_taken_apart_to_be_transposed() {
+        let block = |scale: f32| -> Vec<u8> {
+            let scale = half::f16::from_f32(scale).to_le_bytes();
+            scale.into_iter().chain((0..32).map(|q| q as u8)).collect()
+        };
+        let bytes: Vec<u8> = (1..=6).flat_map(|row| block(row as f32)).collect();
+        let view = TensorView {
+            name: "x",
+            tensor_type: TensorType::Q8_0,
+            shape: &[2, 3, 32],
+            bytes: &bytes,
+            path: Path::new("x"),
+        };
+        let rows = Rows::range(32 + 5, 2);
+        let part = gathered(view, Stored::InOut, rows, 3);
+        assert_eq!(part.tensor_type, TensorType::F32);
+        let mut values = vec![0.0; 6];
+        part.tensor_type.dequantize(&part.bytes, &mut values);
+        assert_eq!(values, [4.0 * 5.0, 5.0 * 5.0, 6.0 * 5.0, 4.0 * 6.0, 5.0 * 6.0, 6.0 * 6.0]);
     }
 }

@@ -2,24 +2,31 @@
 //! GIL, turns panics into `InternalError` and maps each [`Error`] to its class in `ropechat.errors`.
 
 mod events;
+mod gguf;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::engine::{Context, Engine, Generation, Goal};
+use crate::engine::{Context, Engine, Event, Generation, Goal};
 use crate::error::Error;
 use crate::family;
+use crate::fit;
 use crate::kernel::Kernels;
+use crate::mapped;
 use crate::model::Model;
+use crate::pack_cache::{Keeper, PackCache, Packs};
 use crate::parallel::{CancelToken, Pool};
 use crate::quant::DType;
 use crate::sampler::Sampling;
+use crate::system::available_memory;
 use events::{PyEvent, PyRow, PyStage};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Most tokens of a sequence unless the caller says otherwise: the KV cache grows to it, no more.
 const DEFAULT_CONTEXT: usize = 8192;
@@ -90,8 +97,16 @@ struct PyEngine {
     isa: &'static str,
     context: Context,
     num_parameters: usize,
+    tensor_types: TensorTypes,
     warnings: Vec<String>,
+    notes: Vec<String>,
+    from_pack: bool,
+    /// Writes what was packed to the cache.
+    keeper: Option<Keeper>,
 }
+
+/// Numbers stored as each type.
+type TensorTypes = BTreeMap<&'static str, usize>;
 
 impl PyEngine {
     fn with<T: Send>(
@@ -106,13 +121,16 @@ impl PyEngine {
 #[pymethods]
 impl PyEngine {
     #[staticmethod]
-    #[pyo3(signature = (directory, *, dtype = "auto", threads = None, context = None))]
+    #[pyo3(signature = (directory, *, dtype = "auto", threads = None, context = None, pack_cache = None,
+        pack_smallest = None))]
     fn load(
         py: Python<'_>,
         directory: &str,
         dtype: &str,
         threads: Option<usize>,
         context: Option<usize>,
+        pack_cache: Option<PathBuf>,
+        pack_smallest: Option<usize>,
     ) -> PyResult<Self> {
         door(py, || {
             let dtype = parse_dtype(dtype)?;
@@ -120,14 +138,38 @@ impl PyEngine {
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let card = family::model_card(&checkpoint)?;
             let config = card.config;
-            let warnings = [&card.warnings, checkpoint.warnings()].concat();
+            let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Pool::new(thread_count(threads)?);
             let context = context_size(context, &config)?;
-            let num_parameters = checkpoint.num_parameters();
-            let model = Arc::new(Model::load(&checkpoint, config, dtype, &pool)?);
-            let threads = pool.threads();
+            let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
+            let tokens = context.tokens();
+            let choice = fit::choose(&checkpoint, &config, dtype, tokens, &pool, available_memory())?;
+            let packs = match pack_cache.map(PackCache::new) {
+                Some(cache) => {
+                    let smallest = pack_smallest.unwrap_or(cache.smallest);
+                    PackCache { smallest, ..cache }.open(&checkpoint, choice.dtype, &pool)
+                }
+                None => Packs::none(),
+            };
+            let model = Arc::new(Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?);
+            warnings.extend(packs.note().map(str::to_owned));
+            let mut notes = Vec::new();
+            if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
+            let (threads, from_pack) = (pool.threads(), packs.is_warm());
             let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
-            Ok(Self { engine, model, threads, isa: kernels.isa().name(), context, num_parameters, warnings })
+            Ok(Self {
+                engine,
+                model,
+                threads,
+                isa: kernels.isa().name(),
+                context,
+                num_parameters,
+                tensor_types,
+                warnings,
+                notes,
+                from_pack,
+                keeper: packs.keeper(),
+            })
         })
     }
 
@@ -139,9 +181,17 @@ impl PyEngine {
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
         facts.set_item("num_parameters", self.num_parameters)?;
+        facts.set_item("tensor_types", self.tensor_types.clone())?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
         facts.set_item("warnings", &self.warnings)?;
+        facts.set_item("notes", &self.notes)?;
+        facts.set_item("from_pack", self.from_pack)?;
         Ok(facts)
+    }
+
+    fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+        door(py, || Ok(self.keeper.as_ref().is_none_or(|keeper| keeper.wait(at_most))))
     }
 
     #[getter]
@@ -180,6 +230,10 @@ impl PyEngine {
     fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {
         let cancel = Arc::clone(&cancel.0);
         let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
+        // Not before there is something to show for the wait.
+        if events.iter().any(|(_, event)| !matches!(event, Event::Prefill { .. })) {
+            self.keeper.iter().for_each(Keeper::start);
+        }
         events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
     }
 
@@ -206,18 +260,19 @@ impl PyEngine {
     }
 }
 
-/// Validates config.json and every tensor's name, shape, type and extent.
+/// Validates the metadata and every tensor's name, shape, type and extent.
 #[pyfunction]
 fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let (config, num_parameters, warnings) = door(py, || {
+    let (config, num_parameters, tensor_types, warnings) = door(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
         let unused = family::check_tensors(&checkpoint, &card.config)?;
         let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
-        Ok((card.config, checkpoint.num_parameters(), warnings))
+        Ok((card.config, checkpoint.num_parameters(), checkpoint.tensor_types(), warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
+    facts.set_item("tensor_types", tensor_types)?;
     facts.set_item("warnings", warnings)?;
     Ok(facts)
 }
@@ -260,16 +315,26 @@ fn thread_count(threads: Option<usize>) -> Result<usize, Error> {
 
 fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Error> {
     match context {
-        Some(n) if (2..=1 << 24).contains(&n) => Ok(Context::Stated(n)),
-        Some(n) => Err(Error::Request(format!("context: {n}; allowed are 2 to {} tokens", 1 << 24))),
+        // How many are too many depends on the memory there is: `fit` refuses those.
+        Some(n @ 2..) => Ok(Context::Stated(n)),
+        Some(n) => Err(Error::Request(format!("context: {n}; allowed are 2 tokens or more"))),
         None => Ok(Context::Trained(config.usable_length().min(DEFAULT_CONTEXT))),
     }
+}
+
+/// From now on the process ends with exit code 74 when a mapped file is cut.
+#[pyfunction]
+#[pyo3(signature = (*, screen = false))]
+fn exit_when_cut(screen: bool) {
+    mapped::exit_when_cut(screen);
 }
 
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check};
+    use super::gguf::gguf_metadata;
+    #[pymodule_export]
+    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -1,4 +1,5 @@
-//! How numbers are stored: one file per format, with its panel layout, packing and unpacking.
+//! How numbers are stored: one file per format, with its panel layout, packing and unpacking; `tensor_type/` has what
+//! files hold.
 //!
 //! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
 //! A format says how many k a step holds and what its bytes are.
@@ -6,6 +7,9 @@
 mod float;
 mod q4_0;
 mod q8_0;
+mod tensor_type;
+
+pub use tensor_type::TensorType;
 
 /// Output rows of a panel, and f32 lanes of a kernel's vector.
 pub const LANES: usize = 16;
@@ -13,6 +17,10 @@ pub const LANES: usize = 16;
 pub const BLOCK: usize = 32;
 /// k of one step of the 32-block formats: two blocks, so that a step starts at a cache line.
 pub const GROUP: usize = 2 * BLOCK;
+
+/// Counts the layouts of panels there have been: to be raised with every change of what [`DType::pack_row`] writes.
+/// Packs on disk of another layout are not used.
+pub const PANEL_LAYOUT: u32 = 1;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -172,6 +180,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Packs on disk outlive the program: one that lays panels out in another way must not read them.
+    #[test]
+    fn a_change_of_layout_raises_its_number() {
+        let sum = |dtype: DType| {
+            let mut panel = vec![0; dtype.steps(100) * dtype.step_bytes()];
+            for lane in 0..LANES {
+                let row: Vec<f32> = noise(100).iter().map(|x| x * (lane + 1) as f32).collect();
+                dtype.pack_row(&row, lane, &mut panel);
+            }
+            format!("{} {:016x}", dtype.name(), crate::checksum::checksum(&panel))
+        };
+        let sums = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].map(sum);
+        let known = [
+            "f32 caa998a91d329a7c",
+            "f16 b43f3453f7b98d35",
+            "bf16 84464114f3a0e426",
+            "q8_0 fcb2a07af1282955",
+            "q4_0 def0197753fc4f29",
+        ];
+        assert_eq!(sums, known, "raise PANEL_LAYOUT and write the new sums here");
     }
 
     #[test]

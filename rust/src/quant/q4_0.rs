@@ -36,6 +36,18 @@ pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     }
 }
 
+/// A file's blocks, unchanged: | scale f16 | 16 bytes: value i in the low nibble, value i + 16 in the high one |.
+pub(super) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
+    for (index, source) in bytes.chunks_exact(2 + BLOCK / 2).enumerate() {
+        let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
+        put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
+        for (i, &byte) in source[2..].iter().enumerate() {
+            put_nibble(&mut step[place(i, lane)], block, byte & 0x0f);
+            put_nibble(&mut step[place(i + BLOCK / 2, lane)], block, byte >> 4);
+        }
+    }
+}
+
 fn put_nibble(byte: &mut u8, block: usize, q: u8) {
     *byte = if block == 0 { *byte & 0xf0 | q } else { *byte & 0x0f | q << 4 };
 }

@@ -37,6 +37,25 @@ pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     }
 }
 
+/// A block as files hold it: | scale f16 | 32 x i8 |, `value = q * scale`.
+pub(super) fn read_block(block: &[u8], out: &mut [f32]) {
+    let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
+    for (out, q) in out.iter_mut().zip(&block[2..]) {
+        *out = scale * f32::from(*q as i8);
+    }
+}
+
+/// A file's blocks, unchanged.
+pub(super) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
+    for (index, source) in bytes.chunks_exact(2 + BLOCK).enumerate() {
+        let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
+        put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
+        for (i, &q) in source[2..].iter().enumerate() {
+            step[place(block * BLOCK + i, lane)] = (i32::from(q as i8) + OFFSET) as u8;
+        }
+    }
+}
+
 pub(super) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {

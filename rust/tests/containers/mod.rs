@@ -1,6 +1,8 @@
 //! Safetensors files and model folders made for one test.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod gguf;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

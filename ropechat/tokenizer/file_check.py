@@ -6,17 +6,25 @@ form `<file>: <field>: <what it is>; <what is allowed>`.
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ropechat.errors import TokenizerError
 
 MODEL_TYPES = ("BPE", "Unigram", "WordPiece", "WordLevel")
-_MAX_NORMALIZERS = 32
+_MAX_STEPS = 32
 _MAX_REGEX = 16 << 10
 _MAX_PADDING = 1 << 24
-_KNOWN_PATTERNS = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|", "(?:'[sS]|'[tT]|'[rR][eE]|")  # GPT-4, Llama 3, Qwen
+_MAX_GROWTH = 8
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_TYPES = (
+    "Sequence BertNormalizer NFC NFD NFKC NFKD Nmt Lowercase Strip StripAccents Prepend Replace Precompiled "
+    "ByteLevel BertPreTokenizer Digits Metaspace Punctuation Split UnicodeScripts Whitespace WhitespaceSplit "
+    "FixedLength CharDelimiterSplit BertProcessing RobertaProcessing TemplateProcessing BPEDecoder CTC Fuse "
+    "ByteFallback WordPiece"
+)
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
@@ -52,8 +60,8 @@ class FileCheck:
         for name in _SECTIONS:
             for part in components(self.data.get(name)):
                 self._component(name, part)
-        if len(list(components(self.data.get("normalizer")))) > _MAX_NORMALIZERS:
-            self.refuse("normalizer", f"more than {_MAX_NORMALIZERS} steps; that many are the limit")
+        for name in ("normalizer", "decoder"):
+            self._growth(name)
         self._length_blocks()
 
     def _id(self, field: str, token: object, value: object) -> None:
@@ -81,6 +89,8 @@ class FileCheck:
             self.refuse("model.vocab", "missing, empty or no object; an object of token -> id is required")
         for token, id in vocab.items():
             self._id("model.vocab", token, id)
+            if not token.isascii() and _LONE_SURROGATE.search(token):
+                self.refuse("model.vocab", f"{token!r:.60} holds a lone surrogate; UTF-8 text is required")
         if len(set(vocab.values())) != len(vocab):
             self.refuse("model.vocab", "two tokens share one id; each id may stand once")
         if kind == "BPE":
@@ -139,6 +149,8 @@ class FileCheck:
 
     def _post_processor(self) -> None:
         for part in components(self.data.get("post_processor")):
+            for key in {"sep", "cls"} & part.keys():  # of RobertaProcessing and BertProcessing
+                self._named_id(f"post_processor.{key}", part[key])
             if part.get("type") != "TemplateProcessing":
                 continue
             special = part.get("special_tokens")
@@ -151,19 +163,51 @@ class FileCheck:
                 for id in ids:
                     self._id("post_processor.special_tokens", name, id)
             for side in ("single", "pair"):
-                for piece in part.get(side) or []:
+                pieces = part.get(side)
+                if not isinstance(pieces, list):
+                    self.refuse(f"post_processor.{side}", "no list of pieces; one is required")
+                for piece in pieces:
                     token = piece.get("SpecialToken") if isinstance(piece, dict) else None
-                    name = token.get("id") if isinstance(token, dict) else None
-                    if name is not None and name not in special:
-                        self.refuse(f"post_processor.{side}", f"{name!r} is not among its special_tokens")
+                    known = token.get("id") if isinstance(token, dict) else None
+                    if known is not None and (not isinstance(known, str) or known not in special):
+                        self.refuse(
+                            f"post_processor.{side}", f"{known!r:.60} is not among its special_tokens"
+                        )
+
+    def _named_id(self, field: str, pair: object) -> None:
+        if not isinstance(pair, list) or len(pair) != 2:
+            self.refuse(field, f"{pair!r:.60}; [token, id] is required")
+        self._id(field, *pair)
 
     def _component(self, section: str, part: dict[str, Any]) -> None:
+        if not isinstance(part.get("type"), str):
+            self.refuse(f"{section}.type", f"{part.get('type')!r:.60}; a text is required")
         if part.get("type") == "Precompiled":
             self._charsmap(section, part.get("precompiled_charsmap"))
+        length = part.get("length", 1)
+        if part.get("type") == "FixedLength" and (not isinstance(length, int) or length < 1):
+            self.refuse(f"{section}.FixedLength", f"length is {length!r:.60}; 1 and more is allowed")
         pattern = part.get("pattern")
+        if isinstance(pattern, dict) and pattern.get("String") == "":
+            self.refuse(f"{section}.pattern", "an empty text; it would match everywhere")
         regex = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(regex, str) and len(regex) > _MAX_REGEX:
             self.refuse(section, f"a regex of {len(regex)} characters; the limit is {_MAX_REGEX}")
+
+    def _growth(self, section: str) -> None:
+        """Each step may lengthen the text, and they multiply."""
+        parts = list(components(self.data.get(section)))
+        if len(parts) > _MAX_STEPS:
+            self.refuse(section, f"more than {_MAX_STEPS} steps; that many are the limit")
+        growth = 1.0
+        for part in parts:
+            content, pattern = part.get("content"), part.get("pattern")
+            if part.get("type") == "Replace" and isinstance(content, str):
+                literal = pattern.get("String") if isinstance(pattern, dict) else None
+                length = len(literal) if isinstance(literal, str) else 1
+                growth *= max(1.0, len(content) / max(length, 1))
+        if growth > _MAX_GROWTH:
+            self.refuse(section, f"its steps lengthen a text {growth:.3g} times; the limit is {_MAX_GROWTH}")
 
     def _charsmap(self, section: str, charsmap: object) -> None:
         """A double-array trie (its byte length first), then NUL-terminated strings."""
@@ -213,30 +257,24 @@ def fix_numbers(data: dict[str, Any]) -> frozenset[int]:
     return holes
 
 
-def may_panic(data: dict[str, Any]) -> bool:
-    """Whether the file holds what the library is known to panic on: a charsmap, or a regex of its own."""
-    for name in ("normalizer", "pre_tokenizer"):
-        for part in components(data.get(name)):
-            if part.get("type") == "Precompiled":
-                return True
-            pattern = part.get("pattern")
-            regex = pattern.get("Regex") if isinstance(pattern, dict) else None
-            if isinstance(regex, str) and not regex.startswith(_KNOWN_PATTERNS):
-                return True
-    return False
+def without_dropout(data: dict[str, Any]) -> bool:
+    """Take out the random merges of training; whether there were any."""
+    return data["model"].pop("dropout", None) is not None
 
 
 def blame(data: dict[str, Any]) -> str:
     """Where a file that the library refuses is most likely at fault."""
     model = data["model"]
     if "merges" in model:
-        prefix = model.get("continuing_subword_prefix") or ""
+        prefix = str(model.get("continuing_subword_prefix") or "")
         for index, merge in enumerate(model["merges"]):
             left, right = merge.split(" ") if isinstance(merge, str) else merge
             if left + right.removeprefix(prefix) not in model["vocab"]:
                 return f"model.merges[{index}]"
-    for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+    for name in _SECTIONS:
         for part in components(data.get(name)):
+            if part.get("type") not in _TYPES.split():
+                return f"{name}.type {part.get('type')!r:.60}"
             pattern = part.get("pattern")
             if isinstance(pattern, dict) and "Regex" in pattern:
                 return f"{name} Regex"

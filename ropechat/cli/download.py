@@ -1,0 +1,128 @@
+"""A model that is not here yet: the plan, the question, the download with its progress."""
+
+import shutil
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropechat.cli.door import Terminated, say
+from ropechat.cli.status import StatusLine, bar, clock
+from ropechat.errors import NotDownloadedError
+from ropechat.model_source import hub_name, resolve
+from ropechat.text import byte_size
+
+if TYPE_CHECKING:
+    from ropechat.hub.names import HubName
+    from ropechat.hub.plan import Plan
+    from ropechat.hub.transfer import Progress
+
+_RATE_SECONDS = 10.0  # the rate is a mean over the last ones
+_LARGE = 1 << 20  # files from here on get a line of their own when they are done
+_WIDE = 100  # columns from which there is room for a bar
+
+
+class DownloadLine(StatusLine):
+    """Bytes, rate and time left in all, and how far the largest file is that comes now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._told: set[str] = set()
+
+    def __call__(self, progress: "Progress") -> None:
+        for one in progress.files:
+            if one.state == "done" and one.file.size >= _LARGE and one.file.name not in self._told:
+                self._told.add(one.file.name)
+                self.note(f"{one.file.name}: {byte_size(one.file.size)}")
+        if self.is_due:
+            self.show(progress_line(progress, self._rate(progress.received)))
+
+    def _rate(self, received: int) -> float:
+        """Bytes per second."""
+        now = time.monotonic()
+        self._seen.append((now, received))
+        while len(self._seen) > 2 and now - self._seen[0][0] > _RATE_SECONDS:
+            self._seen.popleft()
+        begun, before = self._seen[0]
+        return (received - before) / (now - begun) if now > begun else 0.0
+
+
+def progress_line(progress: "Progress", rate: float) -> str:
+    """One line of talk; rate in bytes per second."""
+    done, total = progress.done, progress.total
+    parts = [f"{byte_size(done)} of {byte_size(total)}", f"{byte_size(int(rate))}/s"]
+    if rate > 0 and done < total:
+        parts.append(f"ETA {clock((total - done) / rate)}")
+    running = [one for one in progress.files if one.state == "running" and one.file.size]
+    if running:
+        one = max(running, key=lambda one: one.file.size)
+        parts.append(f"{one.file.name} {100 * one.done // one.file.size} %")
+    begin = f"{bar(done / total if total else 1.0)} " if shutil.get_terminal_size().columns >= _WIDE else ""
+    return begin + " · ".join(parts)
+
+
+def download(name: "HubName", plan: "Plan | None" = None) -> Path:
+    """Fetch a model, with its progress on stderr; returns what to load. Raises as `make_plan`, `fetch`."""
+    from ropechat.hub.plan import make_plan
+    from ropechat.hub.transfer import fetch
+
+    if plan is None:
+        plan = make_plan(name)
+        tell(plan)
+    line, begun = DownloadLine(), time.monotonic()
+    try:
+        path = fetch(plan, line)
+    except (KeyboardInterrupt, Terminated):
+        line.note(f"stopped; `ropechat models pull {name}` goes on where it was")
+        raise
+    finally:
+        line.clear()
+    say(f"{name}: complete, {byte_size(plan.rest)} in {clock(time.monotonic() - begun)}")
+    return path
+
+
+def tell(plan: "Plan") -> None:
+    """The plan, on stderr."""
+    for line in plan.lines():
+        say(line)
+
+
+def has_dialog() -> bool:
+    """Whether somebody is there to be asked."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def ask(question: str, *, default: bool) -> bool:
+    """A question on stderr, answered by a line of stdin; an empty one is `default`, the end is no."""
+    sys.stderr.write(f"{question} [{'Y/n' if default else 'y/N'}] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        return False
+    return answer.strip().lower() in (("", "y", "yes") if default else ("y", "yes"))
+
+
+def find_or_download(model: str, *, unasked: bool) -> Path:
+    """What to load for a model's name. A Hub model that is not here is downloaded when it is wanted.
+
+    On a terminal the plan is shown and a question asked; elsewhere it takes `unasked` (--download), without
+    which no byte crosses the network. Raises as `model_source.resolve`, `make_plan` and `fetch` do.
+    """
+    name = hub_name(model)
+    try:
+        path = resolve(model)
+        if name is not None and name.quant is None and path.suffix == ".gguf":
+            say(f"model: {path.name}")  # the name alone does not say which of several it is
+        return path
+    except NotDownloadedError:
+        if name is None or not (unasked or has_dialog()):
+            raise
+        from ropechat.hub.plan import make_plan
+
+        plan = make_plan(name)
+        tell(plan)
+        if not unasked and not ask(f"Download {byte_size(plan.rest)}?", default=True):
+            raise
+    return download(name, plan)

@@ -1,0 +1,63 @@
+"""A line on stderr that says how far something is."""
+
+import shutil
+import sys
+import time
+
+from ropechat.cli.door import say
+from ropechat.text import fit
+
+_BAR = 24
+_TERMINAL_SECONDS = 0.1
+_PLAIN_SECONDS = 5.0
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss, or m:ss below an hour."""
+    whole = int(seconds + 0.5)
+    minutes, second = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def bar(share: float) -> str:
+    """A bar of fixed width for a share from 0 to 1."""
+    full = int(share * _BAR)
+    return f"[{'█' * full}{'░' * (_BAR - full)}]"
+
+
+class StatusLine:
+    """A line that redraws itself on a terminal; elsewhere a new line every few seconds."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._pause = _TERMINAL_SECONDS if self.is_terminal else _PLAIN_SECONDS
+        self._shown = time.monotonic() - (self._pause if self.is_terminal else 0)
+        self._drawn = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the line was shown long enough."""
+        return time.monotonic() - self._shown >= self._pause
+
+    def show(self, text: str) -> None:
+        """Draw the line anew; `text` is cut to the terminal's width."""
+        self._shown = time.monotonic()
+        if not self.is_terminal:
+            say(text)
+            return
+        sys.stderr.write("\r" + fit(text, shutil.get_terminal_size().columns - 1))
+        sys.stderr.flush()
+        self._drawn = True
+
+    def note(self, text: str) -> None:
+        """Say something between two drawings of the line."""
+        self.clear()
+        say(text)
+
+    def clear(self) -> None:
+        """Wipe the line, so that what is said next has it to itself."""
+        if self._drawn:
+            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+            sys.stderr.flush()
+            self._drawn = False

@@ -1,0 +1,113 @@
+"""`ropechat template`: the text that a model's chat template makes of messages."""
+
+import json
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from ropechat.cli.common import Out, need_model, template_options, unused_variables
+from ropechat.cli.door import say
+from ropechat.conversation import Message, Role
+from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
+
+_MAX_FILE_BYTES = 64 << 20
+_GREETING = "Hello!"
+
+
+def _content(file: str) -> bytes:
+    def read(stream: IO[bytes]) -> bytes:
+        data = stream.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise RequestError(f"{file}: more than {_MAX_FILE_BYTES} bytes; that is the limit")
+        return data
+
+    if file == "-":
+        return read(sys.stdin.buffer)
+    try:
+        with Path(file).open("rb") as stream:
+            return read(stream)
+    except OSError as error:
+        raise FileAccessError(f"{file}: {error.strerror}") from None
+
+
+def _messages_of(file: str) -> list[Message]:
+    """The messages of a JSON file: a list, or an object with `messages`. Raises RequestError."""
+    from ropechat.batch.line import LineError, request_of
+
+    try:
+        value = json.loads(_content(file).decode("utf-8"))
+        found = request_of({"messages": value["messages"] if isinstance(value, dict) else value}).content
+    except KeyError:
+        raise RequestError(f"{file}: an object without messages; a list of messages is required") from None
+    except LineError as error:
+        raise RequestError(f"{file}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{file}: byte {error.start} is not UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{file}: not JSON ({error}); a list of messages is required") from None
+    return [message for message in found if isinstance(message, Message)]
+
+
+def _conversation(system: str | None, user: str | None, file: str | None) -> list[Message]:
+    messages = _messages_of(file) if file is not None else []
+    if system is not None:
+        messages.insert(0, Message(Role.SYSTEM, system))
+    if user is not None or not messages or messages[-1].role is Role.SYSTEM:
+        messages.append(Message(Role.USER, _GREETING if user is None else user))
+    return messages
+
+
+@click.command()
+@click.argument("directory", required=False, metavar="[MODEL]")
+@click.option("-m", "--model", envvar="ROPECHAT_MODEL", help="Folder of the model [env: ROPECHAT_MODEL].")
+@click.option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}].")
+@click.option("--system", metavar="TEXT", help="A system message at the beginning.")
+@click.option("--messages", "file", metavar="FILE", help='JSON: [{"role", "content"}, ...]; - is stdin.')
+@click.option("--no-generation-prompt", is_flag=True, help="End after the last message.")
+@click.option("--source", is_flag=True, help="The template itself instead.")
+@click.option("--list", "as_list", is_flag=True, help="The names of the model's templates instead.")
+@template_options
+def template(
+    directory: str | None,
+    model: str | None,
+    user: str | None,
+    system: str | None,
+    file: str | None,
+    no_generation_prompt: bool,
+    source: bool,
+    as_list: bool,
+    template: str | None,
+    template_vars: dict[str, Any],
+) -> None:
+    """Show what a model is fed for some messages: the text that its chat template makes of them.
+
+    The tokenizer may add a BOS in front where the text has none.
+    """
+    from ropechat.model_check import load_template
+    from ropechat.template import SYSTEM_FOLDED
+
+    name, out = need_model(directory or model), Out()
+    found = load_template(name)
+    if found is None:
+        raise ChatTemplateError(
+            f"{name}: chat_template: this model has none; it continues text as it is, as with --raw"
+        )
+    if as_list:
+        out.write("".join(f"{name}\n" for name in found.names))
+        return
+    if template is not None:
+        found = found.select(template)
+    if source:
+        out.write(found.source)
+        out.end_line()
+        return
+    for note in unused_variables(found, template_vars):
+        say(note)
+    messages = _conversation(system, user, file)
+    out.write(found.prompt(messages, template_vars, add_generation_prompt=not no_generation_prompt))
+    if found.folds_system:
+        say(f"note: {SYSTEM_FOLDED}")
+    if out.is_terminal:
+        out.end_line()

@@ -1,0 +1,112 @@
+"""Packed weights that earlier starts left on disk: where, how many bytes, away with them.
+
+The compiled engine writes and reads the files (rust/src/pack_cache/ draws them); here is what people do with
+them. They can always be made again.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropechat.errors import FileAccessError, RequestError
+from ropechat.paths import cache_folder
+
+ENV = "ROPECHAT_CACHE"
+_MAGIC = b"RCPACK\0\x01"
+_PREFIX = 24  # magic, the header's length, its checksum
+_MAX_HEADER = 256 << 20
+_SUFFIXES = (".pack", ".part")
+
+
+@dataclass(frozen=True)
+class PackedEntry:
+    """One file of packed weights.
+
+    model: the file that lists the model's tensors, "" where that cannot be read. dtype: the one asked for, or
+    auto: as stored. size: bytes on disk. used: seconds since the epoch.
+    """
+
+    path: Path
+    model: str
+    dtype: str
+    size: int
+    used: float
+
+
+def packed_folder() -> Path:
+    """Where packed weights lie; it need not exist."""
+    return cache_folder() / "packed"
+
+
+def load_options() -> dict[str, Any]:
+    """What `_core.Engine.load` is told: the folder, or nothing when ROPECHAT_CACHE is off.
+
+    ROPECHAT_CACHE=all keeps small models too. Raises RequestError for any other value.
+    """
+    value = os.environ.get(ENV, "")
+    if value not in ("", "auto", "off", "all"):
+        raise RequestError(f"{ENV}: {value!r}; auto, off and all are allowed")
+    if value == "off":
+        return {}
+    return {"pack_cache": packed_folder(), **({"pack_smallest": 0} if value == "all" else {})}
+
+
+def packed_entries() -> list[PackedEntry]:
+    """All files in the folder, what was used last first. Raises FileAccessError."""
+    return sorted(_entries(), key=lambda entry: (-entry.used, entry.path.name))
+
+
+def _entries() -> Iterator[PackedEntry]:
+    try:
+        found = [path for path in packed_folder().iterdir() if path.name.endswith(_SUFFIXES)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FileAccessError(f"{packed_folder()}: {error.strerror}") from None
+    for path in found:
+        try:
+            status, header = path.lstat(), _header(path)
+        except OSError:
+            continue  # gone meanwhile, or not ours
+        model, dtype = str(header.get("model", "")), str(header.get("dtype", ""))
+        yield PackedEntry(path, model, dtype, status.st_size, status.st_mtime)
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """The header of a file, {} when it has none that can be read."""
+    with path.open("rb") as file:
+        prefix = file.read(_PREFIX)
+        length = int.from_bytes(prefix[8:16], "little")
+        if len(prefix) < _PREFIX or not prefix.startswith(_MAGIC) or length > _MAX_HEADER:
+            return {}
+        try:
+            header = json.loads(file.read(length))
+        except (ValueError, RecursionError):
+            return {}
+    return header if isinstance(header, dict) else {}
+
+
+def remove_packed(model: Path | None = None) -> int:
+    """Remove the packed weights of a model (its folder, or file of weights), or all; returns the bytes freed.
+
+    A running engine that uses them goes on. Raises FileAccessError.
+    """
+    freed = 0
+    for entry in packed_entries():
+        if model is not None and not _is_of(entry, model):
+            continue
+        try:
+            entry.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileAccessError(f"{entry.path}: {error.strerror}") from None
+        freed += entry.size
+    return freed
+
+
+def _is_of(entry: PackedEntry, model: Path) -> bool:
+    """Whether the weights were packed from files in this folder, or from this file."""
+    listing = Path(entry.model)
+    return bool(entry.model) and model.resolve() in (listing, listing.parent)

@@ -1,0 +1,347 @@
+"""The vocabulary inside a GGUF file, in the form of a tokenizer.json and its tokenizer_config.json.
+
+Keys are those of the GGUF specification (ggml/docs/gguf.md); what an absent one means is llama.cpp's reading
+of it (src/llama-vocab.cpp). Nothing of a file is believed. Messages have the form
+`<file>: <key>: <what it is>; <what is allowed>`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NoReturn
+
+from ropechat.errors import ConfigError, TokenizerError, UnsupportedModelError
+from ropechat.tokenizer.pieces import SPACE_MARK, byte_of
+from ropechat.tokenizer.pre_types import PRE_TYPES, PreType
+from ropechat.tokenizer.spm import merges_of, share_of_commonest_score
+
+KEY = "tokenizer.ggml."
+TEMPLATE = "tokenizer.chat_template"
+_SPECIAL_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+_END_NAMES = ("eos", "eot", "eom")
+_SPM_IDS = {"bos": 1, "eos": 2, "unknown": 0}  # what llama.cpp takes where a llama vocabulary names none
+_MAX_TOKEN = 1 << 20
+_EMPTY = "\0empty "
+
+
+class TokenType(IntEnum):
+    """llama_token_type."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_SPECIAL = (TokenType.UNKNOWN, TokenType.CONTROL)
+_ADDED = (*_SPECIAL, TokenType.USER_DEFINED)
+_TYPES = {int(kind): kind for kind in TokenType}
+
+
+@dataclass(frozen=True)
+class GgufVocabulary:
+    """What a GGUF file says in place of tokenizer.json (`data`) and tokenizer_config.json (`config`).
+
+    holes: ids without a token. end_ids: end of sequence, of turn and of message.
+    """
+
+    data: dict[str, Any]
+    config: dict[str, Any]
+    holes: frozenset[int]
+    end_ids: frozenset[int]
+
+
+def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> GgufVocabulary | None:
+    """The vocabulary of a file whose model has `vocab_size` ids; None where it holds none.
+
+    Raises TokenizerError, ConfigError for a special id out of range, UnsupportedModelError for a model or pre
+    type that is not known.
+    """
+    keys = _Keys(where, metadata)
+    kind = keys.text("model")
+    if kind in (None, "none", "no_vocab"):
+        return None
+    if kind not in ("gpt2", "llama"):
+        raise UnsupportedModelError(f"{where}: {KEY}model: {kind!r:.60}; gpt2 and llama are computed here")
+    tokens = _tokens(keys, vocab_size)
+    ids = _special_ids(keys, vocab_size, _SPM_IDS if kind == "llama" else {})
+    types = _types(keys, tokens, [id for name, id in ids.items() if name != "padding" and id is not None])
+    data = _spm(keys, tokens, types, ids["unknown"]) if kind == "llama" else _bpe(keys, tokens)
+    data["added_tokens"] = _added(tokens, types, _strips_after(metadata))
+    pre_bos = kind == "llama" or _pre_type(keys).adds_bos
+    data["post_processor"] = _post_processor(keys, tokens, ids, pre_bos)
+    config: dict[str, Any] = {
+        name: tokens[id] for key, name in _SPECIAL_NAMES.items() if (id := ids[key]) is not None
+    }
+    config["chat_template"] = _templates(metadata)
+    holes = frozenset(id for id, token in enumerate(tokens) if token.startswith(_EMPTY))
+    return GgufVocabulary(
+        data, config, holes, frozenset(id for name in _END_NAMES if (id := ids[name]) is not None)
+    )
+
+
+def _special_ids(keys: "_Keys", size: int, defaults: Mapping[str, int]) -> dict[str, int | None]:
+    ids = {name: keys.id(f"{name}_token_id", size) for name in ("bos", "eos", "eot", "eom", "unknown")}
+    for name, id in defaults.items():
+        if ids[name] is None and id < size:
+            ids[name] = id
+    ids["padding"] = keys.lenient_id("padding_token_id", size)
+    return ids
+
+
+class _Keys:
+    """Typed access to `tokenizer.ggml.*`."""
+
+    def __init__(self, where: str, metadata: Mapping[str, Any]) -> None:
+        self.where = where
+        self._metadata = metadata
+
+    def refuse(self, key: str, what: str) -> NoReturn:
+        raise TokenizerError(f"{self.where}: {KEY}{key}: {what}")
+
+    def text(self, key: str) -> str | None:
+        value = self._metadata.get(KEY + key)
+        if value is not None and not isinstance(value, str):
+            self.refuse(key, f"{value!r:.60}; a text is required")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._metadata.get(KEY + key)
+        if value is not None and not isinstance(value, bool):
+            self.refuse(key, f"{value!r:.60}; true or false is required")
+        return default if value is None else value
+
+    def id(self, key: str, size: int) -> int | None:
+        value = self._metadata.get(KEY + key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+            allowed = f"ids from 0 to {size - 1} are allowed"
+            raise ConfigError(f"{self.where}: {KEY}{key}: {value!r:.60}; {allowed}")
+        return value
+
+    def lenient_id(self, key: str, size: int) -> int | None:
+        """An id that changes no number: files have it out of range, which means none."""
+        value = self._metadata.get(KEY + key)
+        fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
+        return value if fits else None
+
+    def array(self, key: str, length: int | None = None) -> Sequence[Any] | None:
+        value = self._metadata.get(KEY + key)
+        if value is None:
+            return None
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            self.refuse(key, f"{value!r:.60}; an array is required")
+        if length is not None and len(value) != length:
+            self.refuse(key, f"{len(value)} entries; {length} are required, one for each token")
+        return value
+
+    def texts(self, key: str) -> Sequence[str] | None:
+        values = self.array(key)
+        for index, value in enumerate(values or ()):
+            if isinstance(value, bytes) or (isinstance(value, str) and _is_broken(value)):
+                self.refuse(key, f"entry {index} is not UTF-8; download the file again")
+            if not isinstance(value, str):
+                self.refuse(key, f"entry {index} is {value!r:.60}; an array of texts is required")
+            if len(value) > _MAX_TOKEN:
+                self.refuse(key, f"entry {index} has {len(value)} characters; the limit is {_MAX_TOKEN}")
+        return values
+
+
+def _is_broken(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _tokens(keys: _Keys, vocab_size: int) -> list[str]:
+    """Token by id; an empty one gets a text that no input can hold."""
+    given = keys.texts("tokens")
+    if not given:
+        keys.refuse("tokens", "missing or empty; an array of texts is required")
+    if len(given) != vocab_size:
+        keys.refuse("tokens", f"{len(given)} tokens; {vocab_size} are required (the rows of token_embd)")
+    if not any(given):
+        keys.refuse("tokens", "all tokens are empty; an array of texts is required")
+    tokens = [token or f"{_EMPTY}{id}" for id, token in enumerate(given)]
+    if len(set(tokens)) != len(tokens):
+        first: dict[str, int] = {}
+        id, token = next((i, text) for i, text in enumerate(tokens) if first.setdefault(text, i) != i)
+        keys.refuse("tokens", f"{token!r:.60} has the ids {first[token]} and {id}; each token may stand once")
+    return tokens
+
+
+def _types(keys: _Keys, tokens: Sequence[str], special: Sequence[int]) -> list[TokenType]:
+    """Type by id. A file without types has control tokens where it names them as special."""
+    given = keys.array("token_type", len(tokens))
+    if given is None:
+        types = [TokenType.NORMAL] * len(tokens)
+        for id in special:
+            types[id] = TokenType.CONTROL
+        return types
+    if isinstance(given, bytes | bytearray | memoryview):
+        keys.refuse("token_type", "an array of bytes; an array of 32-bit integers is required")
+    types = []
+    for id, value in enumerate(given):
+        found = None if isinstance(value, bool) or not isinstance(value, int) else _TYPES.get(value)
+        if found is None:
+            keys.refuse("token_type", f"entry {id} is {value!r:.60}; 0 to 6 are allowed")
+        if found is TokenType.BYTE and byte_of(tokens[id]) is None:
+            keys.refuse(
+                "tokens", f"entry {id} is the byte token {tokens[id]!r:.60}; <0x00> to <0xFF> are allowed"
+            )
+        types.append(found)
+    return types
+
+
+def _strips_after(metadata: Mapping[str, Any]) -> bool:
+    """Phi-3's tokens swallow the white space after them; no key says so, llama.cpp goes by the name."""
+    name = str(metadata.get("general.name", "")).lower()
+    return "phi-3" in name or "phi3" in name
+
+
+def _added(tokens: Sequence[str], types: Sequence[TokenType], strips_after: bool) -> list[dict[str, Any]]:
+    """The tokens that are found in a text before it is cut into words."""
+    whole = ("<unk>", "<s>", "<|endoftext|>")
+    return [
+        {
+            "id": id,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": strips_after and token not in whole,
+            "normalized": False,
+            "special": kind in _SPECIAL,
+        }
+        for id, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in _ADDED or (strips_after and token == "</s>")
+    ]
+
+
+def _post_processor(
+    keys: _Keys, tokens: Sequence[str], ids: Mapping[str, int | None], pre_bos: bool
+) -> dict[str, Any] | None:
+    """What stands around an encoded text."""
+    names: dict[str, int] = {}
+    pieces: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
+    for name, at, default in (("bos", 0, pre_bos), ("eos", 2, False)):
+        id, key = ids[name], f"add_{name}_token"
+        if not keys.flag(key, default):
+            continue
+        if id is None:
+            if keys.flag(key, False):
+                keys.refuse(key, f"true, but there is no {KEY}{name}_token_id; it is required then")
+            continue
+        names[tokens[id]] = id
+        pieces.insert(at, {"SpecialToken": {"id": tokens[id], "type_id": 0}})
+    if not names:
+        return None
+    special = {token: {"id": token, "ids": [id], "tokens": [token]} for token, id in names.items()}
+    pair = [*pieces, {"Sequence": {"id": "B", "type_id": 1}}]
+    return {"type": "TemplateProcessing", "single": pieces, "pair": pair, "special_tokens": special}
+
+
+def _pre_type(keys: _Keys) -> PreType:
+    name = keys.text("pre") or "default"
+    if name not in PRE_TYPES:
+        raise UnsupportedModelError(
+            f"{keys.where}: {KEY}pre: {name!r:.60}; how this one cuts words is not known here; "
+            "use the safetensors form of the model with its tokenizer.json"
+        )
+    return PRE_TYPES[name]
+
+
+def _json(normalizer: Any, pre_tokenizer: Any, decoder: Any, **model: Any) -> dict[str, Any]:
+    plain = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "decoder": decoder,
+        "model": {"type": "BPE", **plain, "ignore_merges": False, **model},
+    }
+
+
+def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
+    """Byte-level byte-pair encoding (`gpt2`)."""
+    kind = _pre_type(keys)
+    given = keys.texts("merges")
+    if given is None:
+        keys.refuse("merges", "missing; an array of pairs is required")
+    vocab = {token: id for id, token in enumerate(tokens)}
+    merges: dict[tuple[str, str], None] = {}  # the first of equal ones counts
+    for index, merge in enumerate(given):
+        cut = merge.find(" ", 1)
+        left, right = merge[:cut], merge[cut + 1 :]
+        if cut < 0 or not right:
+            keys.refuse(
+                "merges", f"entry {index} is {merge!r:.60}; two tokens with a space between are required"
+            )
+        for part in (left, right, left + right):
+            if part not in vocab:
+                keys.refuse("merges", f"entry {index} is {merge!r:.60}; {part!r:.60} is not among the tokens")
+        merges[left, right] = None
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    steps: list[dict[str, Any]] = [
+        {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+        for regex in kind.patterns
+    ]
+    return _json(
+        None,
+        {"type": "Sequence", "pretokenizers": [*steps, level]},
+        level,
+        vocab=vocab,
+        merges=list(merges),
+        unk_token=None,
+        fuse_unk=False,
+        byte_fallback=False,
+        ignore_merges=kind.ignore_merges,
+    )
+
+
+def _spm(
+    keys: _Keys, tokens: Sequence[str], types: Sequence[TokenType], unknown: int | None
+) -> dict[str, Any]:
+    """SentencePiece (`llama`): merged by score, bytes for what has no token, ▁ for a space."""
+    scores = keys.array("scores", len(tokens))
+    if scores is None:
+        keys.refuse("scores", "missing; one number for each token is required")
+    for id, score in enumerate(scores):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+            keys.refuse("scores", f"entry {id} is {score!r:.60}; a finite number is required")
+    barred = (*_SPECIAL, TokenType.BYTE)  # never what typed text turns into
+    ids = {token: id for id, token in enumerate(tokens) if types[id] not in barred}
+    if share_of_commonest_score(ids, scores) > 0.5:
+        keys.refuse("scores", "most are the same, so that they order no merges; convert the model again")
+    prefix = keys.flag("add_space_prefix", True)
+    normalizers: list[dict[str, Any]] = [{"type": "Prepend", "prepend": SPACE_MARK}] if prefix else []
+    normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK})
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return _json(
+        {"type": "Sequence", "normalizers": normalizers},
+        None,
+        {"type": "Sequence", "decoders": decoders},
+        vocab={token: id for id, token in enumerate(tokens)},
+        merges=merges_of(ids, scores),
+        unk_token=None if unknown is None else tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+
+
+def _templates(metadata: Mapping[str, Any]) -> Any:
+    """The chat template as it stands, or the list of them where the file holds named ones too."""
+    found = {key[len(TEMPLATE) :]: value for key, value in metadata.items() if key.startswith(TEMPLATE)}
+    if found.keys() <= {""}:
+        return found.get("")
+    return [{"name": name.removeprefix(".") or "default", "template": value} for name, value in found.items()]

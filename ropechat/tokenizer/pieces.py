@@ -1,0 +1,82 @@
+"""The exact bytes behind a token as the vocabulary writes it, by the vocabulary's decoder."""
+
+import re
+from functools import cache
+from typing import Any
+
+from ropechat.tokenizer.file_check import components
+
+SPACE_MARK = "▁"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def byte_level_alphabet() -> dict[str, int]:
+    """What byte-level vocabularies write for bytes: printable ones as they are, others from U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(rest)}
+
+
+def byte_of(token: str) -> int | None:
+    """The byte that `<0xXX>` stands for, else None."""
+    match = _BYTE_TOKEN.fullmatch(token)
+    return int(match[1], 16) if match else None
+
+
+class Pieces:
+    """How one vocabulary writes bytes, read off its tokenizer.json.
+
+    byte_level: text is the UTF-8 of the tokens' bytes, nothing else. hold: byte level among other steps.
+    byte_fallback: `<0xXX>` is a byte. space_mark: ▁ is a space.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        decoders = [part.get("type") for part in components(data.get("decoder"))]
+        self.byte_level = bool(decoders) and set(decoders) <= {"ByteLevel", "Fuse", "Sequence"}
+        self.hold = "ByteLevel" in decoders
+        self.byte_fallback = "ByteFallback" in decoders
+        self.space_mark = _writes_space_mark(data)
+        model = data.get("model") or {}
+        self._prefix: str = model.get("continuing_subword_prefix") or ""
+        self._suffix: str = model.get("end_of_word_suffix") or ""
+
+    def bytes_of(self, token: str) -> bytes:
+        """The bytes of a token that is no added one."""
+        if self.hold:
+            return self.byte_level_bytes(token)
+        byte = self.fallback_byte(token)
+        if byte is not None:
+            return bytes([byte])
+        if self._prefix and token.startswith(self._prefix):
+            token = token.removeprefix(self._prefix)
+        if self._suffix and token.endswith(self._suffix):
+            token = token.removesuffix(self._suffix) + " "
+        if self.space_mark:
+            token = token.replace(SPACE_MARK, " ")
+        return token.encode()
+
+    def byte_level_bytes(self, token: str) -> bytes:
+        """As the library's decoder: all characters are of the alphabet, or the token is taken verbatim."""
+        alphabet = byte_level_alphabet()
+        try:
+            return bytes([alphabet[character] for character in token])
+        except KeyError:
+            return token.encode()
+
+    def fallback_byte(self, token: str) -> int | None:
+        return byte_of(token) if self.byte_fallback else None
+
+
+def _writes_space_mark(data: dict[str, Any]) -> bool:
+    """Whether ▁ stands for a space in this vocabulary."""
+    parts = [*components(data.get("decoder")), *components(data.get("pre_tokenizer"))]
+    parts += components(data.get("normalizer"))
+    for part in parts:
+        pattern = part.get("pattern")
+        text = pattern.get("String") if isinstance(pattern, dict) else None
+        if part.get("type") == "Metaspace":
+            return True
+        if part.get("type") == "Replace" and SPACE_MARK in (part.get("content"), text):
+            return True
+    return False

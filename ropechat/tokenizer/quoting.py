@@ -1,0 +1,100 @@
+"""The names of control tokens in text that people wrote: they stay text, and never become the tokens.
+
+A template's own control tokens and a message that holds `<|im_end|>` look the same once they are one text. So
+each such name in a message is replaced, before the template runs, by a stand-in that neither templates nor
+vocabularies know. Afterwards the names that are left are the template's: they get secret names, the stand-ins
+become the names again, and a second tokenizer, which knows control tokens by their secret names only, encodes
+the whole. It is built when the first such message comes.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ropechat.errors import RequestError
+from ropechat.tokenizer.library import build
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+_PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE010))))
+"""Digits for stand-ins: characters for private use, which templates leave alone (they may change letters)."""
+
+
+class Quoting:
+    """How to keep text apart from control tokens.
+
+    inner: the vocabulary. names: control token -> id. encode: a text to ids by a vocabulary like `inner`.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        inner: "tokenizers.Tokenizer",
+        names: Mapping[str, int],
+        encode: "Callable[[tokenizers.Tokenizer, str], list[int]]",
+    ) -> None:
+        self._where = where
+        self._inner = inner
+        self._names = dict(names)
+        self._encode = encode
+        self._nonce = secrets.token_hex(8)
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._name = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._open, self._close = f"\ue010{self._nonce.translate(_PRIVATE)}\ue011", "\ue012"
+        self._stand_in = re.compile(f"{self._open}([^{self._close}]+){self._close}")
+        self._cut = re.compile(f"{self._open[:5]}|{self._open[-5:]}")
+
+    def quote(self, text: str) -> str:
+        """The text with a stand-in for each name of a control token."""
+        return self._name.sub(lambda match: self._open + self._number(match[0]) + self._close, text)
+
+    def encode(self, rendered: str) -> list[int]:
+        """Ids of a text with stand-ins in it; nothing is put around it.
+
+        Raises as `Tokenizer.encode`, and RequestError where a template cut a stand-in.
+        """
+        if self._cut.search(self._stand_in.sub("", rendered)):
+            raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
+        if self._stand_in.search(rendered) is None:
+            return self._encode(self._inner, rendered)
+        texts = {self._number(name): name for name in self._names}
+        secret = self._name.sub(lambda match: self._secret(match[0]), rendered)
+        return self._encode(self._guarded, self._stand_in.sub(lambda match: texts[match[1]], secret))
+
+    @cached_property
+    def _guarded(self) -> "tokenizers.Tokenizer":
+        """The vocabulary in which control tokens have their secret names only, and no merge leads to one."""
+        data: dict[str, Any] = json.loads(self._inner.to_str())
+        for token in data["added_tokens"]:
+            if token["content"] in self._names:
+                token.update(content=self._secret(token["content"]), normalized=False)
+        model = data["model"]
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {self._renamed(token): id for token, id in model["vocab"].items()}
+        else:
+            model["vocab"] = [[self._renamed(token), score] for token, score in model["vocab"]]
+        if "merges" in model:
+            model["merges"] = [
+                [left, right]
+                for left, right in model["merges"]
+                if not self._names.keys() & {left, right, left + right}
+            ]
+        if model.get("unk_token") is not None:
+            model["unk_token"] = self._renamed(model["unk_token"])
+        data["post_processor"] = None
+        inner, _ = build(self._where, data)
+        return inner
+
+    def _renamed(self, token: str) -> str:
+        return self._secret(token) if token in self._names else token
+
+    def _number(self, name: str) -> str:
+        return f"{self._names[name]:x}".translate(_PRIVATE)
+
+    def _secret(self, name: str) -> str:
+        return f"c{self._nonce}{self._names[name]}z"

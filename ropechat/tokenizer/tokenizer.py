@@ -1,0 +1,286 @@
+"""Text to token ids and back, by the `tokenizers` library, with the bytes of each token at hand."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
+from ropechat.errors import RequestError, TokenizerError
+from ropechat.model_files import parse_json, read_bytes, read_json
+from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
+from ropechat.tokenizer.file_check import FileCheck, without_dropout
+from ropechat.tokenizer.gguf import vocabulary
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic, straighten
+from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
+from ropechat.tokenizer.pieces import Pieces
+from ropechat.tokenizer.quoting import Quoting
+from ropechat.tokenizer_cache import keep, recall
+
+if TYPE_CHECKING:
+    import tokenizers
+
+MAX_TEXT_BYTES = 4 << 20
+FILE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+_IDS = 1 << 32  # of the library
+_LOOKS_LIKE_CONTROL = re.compile(r"<\|.*\|>|<｜.*｜>")
+
+
+class Tokenizer:
+    """A model's vocabulary. `present` is False for a model that comes without one: only ids work then.
+
+    special_ids: ids that stand for no text. control_ids: those that no text of people may become, also ones
+    like <|im_start|> that the file forgot to mark. end_ids: those that the vocabulary's files say end a text.
+    config: tokenizer_config.json, or what a GGUF file says in its place.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        inner: "tokenizers.Tokenizer | None",
+        data: dict[str, Any],
+        config: dict[str, Any],
+        holes: frozenset[int] = frozenset(),
+        end_ids: Iterable[int] = (),
+    ) -> None:
+        """Use `load` or `from_gguf`."""
+        self._where = where
+        self._inner = inner
+        self.config = config
+        self._holes = holes
+        self.present = inner is not None
+        self._pieces = Pieces(data)
+        slow = any_slow(data)
+        self._risky = slow or may_panic(data)
+        self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
+        added = data.get("added_tokens") or []
+        self._added: dict[int, str] = {token["id"]: token["content"] for token in added}
+        self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
+        looks = {id for id, text in self._added.items() if _LOOKS_LIKE_CONTROL.fullmatch(text)}
+        self.control_ids = self.special_ids | looks
+        self.bos_id = self._config_id("bos_token", required=False)
+        self.eos_id = self._config_id("eos_token", required=True)
+        self.end_ids = frozenset(id for id in (self.eos_id, *end_ids) if id is not None)
+        self._walk = Walk(self.token_bytes, self.token, space_mark=self._pieces.space_mark)
+        self._quotings: dict[frozenset[int], Quoting] = {}
+
+    @classmethod
+    def load(cls, directory: Path, vocab_size: int) -> "Tokenizer":
+        """The tokenizer of a model folder whose model has `vocab_size` ids.
+
+        Raises TokenizerError that names the file and the field.
+        """
+        where = directory / FILE
+        config = read_json(directory, CONFIG, TokenizerError) or {}
+        if (kept := recall(where, vocab_size)) is not None:
+            inner, _ = build(str(where), kept.data, kept.content)
+            return cls(str(where), inner, kept.data, config, kept.holes)
+        content = read_bytes(directory, FILE)
+        if content is None:
+            return cls(str(where), None, {}, {})
+        data = parse_json(content, where, TokenizerError)
+        FileCheck(str(where), data, vocab_size).run()
+        changed = straighten(data) | without_dropout(data)
+        inner, holes = build(str(where), data, None if changed else content)
+        keep(where, vocab_size, data, holes)
+        return cls(str(where), inner, data, config, holes)
+
+    @classmethod
+    def from_gguf(cls, where: Path, metadata: Mapping[str, Any], vocab_size: int) -> "Tokenizer":
+        """The tokenizer inside a GGUF file: `metadata` holds its keys and values.
+
+        Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
+        """
+        found = vocabulary(str(where), metadata, vocab_size)
+        if found is None:
+            return cls(f"{where}: tokenizer.ggml.model", None, {}, {})
+        inner, _ = build(str(where), found.data)
+        return cls(str(where), inner, found.data, found.config, found.holes, found.end_ids)
+
+    def _config_id(self, name: str, *, required: bool) -> int | None:
+        value = self.config.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if value is None or self._inner is None:
+            return None
+        where = Path(self._where).with_name(CONFIG)
+        if not isinstance(value, str):
+            raise TokenizerError(f"{where}: {name}: {value!r}; a text is required")
+        id = self._inner.token_to_id(value)
+        if id is None and required:
+            raise TokenizerError(f"{where}: {name}: {value!r} is not in the vocabulary")
+        return id
+
+    @property
+    def vocab_size(self) -> int:
+        """1 + the largest id that has a token; 0 without a tokenizer."""
+        return len(self._tokens)
+
+    @cached_property
+    def _tokens(self) -> list[str | None]:
+        """Token by id; None where an id has none."""
+        if self._inner is None:
+            return []
+        vocab = self._inner.get_vocab(with_added_tokens=True)
+        tokens: list[str | None] = [None] * (max(vocab.values(), default=-1) + 1)
+        for token, id in vocab.items():
+            tokens[id] = None if id in self._holes else token
+        return tokens
+
+    @cached_property
+    def adds_bos(self) -> bool:
+        """Whether encoding puts the begin-of-sequence token in front by itself."""
+        return self.bos_id is not None and self.encode("")[:1] == [self.bos_id]
+
+    def _library(self) -> "tokenizers.Tokenizer":
+        if self._inner is None:
+            raise TokenizerError(
+                f"{self._where}: not there; this model takes token ids only; add its tokenizer.json for text"
+            )
+        return self._inner
+
+    def _run(
+        self, inner: "tokenizers.Tokenizer", text: str, add_special_tokens: bool
+    ) -> "tokenizers.Encoding":
+        """Encode by this vocabulary, or by one made from it."""
+        try:
+            size = len(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"text: character {error.start} is a lone surrogate; text must be valid Unicode"
+            ) from None
+        if size > MAX_TEXT_BYTES:
+            raise RequestError(f"text: {size} bytes; at most {MAX_TEXT_BYTES} are allowed; split it")
+        if size > self._max_bytes:
+            limit = f"the limit with it is {self._max_bytes} bytes of text, and here are {size}"
+            raise TokenizerError(f"{self._where}: pre_tokenizer: has a slow regex; {limit}; split the text")
+        with self._failing("normalizer or pre_tokenizer: fails on this text"):
+            return inner.encode(text, add_special_tokens=add_special_tokens)
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """A panic or an error of the library inside becomes a TokenizerError."""
+        try:
+            with quiet(self._risky):
+                yield
+        except BaseException as error:
+            if not is_library_failure(error):
+                raise
+            raise TokenizerError(f"{self._where}: {what} ({first_line(error)})") from None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; special tokens are added as the tokenizer says.
+
+        Raises TokenizerError without a tokenizer, RequestError for text that is no Unicode or above 4 MiB.
+        """
+        return list(self._run(self._library(), text, add_special_tokens).ids)
+
+    def quoting(self, control_ids: frozenset[int]) -> Quoting:
+        """A way to encode text in which the names of these tokens may stand as mere text.
+
+        Raises TokenizerError without a tokenizer.
+        """
+        if control_ids not in self._quotings:
+            inner = self._library()
+            names = {token: id for id in control_ids if (token := self.token(id)) is not None}
+            self._quotings[control_ids] = Quoting(self._where, inner, names, self._plain_ids)
+        return self._quotings[control_ids]
+
+    def _plain_ids(self, inner: "tokenizers.Tokenizer", text: str) -> list[int]:
+        return list(self._run(inner, text, add_special_tokens=False).ids)
+
+    def encode_aligned(self, text: str) -> list[EncodedToken]:
+        """`encode` with the byte range of `text` that each token stands for."""
+        encoding = self._run(self._library(), text, add_special_tokens=True)
+        added = encoding.special_tokens_mask
+        ids = list(encoding.ids)
+        spans = self._walk.spans(ids, added, text.encode(), byte_spans(text, encoding.offsets))
+        return [
+            EncodedToken(id, span, self._role(id, is_added=bool(flag)))
+            for id, span, flag in zip(ids, spans, added, strict=True)
+        ]
+
+    def align(self, ids: Sequence[int]) -> list[EncodedToken]:
+        """The byte range of `decode(ids)` that each id stands for."""
+        special = [id in self.special_ids for id in ids]
+        if not self.present:
+            return [EncodedToken(id, (0, 0), "text") for id in ids]
+        spans, end = [], 0
+        for id, is_special in zip(ids, special, strict=True):
+            start, end = end, end + (0 if is_special else len(self.token_bytes(id)))
+            spans.append((start, end))
+        spans = self._walk.spans(ids, special, self.decode(ids).encode(), spans)
+        return [
+            EncodedToken(id, span, self._role(id, is_added=is_special))
+            for id, span, is_special in zip(ids, spans, special, strict=True)
+        ]
+
+    def _role(self, id: int, *, is_added: bool) -> str:
+        if is_added and id == self.bos_id:
+            return "bos"
+        return "special" if is_added or id in self.special_ids else "text"
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ids; those without a token are skipped, bytes that are no UTF-8 become U+FFFD.
+
+        Raises TokenizerError without a tokenizer, RequestError for what is no id.
+        """
+        # The library's own skipping misses special tokens that its normalizer rewrites.
+        silent = self._holes | self.special_ids if skip_special_tokens else self._holes
+        return self._decode_all([id for id in ids if id not in silent])
+
+    def token(self, id: int) -> str | None:
+        """The token as the vocabulary writes it, or None."""
+        if self._inner is None or not 0 <= id < _IDS or id in self._holes:
+            return None
+        return self._inner.id_to_token(id)
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token as the vocabulary writes it, or None."""
+        return None if self._inner is None else self._inner.token_to_id(token)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The exact bytes that a token stands for; b"" for an id without a token.
+
+        Raises TokenizerError without a tokenizer, RequestError for a negative id.
+        """
+        self._library()
+        if id < 0:
+            raise RequestError(f"id: {id} is not allowed; a token id from 0 is")
+        if id in self._added:
+            return self._added[id].encode()
+        token = self.token(id)
+        return b"" if token is None else self._pieces.bytes_of(token)
+
+    def _streamed_bytes(self, id: int) -> bytes:
+        token = None if id in self.special_ids else self.token(id)
+        return b"" if token is None else self._pieces.byte_level_bytes(token)
+
+    def _fallback_byte(self, id: int) -> int | None:
+        return self._pieces.fallback_byte(self.token(id) or "")
+
+    def _is_silent(self, id: int) -> bool:
+        return id in self.special_ids or self.token(id) is None
+
+    def stream(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
+        """Incremental text of the ids that follow `prompt_ids`: `push(id)`, at the end `flush()`.
+
+        The pieces concatenate to decode(prompt_ids + ids) without decode(prompt_ids); special tokens give "".
+        """
+        if self._inner is None:
+            return SilentStream()
+        if self._pieces.byte_level:
+            return ByteStream(self._streamed_bytes, prompt_ids)
+        return WindowStream(
+            self._decode_all, self._fallback_byte, self._is_silent, prompt_ids, hold=self._pieces.hold
+        )
+
+    def _decode_all(self, ids: Sequence[int]) -> str:
+        inner = self._library()
+        if not all(isinstance(id, int) and 0 <= id < 1 << 32 for id in ids):
+            raise RequestError("ids: not a list of token ids; integers from 0 are allowed")
+        with self._failing("decoder: fails on these tokens"):
+            return inner.decode(list(ids), skip_special_tokens=False)

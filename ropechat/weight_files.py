@@ -1,0 +1,175 @@
+"""Which files of a folder or a Hub repository make up a model: by their names, and the index of the shards.
+
+Safetensors: `model.safetensors`, else the shards that `model.safetensors.index.json` names. GGUF: one file,
+or the parts of a split one (`-00001-of-00003`, by llama.cpp's gguf-split). Pickles are never chosen.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropechat.errors import ConfigError, ModelNotFoundError, UnsafePathError
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 32 << 20
+_BESIDE = (
+    CONFIG,
+    "generation_config.json",
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+_MORE_TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))$", re.IGNORECASE
+)
+_NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # vision projectors, statistics for quantizing
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16", "F32")
+_NAMES_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class GgufSet:
+    """A GGUF model: one file, or all parts of a split one in order.
+
+    quant: the quantization that its name ends with, in capitals (Q4_K_M); None when it ends with none.
+    """
+
+    files: tuple[str, ...]
+    quant: str | None
+
+    @property
+    def name(self) -> str:
+        """What is opened: the file, or the first part."""
+        return self.files[0]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of one model. gguf: the file to open when it is a GGUF, None for safetensors."""
+
+    files: tuple[str, ...]
+    weights: tuple[str, ...]
+    gguf: str | None
+
+
+def quant_of(name: str) -> str | None:
+    """The quantization that a GGUF's name ends with, else that of its folder; in capitals."""
+    path = Path(name)
+    for text in (_PART.sub("", path.name.removesuffix(".gguf")), path.parent.name):
+        if match := _QUANT.search(text):
+            return match[1].upper().replace("FP16", "F16").replace("FP32", "F32")
+    return None
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """The names of all parts of the split GGUF that `name` is a part of; `name` alone if it is not split."""
+    stem = name.removesuffix(".gguf")
+    match = _PART.search(stem)
+    if match is None:
+        return (name,)
+    count = min(int(match[2]), 9999)
+    return tuple(f"{stem[: match.start()]}-{i:05}-of-{match[2]}.gguf" for i in range(1, count + 1))
+
+
+def gguf_sets(names: Iterable[str]) -> list[GgufSet]:
+    """The GGUF models among file names, by name; of a split one all parts are named, there or not."""
+    models = (name for name in names if name.endswith(".gguf") and not _NO_MODEL.search(Path(name).name))
+    found = {parts(name) for name in models}
+    return [GgufSet(files, quant_of(files[0])) for files in sorted(found) if files]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a message, at most a dozen."""
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+def choose_gguf(sets: Sequence[GgufSet], quant: str | None, where: str) -> GgufSet:
+    """The GGUF of a quantization (any case) or file name; for None the usual one: Q4_K_M when it is there.
+
+    Raises ModelNotFoundError that lists what there is when none or several fit.
+    """
+    if quant is None:
+        for usual in _PREFERRED:
+            for one in sets:
+                if one.quant == usual:
+                    return one
+        return sets[0]
+    label = quant.upper()
+    for fits in (
+        [one for one in sets if quant in (one.name, Path(one.name).name)],
+        [one for one in sets if one.quant == label],
+        [one for one in sets if one.quant == f"UD-{label}"],  # the same types, mixed by another recipe
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            raise ModelNotFoundError(
+                f"{where}: {len(fits)} GGUF files of {label}: {listed(one.name for one in fits)}; "
+                "name one by its file name after the colon"
+            )
+    there = listed(one.quant or one.name for one in sets)
+    raise ModelNotFoundError(f"{where}: no GGUF of {quant}; there is {there or 'none at all'}")
+
+
+def shards_of(index: dict[str, Any], where: str) -> list[str]:
+    """The shards that an index names. Raises ConfigError, UnsafePathError for what is no plain name."""
+    entries = index.get("weight_map")
+    if not isinstance(entries, dict) or not entries:
+        raise ConfigError(f"{where}: weight_map: tensor names and shard names are required; fetch it again")
+    for name in (shards := sorted({str(value) for value in entries.values()})):
+        if not is_plain(name) or "/" in name or not name.endswith(".safetensors"):
+            raise UnsafePathError(
+                f"{where}: weight_map: {name!r:.80}; the plain name of a .safetensors file is allowed"
+            )
+    return shards
+
+
+def is_plain(name: str) -> bool:
+    """Whether a file name from elsewhere stays inside the folder that it is put into."""
+    pieces = name.split("/")
+    return (
+        len(name) <= 255
+        and name.isprintable()
+        and not any(character in name for character in '\\:*?"<>|')
+        and all(piece not in ("", ".", "..") for piece in pieces)
+    )
+
+
+def choose(
+    names: Sequence[str], quant: str | None, read_index: Callable[[], dict[str, Any]], where: str
+) -> Contents:
+    """The files of the model that `quant` names: None prefers safetensors to GGUF.
+
+    names: what there is, with paths inside the repository. read_index: the content of the shards' index.
+    Raises ModelNotFoundError, ConfigError, UnsafePathError.
+    """
+    there, sets = set(names), gguf_sets(names)
+    if quant is None and there & {SINGLE, INDEX}:
+        weights = [SINGLE] if SINGLE in there else shards_of(read_index(), f"{where}: {INDEX}")
+        beside = {name for name in there if name in _BESIDE or _MORE_TEMPLATES.fullmatch(name)}
+        index = [] if SINGLE in there else [INDEX]
+        return Contents((*sorted(beside | {CONFIG}), *index, *weights), tuple(weights), None)
+    if sets or quant is not None:
+        chosen = choose_gguf(sets, quant, where)
+        return Contents(chosen.files, chosen.files, chosen.name)
+    pickle = next((name for name in sorted(there) if name.endswith(_PICKLES)), None)
+    has = f"there is {listed(sorted(there)) or 'nothing'}"
+    if pickle is not None:
+        has = f"{pickle} is a pickle, which can run code"
+    raise ModelNotFoundError(
+        f"{where}: no weights; {SINGLE}, {INDEX} with its shards, or *.gguf is required ({has}); "
+        "look for a repository with safetensors or GGUF files"
+    )

@@ -1,0 +1,149 @@
+//! The GGUF container: metadata by key, tensors by name, then the tensors' bytes, each at a multiple of the alignment.
+//!
+//! ```text
+//! | "GGUF" | u32 version | u64 tensors | u64 keys |
+//! | text key | u32 type | value |                                      once per key
+//! | text name | u32 dimensions | u64 each, innermost first | u32 type | u64 offset |   once per tensor
+//! | zeros up to the alignment | data ... |
+//! ```
+//!
+//! A text is a u64 length and its bytes; a list is a u32 type, a u64 count and the values. Everything is little endian.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Whatever the bytes are, reading them neither
+//! panics nor allocates more than a small multiple of the file: a count is held against the bytes that are left before
+//! anything is made of it.
+
+mod cursor;
+mod metadata;
+mod open;
+mod split;
+mod tensors;
+
+use std::path::Path;
+
+pub(super) use metadata::Keys;
+pub use metadata::{Kind, List, Metadata, Value};
+pub use open::Header;
+pub(super) use open::open;
+use tensors::Tensors;
+
+use crate::checkpoint::shown;
+use crate::error::{Error, Result};
+use cursor::Cursor;
+
+/// The key that says where tensors may begin.
+const ALIGNMENT: &str = "general.alignment";
+/// Alignment of files that do not say.
+const USUAL_ALIGNMENT: u64 = 32;
+/// No file needs more: a page is 4 KiB, a huge one 2 MiB.
+const MOST_ALIGNMENT: u64 = 1 << 20;
+/// First bytes of the file.
+const MAGIC: &[u8] = b"GGUF";
+/// Bytes of the smallest key: an empty text, a type, one byte.
+const LEAST_KEY: u64 = 8 + 4 + 1;
+/// Bytes of the smallest tensor entry: an empty name, no dimension, a type, an offset.
+const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
+
+/// What a file holds.
+#[derive(Debug)]
+struct Contents {
+    /// Its metadata.
+    pub keys: Keys,
+    /// Its tensors.
+    pub tensors: Tensors,
+}
+
+/// Reads and checks metadata and tensor list of a whole file.
+///
+/// Errors: `Format` for anything that is not GGUF or does not fit the file, `Unsupported` for versions, byte orders and
+/// tensor types that are not read.
+fn read(path: &Path, file: &[u8]) -> Result<Contents> {
+    let (counts, mut cursor) = header(path, file)?;
+    let keys = Keys::read(&mut cursor, counts.keys)?;
+    let alignment = alignment(path, keys.on(file))?;
+    let tensors = Tensors::read(&mut cursor, counts.tensors, alignment)?;
+    Ok(Contents { keys, tensors })
+}
+
+/// The metadata alone: of vocabularies without weights, and of files whose weights are not computed with.
+fn read_keys(path: &Path, file: &[u8]) -> Result<Keys> {
+    let (counts, mut cursor) = header(path, file)?;
+    Keys::read(&mut cursor, counts.keys)
+}
+
+/// How many keys and tensors the file claims to have.
+struct Counts {
+    keys: u64,
+    tensors: u64,
+}
+
+fn header<'a>(path: &'a Path, file: &'a [u8]) -> Result<(Counts, Cursor<'a>)> {
+    let mut cursor = Cursor::new(path, file);
+    if !file.starts_with(MAGIC) {
+        return Err(cursor.fault("header", &not_gguf(file)));
+    }
+    cursor.take(MAGIC.len() as u64, "header")?;
+    let version = cursor.u32("version")?;
+    let unsupported =
+        |what: String| Error::Unsupported { path: path.to_owned(), key: "version".to_owned(), what };
+    match version {
+        2 | 3 => {}
+        0 => return Err(cursor.fault("version", "0; 2 and 3 are allowed; download the file again")),
+        _ if version & 0xffff == 0 => {
+            let what = "the file is big endian; little endian is supported; use a copy for x86 or ARM";
+            return Err(unsupported(what.to_owned()));
+        }
+        _ => {
+            return Err(unsupported(format!(
+                "{version}; 2 and 3 are supported; use a newer copy of the model"
+            )));
+        }
+    }
+    let (tensors, keys) = (cursor.u64("tensor_count")?, cursor.u64("metadata_kv_count")?);
+    cursor.fits(keys, LEAST_KEY, "metadata_kv_count")?;
+    cursor.fits(tensors, LEAST_TENSOR, "tensor_count")?;
+    Ok((Counts { keys, tensors }, cursor))
+}
+
+/// Says what a file is that does not begin as GGUF does.
+fn not_gguf(file: &[u8]) -> String {
+    let what = match file {
+        [] => "the file is empty; a GGUF file is expected; download it again",
+        _ if file.starts_with(b"version https://git-lfs") => {
+            "this is a Git LFS pointer; the weights are expected; run 'git lfs pull' in the model folder"
+        }
+        [b'<', ..] => {
+            "this is a web page, probably an error; a GGUF file is expected; download the file again"
+        }
+        _ if [&b"ggml"[..], b"lmgg", b"tjgg", b"fmgg"].iter().any(|magic| file.starts_with(magic)) => {
+            "this is a GGML file, the form before GGUF; GGUF is supported; use a newer copy of the model"
+        }
+        _ => {
+            let first = shown(&String::from_utf8_lossy(&file[..file.len().min(4)]));
+            return format!("it begins with \"{first}\"; \"GGUF\" is expected; download the file again");
+        }
+    };
+    what.to_owned()
+}
+
+/// Where tensors may begin: multiples of this.
+fn alignment(path: &Path, metadata: Metadata<'_>) -> Result<u64> {
+    let Some(value) = metadata.get(ALIGNMENT) else {
+        return Ok(USUAL_ALIGNMENT);
+    };
+    match value {
+        Value::Unsigned(alignment)
+            if metadata.kind(ALIGNMENT) == Some(Kind::U32)
+                && alignment.is_power_of_two()
+                && alignment <= MOST_ALIGNMENT =>
+        {
+            Ok(alignment)
+        }
+        other => Err(Error::Format {
+            path: path.to_owned(),
+            field: ALIGNMENT.to_owned(),
+            what: format!(
+                "{other}; a power of two up to {MOST_ALIGNMENT} of type u32 is allowed; download the file again"
+            ),
+        }),
+    }
+}

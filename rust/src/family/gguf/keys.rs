@@ -1,0 +1,255 @@
+//! An architecture's keys as config.json has them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::archs::{Arch, Rotary};
+use super::source::Source;
+use super::{latent, rope};
+use crate::checkpoint::shown;
+use crate::error::Result;
+
+/// Keys that all architectures share: (of config.json, of the file).
+const COMMON: &[(&str, &str)] = &[
+    ("vocab_size", "vocab_size"),
+    ("max_position_embeddings", "context_length"),
+    ("hidden_size", "embedding_length"),
+    ("num_hidden_layers", "block_count"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", HEAD_DIM),
+];
+/// Beyond any model's `embedding_length`.
+const WIDEST: u64 = 1 << 24;
+const HEAD_DIM: &str = "attention.key_length";
+const ROTARY_DIM: &str = "rope.dimension_count";
+const EXPERTS: &str = "expert_count";
+const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
+
+/// Metadata as if it had been read out of config.json.
+#[derive(Default)]
+pub(super) struct Translated {
+    /// The values.
+    pub values: Map<String, Value>,
+    /// Where each key comes from, for messages: (path of config.json, key of the file).
+    pub origins: BTreeMap<String, String>,
+}
+
+impl Translated {
+    /// Takes a key of the architecture over.
+    pub fn take(&mut self, source: &Source<'_>, key: &str, own: &str) -> Result<()> {
+        self.origins.insert(key.to_owned(), source.full(own));
+        if let Some(value) = source.get(own)? {
+            self.values.insert(key.to_owned(), value);
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.values.insert(key.to_owned(), value.into());
+    }
+}
+
+/// Translates everything that config.json would say.
+///
+/// Errors: `Config` for sizes that do not fit each other, `Unsupported` for scaling types that are not known.
+pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> {
+    let mut out = Translated::default();
+    for (key, own) in COMMON.iter().chain(arch.keys) {
+        out.take(source, key, own)?;
+    }
+    let epsilon = match arch.epsilon {
+        "rms_norm_eps" => "attention.layer_norm_rms_epsilon",
+        _ => "attention.layer_norm_epsilon",
+    };
+    out.take(source, arch.epsilon, epsilon)?;
+    for (key, value) in arch.facts {
+        out.set(key, serde_json::from_str::<Value>(value).unwrap_or_default());
+    }
+    for (key, tensor) in arch.flags {
+        let before = out.values.get(*key) == Some(&Value::Bool(true));
+        out.set(key, before || source.has_in_layer(tensor));
+    }
+    out.set("tie_word_embeddings", !source.checkpoint.contains("output.weight"));
+    vocabulary(source, &mut out)?;
+    experts(source, arch, &mut out)?;
+    let head_dim = match arch.rotary {
+        Rotary::Latent => latent::translate(source, &mut out).map(|()| None)?,
+        Rotary::None | Rotary::Whole | Rotary::Share => heads(source, &mut out)?,
+    };
+    if let (Some(layers), Some(head_dim)) = (arch.layers_of_quotient_scale, head_dim) {
+        let layers_match = source.whole("block_count")? == Some(layers);
+        let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
+        match (hidden, heads) {
+            (Some(hidden), Some(heads)) if layers_match && heads > 0 => {
+                out.set("query_pre_attn_scalar", hidden as f64 / heads as f64);
+            }
+            _ => out.set("query_pre_attn_scalar", head_dim),
+        }
+    }
+    family_facts(source, arch, &mut out)?;
+    windows(source, arch, &mut out)?;
+    if matches!(arch.rotary, Rotary::Whole | Rotary::Share) {
+        rotary(source, arch, head_dim, &mut out)?;
+    }
+    if arch.rotary != Rotary::None {
+        out.take(source, "rope_theta", "rope.freq_base")?;
+        rope::scaling(source, arch, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// Facts of single families.
+fn family_facts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
+    match arch.name {
+        "falcon" => {
+            out.set("num_ln_in_parallel_attn", if source.has_in_layer("attn_norm_2.weight") { 2 } else { 1 });
+        }
+        "stablelm" => {
+            // Some files say so wrongly; the norm that parallel blocks lack tells.
+            source.get("use_parallel_residual")?;
+            out.set("use_parallel_residual", !source.has_in_layer("ffn_norm.weight"));
+        }
+        "gpt-oss" => out.take(source, "intermediate_size", "expert_feed_forward_length")?,
+        // Without the key this arch has no windows; its family's class says 4096.
+        "exaone4" if !out.values.contains_key("sliding_window") => out.set("sliding_window", Value::Null),
+        "granite" => out.take(source, "attention_multiplier", "attention.scale")?,
+        "olmo" if out.values.get("clip_qkv").and_then(Value::as_f64) == Some(0.0) => {
+            out.values.remove("clip_qkv");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `bos_token_id`, the ids that end a text, and how many ids there are: as many as the embedding has rows.
+fn vocabulary(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    if !out.values.contains_key("vocab_size")
+        && let Some(tensor) = source.checkpoint.tensor("token_embd.weight")
+        && let Some(&rows) = tensor.shape.first()
+    {
+        out.set("vocab_size", rows);
+    }
+    let mut ends = Vec::new();
+    for (key, own) in [
+        ("bos_token_id", "tokenizer.ggml.bos_token_id"),
+        ("eos_token_id", "tokenizer.ggml.eos_token_id"),
+        ("eos_token_id", "tokenizer.ggml.eot_token_id"),
+        ("eos_token_id", "tokenizer.ggml.eom_token_id"),
+    ] {
+        out.origins.entry(key.to_owned()).or_insert_with(|| own.to_owned());
+        match source.of_file(own)? {
+            Some(id) if key == "eos_token_id" => ends.push(id),
+            Some(id) => out.set(key, id),
+            None => {}
+        }
+    }
+    if !ends.is_empty() {
+        out.set("eos_token_id", ends);
+    }
+    Ok(())
+}
+
+/// `model_type`, and the experts' keys of architectures that have them or not.
+fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
+    let count = source.whole(EXPERTS)?.unwrap_or(0);
+    out.set("model_type", arch.model_type);
+    if arch.keys.iter().any(|(_, own)| *own == EXPERTS) {
+        return Ok(());
+    }
+    source.get("expert_used_count")?;
+    match arch.mixture {
+        _ if count == 0 => Ok(()),
+        Some(mixture) => {
+            out.set("model_type", mixture);
+            out.take(source, "num_local_experts", EXPERTS)?;
+            out.take(source, "num_experts_per_tok", "expert_used_count")
+        }
+        None => {
+            let what = format!("{count}; {} is computed without experts; 0 is supported", shown(arch.name));
+            Err(source.unsupported(&source.full(EXPERTS), what))
+        }
+    }
+}
+
+/// Width of a head: the file's, or what is left of the row for each. Nothing when the sizes are no numbers: the family
+/// will say so.
+fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
+    let stated = source.whole(HEAD_DIM)?;
+    let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
+    let head_dim = match (stated, hidden, heads) {
+        (Some(stated), ..) => stated,
+        (None, Some(hidden @ 1..=WIDEST), Some(heads @ 1..)) => {
+            if !hidden.is_multiple_of(heads) {
+                let count = source.full("attention.head_count");
+                let what = format!("{hidden}; a multiple of {count} ({heads}) is allowed");
+                return Err(source.bad(&source.full("embedding_length"), what));
+            }
+            out.set("head_dim", hidden / heads);
+            hidden / heads
+        }
+        _ => return Ok(None),
+    };
+    const VALUE_DIM: &str = "attention.value_length";
+    if let Some(other) = source.get(VALUE_DIM)?.filter(|value| value.as_u64() != Some(head_dim)) {
+        let what = format!("{other}; values as wide as keys ({head_dim}) are supported");
+        return Err(source.unsupported(&source.full(VALUE_DIM), what));
+    }
+    Ok(Some(head_dim))
+}
+
+/// Which layers slide: a number n (every n-th does not), or a list with a flag per layer.
+fn windows(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
+    if !arch.keys.iter().any(|(key, _)| *key == "sliding_window") {
+        return Ok(());
+    }
+    match source.get(WINDOW_PATTERN)? {
+        Some(Value::Array(flags)) => {
+            out.origins.insert("layer_types".to_owned(), source.full(WINDOW_PATTERN));
+            let kind = |slides| if slides { "sliding_attention" } else { "full_attention" };
+            let slides = |flag: &Value| flag.as_bool().or(flag.as_u64().map(|flag| flag != 0));
+            let types: Option<Vec<&str>> = flags.iter().map(|flag| slides(flag).map(kind)).collect();
+            let what = || "a list; a flag per layer is allowed".to_owned();
+            let types = types.ok_or_else(|| source.bad(&source.full(WINDOW_PATTERN), what()))?;
+            out.set("layer_types", json!(types));
+        }
+        Some(other) => {
+            out.origins.insert("sliding_window_pattern".to_owned(), source.full(WINDOW_PATTERN));
+            out.set("sliding_window_pattern", other);
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+/// How much of a head rotates.
+fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Translated) -> Result<()> {
+    let (Some(stated), Some(head_dim)) = (source.get(ROTARY_DIM)?, head_dim) else {
+        // A file that does not say means whole heads, whatever the family's class says.
+        if arch.rotary == Rotary::Share {
+            out.set("partial_rotary_factor", 1.0);
+        }
+        return Ok(());
+    };
+    let dim = stated.as_u64().unwrap_or(0);
+    let fits = match arch.rotary {
+        Rotary::Share => dim > 0 && dim <= head_dim && dim.is_multiple_of(2),
+        _ => dim == head_dim,
+    };
+    if !fits {
+        let allowed = match arch.rotary {
+            Rotary::Share => format!("an even number up to the head's width ({head_dim})"),
+            _ => format!("the head's width ({head_dim})"),
+        };
+        return Err(source.bad(&source.full(ROTARY_DIM), format!("{stated}; {allowed} is allowed")));
+    }
+    if arch.rotary == Rotary::Share {
+        out.origins.insert("partial_rotary_factor".to_owned(), source.full(ROTARY_DIM));
+        // A quarter of a dimension more: the share of the head, rounded down, then gives the number back.
+        let share = (dim as f64 + 0.25) / head_dim as f64;
+        out.set("partial_rotary_factor", share.min(1.0));
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Scaled rotation: keys below `rope.scaling.`, and tensors of divisors.
+
+use serde_json::{Map, Value};
+
+use super::archs::{Arch, Rotary};
+use super::keys::Translated;
+use super::source::Source;
+use crate::checkpoint::json::describe;
+use crate::error::Result;
+
+/// Divisors of the frequencies (llama 3's scaling, computed by the converter).  // [rotary_dim / 2]
+pub(super) const FREQS: &str = "rope_freqs.weight";
+/// Divisors within the trained length and beyond it (longrope).  // [rotary_dim / 2]
+pub(super) const FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
+const TYPE: &str = "rope.scaling.type";
+const FACTOR: &str = "rope.scaling.factor";
+const ATTENTION: &str = "rope.scaling.attn_factor";
+const ORIGINAL: &str = "rope.scaling.original_context_length";
+
+/// `rope_scaling` of config.json, when there is any.
+pub(super) fn scaling(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
+    let keys =
+        [("rope_type", TYPE), ("factor", FACTOR), (ORIGINAL_KEY, ORIGINAL), ("attention_factor", ATTENTION)];
+    for (key, own) in keys {
+        out.origins.insert(format!("rope_scaling.{key}"), source.full(own));
+    }
+    let has_factors = FACTORS.iter().any(|name| source.checkpoint.contains(name));
+    let (factor, original) = (source.get(FACTOR)?, source.get(ORIGINAL)?);
+    // A factor without a type is linear, and longrope's tensors need no word (llama.cpp).
+    let usual = match (has_factors, &factor) {
+        (true, _) => "longrope",
+        (false, Some(_)) => "linear",
+        (false, None) => "none",
+    };
+    let stated = source.get(TYPE)?.unwrap_or_else(|| usual.into());
+    let kind = match stated.as_str() {
+        Some("none") if has_factors => Some("longrope"),
+        kind => kind,
+    };
+    let mut parameters = Map::new();
+    let mut put = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            parameters.insert(key.to_owned(), value);
+        }
+    };
+    put("rope_type", kind.map(Value::from));
+    match kind {
+        Some("none") => {
+            source.get(ATTENTION)?;
+            return Ok(());
+        }
+        Some("linear") => put("factor", factor),
+        Some("yarn") => {
+            put("factor", factor.clone());
+            put(ORIGINAL_KEY, original);
+            yarn(source, arch, factor.as_ref(), &mut put)?;
+        }
+        Some("longrope") => {
+            put("short_factor", Some(divisors(source, FACTORS[0])?.into()));
+            put("long_factor", Some(divisors(source, FACTORS[1])?.into()));
+            put("attention_factor", source.get(ATTENTION)?);
+            put(ORIGINAL_KEY, original);
+        }
+        _ => {
+            let what = format!("{}; none, linear, yarn and longrope are supported", describe(&stated));
+            return Err(source.unsupported(&source.full(TYPE), what));
+        }
+    }
+    out.values.insert("rope_scaling".to_owned(), Value::Object(parameters));
+    Ok(())
+}
+
+const ORIGINAL_KEY: &str = "original_max_position_embeddings";
+
+/// YaRN's own keys. `attn_factor` is on top of the paper's 0.1 ln(factor) + 1.
+fn yarn(
+    source: &Source<'_>,
+    arch: &Arch,
+    factor: Option<&Value>,
+    put: &mut impl FnMut(&str, Option<Value>),
+) -> Result<()> {
+    const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
+    if let Some(other) = source.get(EXTRAPOLATION)?.filter(|value| value.as_f64() != Some(1.0)) {
+        let what = format!("{}; 1 is supported", describe(&other));
+        return Err(source.unsupported(&source.full(EXTRAPOLATION), what));
+    }
+    put("beta_fast", source.get("rope.scaling.yarn_beta_fast")?);
+    put("beta_slow", source.get("rope.scaling.yarn_beta_slow")?);
+    let extra = source.get("rope.scaling.yarn_attn_factor")?.or(source.get(ATTENTION)?);
+    if let (Some(extra), Some(factor)) =
+        (extra.as_ref().and_then(Value::as_f64), factor.and_then(Value::as_f64))
+    {
+        let usual = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+        put("attention_factor", Some((extra * usual).into()));
+    }
+    if arch.rotary == Rotary::Latent
+        && let Some(scale) = source.get("rope.scaling.yarn_log_multiplier")?.and_then(|scale| scale.as_f64())
+    {
+        // 0.1 mscale_all_dim; `mscale` is not in the file, and in all published models the same.
+        put("mscale", Some((scale * 10.0).into()));
+        put("mscale_all_dim", Some((scale * 10.0).into()));
+    }
+    if arch.name == "gpt-oss" {
+        // Its config.json says so; the file does not.
+        put("truncate", Some(false.into()));
+    }
+    Ok(())
+}
+
+/// A tensor of divisors, all above zero.
+pub(super) fn divisors(source: &Source<'_>, name: &str) -> Result<Vec<f64>> {
+    let length = source.checkpoint.tensor(name).and_then(|tensor| tensor.shape.first().copied()).unwrap_or(0);
+    let tensor = source.checkpoint.require(name, &[length])?;
+    let mut values = vec![0.0; length];
+    tensor.tensor_type.dequantize(tensor.bytes, &mut values);
+    match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
+        Some(value) => Err(source.bad(name, format!("it holds {value}; numbers above 0 are allowed"))),
+        None => Ok(values.into_iter().map(f64::from).collect()),
+    }
+}

@@ -1,0 +1,139 @@
+//! The file's metadata with a memory of the keys that were read, so that law 6 holds here too.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Number, Value as Json};
+
+use crate::checkpoint::gguf::{Metadata, Value};
+use crate::checkpoint::{Checkpoint, shown};
+use crate::error::{Error, Result};
+
+/// The key that names the architecture.
+const ARCHITECTURE: &str = "general.architecture";
+/// Longest list of a model's own: one entry per layer or pair.
+const LONGEST_LIST: usize = 1 << 16;
+
+/// Keys of an architecture that never change what is computed.
+const NO_MATHS: &[&str] = &["rope.scaling.finetuned", "tensor_data_layout"];
+
+/// A `.gguf` file, seen as a model.
+pub(super) struct Source<'a> {
+    pub checkpoint: &'a Checkpoint,
+    pub metadata: Metadata<'a>,
+    /// `general.architecture`.
+    pub arch: &'a str,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Source<'a> {
+    /// Errors: `Config` without an architecture, `Unsupported` for what is no model (an adapter, a part for pictures).
+    pub fn new(checkpoint: &'a Checkpoint, metadata: Metadata<'a>) -> Result<Source<'a>> {
+        let bad = |key: &str, what: String| Error::Config {
+            path: checkpoint.path().to_owned(),
+            key: key.to_owned(),
+            what: format!("{what}; the name of an architecture is needed; download the file again"),
+        };
+        let arch = match metadata.get(ARCHITECTURE) {
+            None => return Err(bad(ARCHITECTURE, "it is missing".to_owned())),
+            Some(value) => value.as_str().ok_or_else(|| bad(ARCHITECTURE, value.to_string()))?,
+        };
+        let source = Source { checkpoint, metadata, arch, read: RefCell::default() };
+        match metadata.get("general.type") {
+            None => Ok(source),
+            Some(value) if value.as_str() == Some("model") => Ok(source),
+            Some(other) => {
+                let what =
+                    format!("{other}; \"model\" is supported; open the model that this file belongs to");
+                Err(source.unsupported("general.type", what))
+            }
+        }
+    }
+
+    pub fn path(&self) -> &'a Path {
+        self.checkpoint.path()
+    }
+
+    /// The whole name of a key of the architecture.
+    pub fn full(&self, key: &str) -> String {
+        format!("{}.{key}", shown(self.arch))
+    }
+
+    /// The value of a key of the architecture, as JSON. Marks it as understood.
+    ///
+    /// Errors: `Config` for numbers and texts that JSON does not have, and for lists longer than any model's.
+    pub fn get(&self, key: &str) -> Result<Option<Json>> {
+        let full = format!("{}.{key}", self.arch);
+        self.read.borrow_mut().insert(full.clone());
+        self.of_file(&full)
+    }
+
+    /// The value of any key.
+    pub fn of_file(&self, key: &str) -> Result<Option<Json>> {
+        let Some(value) = self.metadata.get(key) else {
+            return Ok(None);
+        };
+        json(value).map(Some).ok_or_else(|| {
+            self.bad(key, format!("{value}; a finite number, UTF-8 text or a short list of them is allowed"))
+        })
+    }
+
+    /// A whole number of the architecture; None when it is absent or something else, which its reader will refuse.
+    pub fn whole(&self, key: &str) -> Result<Option<u64>> {
+        Ok(self.get(key)?.and_then(|value| value.as_u64()))
+    }
+
+    /// `what` is `<what it is>; <what is allowed>`; `key` is whole.
+    pub fn bad(&self, key: &str, what: String) -> Error {
+        let what = format!("{what}; correct the file, or download it again");
+        Error::Config { path: self.path().to_owned(), key: shown(key), what }
+    }
+
+    /// `what` is `<what it is>; <what is supported>`; `key` is whole.
+    pub fn unsupported(&self, key: &str, what: String) -> Error {
+        Error::Unsupported { path: self.path().to_owned(), key: shown(key), what }
+    }
+
+    /// Is there a tensor of that name in the first layer?
+    pub fn has_in_layer(&self, name: &str) -> bool {
+        self.checkpoint.contains(&format!("blk.0.{name}"))
+    }
+
+    /// Refuses every key of the architecture that no one has read: it may change what the model computes.
+    pub fn refuse_unread(&self) -> Result<()> {
+        let read = self.read.borrow();
+        let prefix = format!("{}.", self.arch);
+        for (key, value) in self.metadata.iter() {
+            let Some(own) = key.strip_prefix(&prefix) else {
+                continue;
+            };
+            if !read.contains(key) && !NO_MATHS.contains(&own) {
+                let what =
+                    format!("{value}; this key is not known, and it may change what the model computes");
+                return Err(self.unsupported(key, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Texts outside of the architecture that are not UTF-8, one warning each.
+    pub fn not_utf8(&self) -> Vec<String> {
+        let broken = |value: &Value<'_>| matches!(value, Value::Text(_)) && value.as_str().is_none();
+        let broken = self.metadata.iter().filter(|(_, value)| broken(value));
+        broken.map(|(key, _)| format!("{}: {}: it is not UTF-8", self.path().display(), shown(key))).collect()
+    }
+}
+
+/// None for NaN, infinity, text that is not UTF-8 and long lists.
+fn json(value: Value<'_>) -> Option<Json> {
+    Some(match value {
+        Value::Unsigned(number) => number.into(),
+        Value::Signed(number) => number.into(),
+        Value::Float(number) => Json::Number(Number::from_f64(number)?),
+        Value::Bool(flag) => flag.into(),
+        Value::Text(_) => value.as_str()?.into(),
+        Value::List(list) if list.len() > LONGEST_LIST => return None,
+        Value::List(list) => Json::Array(list.iter().map(json).collect::<Option<_>>()?),
+    })
+}

@@ -1,0 +1,80 @@
+//! Every tensor type, against the values that the `gguf` package reads in random blocks (`tests/golden/gguf/types`).
+
+use std::path::{Path, PathBuf};
+
+use ropechat_core::checkpoint::Checkpoint;
+use ropechat_core::quant::{DType, TensorType};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gguf/types").join(name)
+}
+
+/// The expected values, out of a model folder made of the fixture.
+fn values(name: &str) -> Vec<f32> {
+    let file = std::fs::read(fixture("values.safetensors")).unwrap();
+    let entries = ropechat_core::checkpoint::safetensors::parse(&file).unwrap();
+    let entry = &entries[name];
+    file[entry.begin..entry.end].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+#[test]
+fn every_type_is_read_to_the_bit() {
+    let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
+    assert_eq!(checkpoint.names().count(), TensorType::ALL.len());
+    for kind in TensorType::ALL {
+        let tensor = checkpoint.require(kind.name(), &[6, 512]).unwrap();
+        assert_eq!(tensor.tensor_type, kind);
+        assert_eq!(tensor.bytes.len(), 6 * kind.row_bytes(512));
+        let (expected, mut found) = (values(kind.name()), vec![f32::NAN; 6 * 512]);
+        kind.dequantize(tensor.bytes, &mut found);
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.to_bits(), expected.to_bits(), "{kind:?} value {i}: {found} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn blocks_of_equal_formats_are_kept() {
+    let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
+    for (kind, dtype) in [(TensorType::Q8_0, DType::Q8_0), (TensorType::Q4_0, DType::Q4_0)] {
+        assert_eq!(kind.packed(), dtype);
+        let tensor = checkpoint.tensor(kind.name()).unwrap();
+        let (expected, mut panel) = (values(kind.name()), vec![0; dtype.steps(512) * dtype.step_bytes()]);
+        let mut scratch = vec![0.0; 512];
+        let rows =
+            || tensor.bytes.chunks_exact(kind.row_bytes(512)).zip(expected.chunks_exact(512)).enumerate();
+        for (lane, (row, _)) in rows() {
+            kind.pack_row(row, dtype, lane, &mut panel, &mut scratch);
+        }
+        for (lane, (_, expected)) in rows() {
+            let mut found = vec![f32::NAN; 512];
+            dtype.unpack_row(&panel, lane, &mut found);
+            // Bits, but for the sign of zero: a packed zero has the scale's.
+            assert_eq!(found, expected, "{kind:?} row {lane}");
+        }
+    }
+}
+
+#[test]
+fn other_types_are_packed_by_value() {
+    let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
+    for kind in [TensorType::Q5_1, TensorType::Q6_K, TensorType::BF16] {
+        let tensor = checkpoint.tensor(kind.name()).unwrap();
+        let (expected, mut scratch) = (&values(kind.name())[..512], vec![0.0; 512]);
+        let mut panel = vec![0; DType::F32.steps(512) * DType::F32.step_bytes()];
+        kind.pack_row(&tensor.bytes[..kind.row_bytes(512)], DType::F32, 3, &mut panel, &mut scratch);
+        let mut found = vec![f32::NAN; 512];
+        DType::F32.unpack_row(&panel, 3, &mut found);
+        assert_eq!(found, expected, "{kind:?}");
+    }
+}
+
+#[test]
+fn names_and_sizes_agree() {
+    for kind in TensorType::ALL {
+        assert_eq!(TensorType::named(kind.name()), Some(kind));
+        assert_eq!(kind.is_float(), kind.block_values() == 1);
+    }
+    assert_eq!(TensorType::named("Q4_K_M"), None);
+    assert_eq!(TensorType::named("I32"), None);
+}

@@ -1,0 +1,220 @@
+"""Chat templates on the command line: the command that shows them, their options, what is said of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_door import Door
+from model_folders import CHATML, byte_folder
+
+from ropechat.template import SYSTEM_FOLDED
+
+GREEDY = ["--temperature", 0, "--max-tokens", 2]
+REFUSES_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
+)
+SHOWS = "{{ a is string }} {{ a }}\n{{ messages[-1].content }}"
+HI = "<|im_start|>user\nhi<|im_end|>\n"
+REPLY = "<|im_start|>assistant\n"
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+def folder(path: Path, template: Any) -> Path:
+    return byte_folder(
+        path / "model", tokenizer_config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return folder(tmp_path, CHATML)
+
+
+# ---- ropechat template
+
+
+def test_the_text_that_a_model_is_fed(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert door("template", "-m", model, "--user", "hi") == (0, HI + REPLY, "")
+    assert door("template", model, "--user", "hi", "--no-generation-prompt") == (0, HI, "")
+    system = "<|im_start|>system\nbe kind<|im_end|>\n"
+    assert door("template", model, "--system", "be kind", "--user", "hi") == (0, system + HI + REPLY, "")
+    monkeypatch.setenv("ROPECHAT_MODEL", str(model))
+    assert door("template") == (0, HI.replace("hi", "Hello!") + REPLY, "")
+
+
+def test_messages_of_a_file(door: Door, model: Path, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "é"}]
+    (tmp_path / "m.json").write_text(json.dumps(messages))
+    rendered = HI + REPLY + "é<|im_end|>\n"
+    assert door("template", model, "--messages", tmp_path / "m.json") == (0, rendered + REPLY, "")
+    stdin = json.dumps({"messages": messages, "x": 1}).encode()
+    assert door("template", model, "--messages", "-", "--user", "hi", stdin=stdin) == (
+        0,
+        rendered + HI + REPLY,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "an object without messages"),
+        ("5", "messages: 5; a list"),
+        ('[{"role": "robot", "content": ""}]', "messages[0].role: 'robot'"),
+        ('[{"role": "user"}]', "messages[0].content: missing"),
+    ],
+)
+def test_a_file_that_holds_no_messages(
+    content: str, words: str, door: Door, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "m.json").write_text(content)
+    code, out, err = door("template", model, "--messages", tmp_path / "m.json")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {tmp_path / 'm.json'}: ")
+    assert words in err
+    assert door("template", model, "--messages", tmp_path / "none")[0] == 74
+
+
+def test_names_and_source(door: Door, tmp_path: Path) -> None:
+    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "{{ 't' }}"}]
+    model = folder(tmp_path, named)
+    assert door("template", model, "--list") == (0, "default\ntool_use\n", "")
+    assert door("template", model, "--template", "tool_use", "--source") == (0, "{{ 't' }}\n", "")
+    assert door("template", model, "--template", "tool_use") == (0, "t", "")
+    code, _, err = door("template", model, "--template", "rag")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no template named 'rag'; there is default, tool_use" in err
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("true", "False True"),
+        ("3", "False 3"),
+        ('"x"', "True x"),
+        ("x=y", "True x=y"),
+        ("", "True "),
+        ("[1]", "False [1]"),
+    ],
+)
+def test_values_of_variables(value: str, shown: str, door: Door, tmp_path: Path) -> None:
+    model = folder(tmp_path, SHOWS)
+    assert door("template", model, "--user", "hi", "--template-var", f"a={value}") == (0, f"{shown}\nhi", "")
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a b=1", "messages=[]"])
+def test_variables_that_are_none(text: str, door: Door, model: Path) -> None:
+    for command in (["template", model], ["run", "-m", model, "a"], ["chat", "-m", model]):
+        code, out, err = door(*command, "--template-var", text)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith("error: --template-var: ")
+
+
+def test_a_slip_of_the_pen_is_noted(door: Door, model: Path) -> None:
+    note = "note: --template-var: nope: this model's chat template has no such variable; it changes nothing\n"
+    assert door("template", model, "--user", "hi", "--template-var", "nope=1") == (0, HI + REPLY, note)
+    assert note in door("run", "-m", model, *GREEDY, "hi", "--template-var", "nope=1")[2]
+
+
+def test_no_template(door: Door, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "plain")
+    code, out, err = door("template", model)
+    assert (code, out) == (2, "")
+    assert "chat_template: this model has none" in err
+    for option in (["--template", "x"], ["--template-var", "a=1"]):
+        code, out, err = door("run", "-m", model, "hi", *option)
+        assert (code, out) == (2, "")
+        assert "chat_template: this model has none" in err
+        assert door("run", "-m", model, "--raw", "hi", *option)[0] == 2
+
+
+# ---- What a conversation uses
+
+
+def prompt_tokens(result: tuple[int, str, str]) -> int:
+    assert result[0] == 0, result[2]
+    return int(json.loads(result[1])["usage"]["prompt_tokens"])
+
+
+def test_run_and_chat_use_names_and_variables(door: Door, tmp_path: Path) -> None:
+    named = [{"name": "default", "template": SHOWS}, {"name": "long", "template": "long" + SHOWS}]
+    model = folder(tmp_path, named)
+    run = ["run", "-m", model, *GREEDY, "--json", "hi"]
+    assert prompt_tokens(door(*run)) == len("False \nhi")
+    assert prompt_tokens(door(*run, "--template-var", "a=12")) == len("False 12\nhi")
+    assert prompt_tokens(door(*run, "--template", "long", "--template-var", "a=b")) == len("longTrue b\nhi")
+    code, out, _ = door("chat", "-m", model, *GREEDY, "--template", "long", stdin=b"a\n")
+    assert (code, out) == (0, "bc\n")
+
+
+def test_inspect_shows_the_prompt_token_by_token(door: Door, model: Path) -> None:
+    inspect = ["inspect", "-m", model, "--format", "jsonl", "hi"]
+    code, out, err = door(*inspect, "--chat")
+    records = [json.loads(line) for line in out.splitlines()]
+    ids = [record["id"] for record in records if record.get("type", "token") == "token" and "id" in record]
+    assert (code, err) == (0, "")
+    assert ids == [258, *b"user\nhi", 259, 10, 258, *b"assistant\n"]
+    assert door(*inspect)[0] == 0
+    code, out, err = door(*inspect, "--template-var", "a=1")
+    assert (code, out) == (2, "")
+    assert "are for --chat" in err
+
+
+def test_a_system_message_that_is_refused_is_noted_once(door: Door, tmp_path: Path) -> None:
+    model, note = folder(tmp_path, REFUSES_SYSTEM), f"note: {SYSTEM_FOLDED}\n"
+    result = door("run", "-m", model, *GREEDY, "--json", "--system", "s", "hi")
+    assert prompt_tokens(result) == len("|user\ns\n\nhi|\n|assistant\n")
+    assert result[2].count(note) == 1
+    result = door("chat", "-m", model, *GREEDY, "--system", "s", stdin=b"hi\nhi\n")
+    assert (result[0], result[2].count(note)) == (0, 1)
+    code, out, err = door("template", model, "--system", "s", "--user", "hi")
+    assert (code, out, err) == (0, HI.replace("hi", "s\n\nhi") + REPLY, note)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "hi"}\n' * 3)
+    batch = ["batch", "-m", model, *GREEDY, tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
+    code, _, err = door(*batch, "--system", "s")
+    assert (code, err.count(note)) == (0, 1)
+
+
+def test_variables_of_a_batch_line(door: Door, tmp_path: Path) -> None:
+    model = folder(tmp_path, SHOWS)
+    lines: list[dict[str, Any]] = [
+        {"prompt": "hi"},
+        {"prompt": "hi", "chat_template_kwargs": {"a": "four"}},
+        {"messages": [{"role": "user", "content": "hi"}], "chat_template_kwargs": {"a": False}},
+        {"prompt": "hi", "chat_template_kwargs": None},
+        {"prompt": "hi", "chat_template_kwargs": [1]},
+        {"prompt": "hi", "chat_template_kwargs": {"messages": []}},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    batch = ["batch", "-m", model, *GREEDY, tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl"]
+    code, _, err = door(*batch, "--template-var", "a=1")
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert (code, "ignored" in err) == (3, False)
+    shown = [len(text + "\nhi") for text in ("False 1", "True four", "False False", "False 1")]
+    assert [record["usage"]["prompt_tokens"] for record in records[:4]] == shown
+    assert [record["error"]["message"] for record in records[4:]] == [
+        "in.jsonl: line 5: chat_template_kwargs: [1]; an object of names and values is required",
+        "in.jsonl: line 6: chat_template_kwargs: template variable: messages: comes from the conversation; "
+        "it cannot be set",
+    ]
+
+
+@pytest.mark.parametrize("template", ["{% if %}", 5, "{{ 9 ** (9 ** 9) }}"])
+def test_a_broken_template_stops_the_chat_but_not_the_model(
+    template: Any, door: Door, tmp_path: Path
+) -> None:
+    model = folder(tmp_path, template)
+    code, out, err = door("run", "-m", model, *GREEDY, "a")
+    assert (code, out) == (2, "")
+    assert "tokenizer_config.json: chat_template" in err
+    assert "use --raw to go on without it" in err
+    assert door("run", "-m", model, *GREEDY, "--raw", "a")[:2] == (0, "bc\n")
+    assert door("chat", "-m", model, *GREEDY, "--raw", stdin=b"a\n")[:2] == (0, "bc\n")
+    assert door("models", "check", model)[0] == 0

@@ -1,0 +1,152 @@
+"""GGUF files: what they compute, against goldens and against the same models as safetensors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from core import generate, load, logits, score
+from gguf_converter import ARCHS, Converter
+from gguf_files import write
+from golden_cases import CASES, GOLDEN, Golden
+
+from ropechat import Engine, Sampling
+from ropechat._core import check, gguf_metadata
+from ropechat.errors import ConfigError, TensorError, UnsupportedModelError
+
+FOLDERS = sorted(path.parent for path in (GOLDEN / "gguf").glob("*/golden.safetensors"))
+FILES = sorted(file for folder in FOLDERS for file in folder.glob("*.gguf"))
+# Says what no GGUF file can: dynamic NTK, a window that llama's architecture lacks, another GELU.
+BEYOND = {"llama_dynamic_old", "mistral_old", "gpt_neox_new"}
+
+
+def family(folder: Path) -> str:
+    name: str = json.loads((folder / "config.json").read_text())["model_type"]
+    return name
+
+
+CONVERTED = [folder for folder in CASES if family(folder) in ARCHS and folder.name not in BEYOND]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_a_file_in_f32_is_what_its_numbers_say(file: Path, isa: str) -> None:
+    golden, engine = Golden.read(file.parent), load(file, context=256, threads=2)
+    golden.check(logits(engine, golden.ids("p33")), f"{file.stem}.logits.p33")
+    golden.check(logits(engine, golden.ids("long"))[-8:], f"{file.stem}.logits_last.long")
+    expected = golden.tensors[f"{file.stem}.greedy.output_ids"].tolist()
+    assert generate(engine, golden.ids("p33"), len(expected))[0] == expected
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_auto_keeps_what_the_file_has(file: Path) -> None:
+    """Its type, and numbers as near as kernels that round their input can be: these weights are random."""
+    golden, engine = Golden.read(file.parent), load(file, context=256, dtype="auto")
+    kept = file.stem if file.stem in ("f32", "f16", "q8_0", "q4_0") else "q8_0"
+    assert engine.facts["dtype"] == kept
+    expected = golden.tensors[f"{file.stem}.logits.p33"]
+    found = logits(engine, golden.ids("p33"))
+    apart = np.abs(found - expected).mean() / expected.std()
+    assert apart < {"f32": 1e-5, "f16": 1e-3}.get(kept, 0.06)
+    assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.7
+
+
+@pytest.mark.parametrize("folder", CONVERTED, ids=lambda folder: folder.name)
+def test_an_architecture_is_its_family(folder: Path, tmp_path: Path) -> None:
+    """The golden models as the converter stores them: moved rows, merged experts, other names."""
+    file = Converter(folder).write(tmp_path / "model.gguf")
+    golden, engine = Golden.read(folder), load(file, context=256)
+    for prompt in ("p7", "p33", "long"):
+        golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
+    facts = check(str(file))
+    assert facts["warnings"] == []
+    assert facts["num_parameters"] >= check(str(folder))["num_parameters"]
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2_old", "deepseek_v3_old"])
+def test_latent_attention_in_newer_files(name: str, tmp_path: Path) -> None:
+    golden = Golden.read(GOLDEN / name)
+    file = Converter(GOLDEN / name, apart=True).write(tmp_path / "model.gguf")
+    engine = load(file, context=256)
+    for prompt in ("p7", "p33", "long"):
+        golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
+
+
+def test_every_architecture_has_a_case() -> None:
+    elsewhere = {"exaone4"}  # test_exaone4.py
+    assert {family(folder) for folder in CONVERTED} == set(ARCHS) - elsewhere
+
+
+@pytest.mark.parametrize("stem", ["q8_0", "q4_0", "f16"])
+def test_rows_do_not_see_their_company(stem: str, rng: np.random.Generator) -> None:
+    """Law 1, on weights that were taken over block by block."""
+    file = GOLDEN / "gguf/llama3" / f"{stem}.gguf"
+    one, two = load(file, dtype="auto", threads=1), load(file, dtype="auto", threads=2)
+    prompts = [rng.integers(0, 288, length).tolist() for length in (3, 40, 71)]
+    together = score(two, *prompts)
+    for prompt, rows in zip(prompts, together, strict=True):
+        assert score(one, prompt)[0] == rows
+    grown = generate(one, prompts[1], 12)
+    assert generate(two, prompts[1], 12)[:2] == grown[:2]
+
+
+def test_the_python_engine_takes_a_file() -> None:
+    file = GOLDEN / "gguf/qwen2/q8_0.gguf"
+    engine = Engine.load(file, dtype="f32")
+    assert engine.facts["model_type"] == "qwen2"
+    assert engine.facts["tensor_types"].keys() == {"F32", "Q8_0"}
+    assert sum(engine.facts["tensor_types"].values()) == engine.facts["num_parameters"]
+    golden = Golden.read(file.parent)
+    steps = list(engine.generate(golden.ids("p33"), Sampling(temperature=0, max_tokens=6)))
+    expected = golden.tensors["q8_0.greedy.output_ids"].tolist()
+    assert [step.id for step in steps] == expected[: len(steps)]
+
+
+def test_metadata_comes_out_whole() -> None:
+    metadata = gguf_metadata(str(GOLDEN / "gguf/llama3/f16.gguf"))
+    assert metadata["general.architecture"] == "llama"
+    assert metadata["llama.rope.freq_base"] == 500_000.0
+    assert metadata["tokenizer.ggml.add_bos_token"] is False
+    assert metadata["tokenizer.ggml.eos_token_id"] == 2
+    assert len(metadata["tokenizer.ggml.tokens"]) == 288
+    assert set(map(type, metadata["tokenizer.ggml.token_type"])) == {int}
+
+
+def test_a_text_that_is_not_utf8_is_bytes(tmp_path: Path) -> None:
+    file = write(tmp_path / "x.gguf", {"a": "xy", "b": ["xy", "z"]}, {})
+    file.write_bytes(file.read_bytes().replace(b"xy", b"x\xff"))
+    assert gguf_metadata(str(file)) == {"a": b"x\xff", "b": [b"x\xff", "z"]}
+
+
+def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
+    """Law 6: a key of the architecture that nobody reads is an error that names it, as the file does."""
+    converter = Converter(GOLDEN / "qwen3_new")
+    file = tmp_path / "model.gguf"
+    for key, value, named in (
+        ("swing", 1.0, r"qwen3\.swing: 1; this key is not known"),
+        ("attention__value_length", 8, r"qwen3\.attention\.value_length: 8; values as wide"),
+        ("expert_count", 4, r"qwen3\.expert_count: 4; qwen3 is computed without experts"),
+        ("rope__scaling__type", "dynamic", r"qwen3\.rope\.scaling\.type: the text \"dynamic\""),
+    ):
+        with pytest.raises(UnsupportedModelError, match=named):
+            check(str(converter.write(file, **{key: value})))
+    for key, value, named in (
+        ("rope__dimension_count", 8, r"qwen3\.rope\.dimension_count: 8; the head's width \(16\)"),
+        ("attention__head_count_kv", 3, r"qwen3\.attention\.head_count_kv: 3; a divisor"),
+        ("block_count", 2, r"qwen3\.block_count: 2, and the file has tensors of 3 layers"),
+        ("attention__layer_norm_rms_epsilon", -1.0, r"qwen3\.attention\.layer_norm_rms_epsilon: -1"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            check(str(converter.write(file, **{key: value})))
+    with pytest.raises(TensorError, match=r"token_embd\.weight: its shape is \[128, 48\]; \[127, 48\]"):
+        check(str(converter.write(file, vocab_size=127)))
+
+
+def test_a_window_pattern_is_a_number_or_a_list(tmp_path: Path) -> None:
+    """gemma3's windows: the list of the golden file; the same as a number; another is another model."""
+    golden, converter = Golden.read(GOLDEN / "gemma3_text_old"), Converter(GOLDEN / "gemma3_text_old")
+    ids = golden.ids("long")
+    for pattern in ([True, True, False, True], 3):
+        file = converter.write(tmp_path / "a.gguf", attention__sliding_window_pattern=pattern)
+        golden.check(logits(load(file), ids), "logits.long")
+    other = converter.write(tmp_path / "b.gguf", attention__sliding_window_pattern=2)
+    assert np.abs(logits(load(other), ids) - golden.tensors["logits.long"]).max() > 0.1

@@ -1,0 +1,93 @@
+"""A model is held against the memory there is before it is loaded: errors that help, never an abort."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from models import write_llama
+
+from ropechat import Engine
+from ropechat.errors import MemoryLimitError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are told by /proc")
+
+CHILD = """
+import resource, sys
+from ropechat import Engine, Sampling
+from ropechat.errors import MemoryLimitError
+model, context, dtype, room = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+import tokenizers, numpy, ropechat._core
+def kib(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
+if room:
+    used = kib("VmSize") << 10
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+try:
+    engine = Engine.load(model, dtype=dtype, context=context, threads=2)
+    steps = list(engine.generate([1, 2, 3], Sampling(temperature=0, max_tokens=3)))
+    print("ok", engine.facts["dtype"], *engine.facts["warnings"])
+except MemoryLimitError as error:
+    print("refused", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """41 MB of weights."""
+    return write_llama(
+        tmp_path_factory.mktemp("memory"),
+        hidden_size=256,
+        head_dim=64,
+        num_attention_heads=4,
+        vocab_size=40_000,
+        tie_word_embeddings=True,
+        max_position_embeddings=4096,
+    )
+
+
+def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512) -> str:
+    """What a process says that may have so many bytes of addresses more than it begins with."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(model), str(context), dtype, str(room)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stderr) == (0, ""), f"{room}: {done.returncode} {done.stderr}"
+    return done.stdout
+
+
+def test_too_little_room_is_an_error_at_every_size(model: Path) -> None:
+    """Weights of 41 MB beside a mapped file of the same size, threads (their heaps too), buffers."""
+    said = [outcome(model, room << 20) for room in (1, 8, 30, 45, 60, 80, 100, 120, 140, 400)]
+    kinds = [line.split()[0] for line in said]
+    assert (kinds[0], kinds[-1]) == ("refused", "ok")
+    for line in (line for line in said if not line.startswith("ok")):
+        assert line.startswith("refused"), line
+        assert "bytes" in line, line
+        assert "ulimit -v" in line or "--" in line, line
+
+
+def test_auto_takes_a_smaller_type_where_the_stored_one_does_not_fit(model: Path) -> None:
+    rooms = (room << 20 for room in range(60, 200, 10))
+    smaller = [said for said in (outcome(model, room, "auto") for room in rooms) if "as stored" in said]
+    assert smaller
+    assert all(
+        said.startswith(("ok bf16 dtype: bf16", "ok q8_0 dtype: q8_0", "ok q4_0 dtype: q4_0"))
+        for said in smaller
+    )
+
+
+def test_a_context_beyond_all_memory_is_refused(model: Path) -> None:
+    for context in (1 << 40, 1 << 62):
+        with pytest.raises(MemoryLimitError, match=rf"KV cache for {context} tokens.*--context \d+ fits"):
+            Engine.load(model, context=context)
+
+
+def test_a_trained_length_beyond_all_memory_is_not_allocated(tmp_path: Path) -> None:
+    engine = Engine.load(write_llama(tmp_path, max_position_embeddings=1 << 40))
+    assert engine.context == 8192
+    assert len(engine.logits([1, 2, 3])) == 3

@@ -1,0 +1,301 @@
+"""`ropechat models`, and -m with a Hub id, through the command line and a stand-in Hub."""
+
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_door import Door, command, environment
+from hub_server import COMMIT, Hub, Repo, serve, use
+from model_folders import byte_tokenizer
+
+CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
+TOKENIZER_CONFIG = b'{"bos_token": "<s>", "eos_token": "</s>"}'
+FILES = {
+    "config.json": CONFIG,
+    "tokenizer.json": json.dumps(byte_tokenizer()).encode(),
+    "tokenizer_config.json": TOKENIZER_CONFIG,
+    "model.safetensors": bytes(range(256)) * 2000,
+    "m-Q8_0.gguf": b"GGUF" + bytes(60_000),
+}
+WITHOUT_SOCKETS = """
+import sys
+seen = []
+sys.addaudithook(lambda event, _: seen.append(event) if event.startswith("socket.") else None)
+"""
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serve() as hub:
+        use(hub, tmp_path, monkeypatch)
+        hub.repos["org/name"] = Repo(dict(FILES))
+        yield hub
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "hf" / "hub" / "models--org--name"
+
+
+def partial_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("blobs/*.incomplete"))
+
+
+def pack(weights: Path) -> int:
+    """A file of packed weights as the engine writes its beginning; returns its bytes."""
+    from ropechat.packed import packed_folder
+
+    header = json.dumps({"model": str(weights.resolve()), "dtype": "auto"}).encode()
+    path = packed_folder() / f"auto-{weights.parents[2].name}.pack"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"RCPACK\0\1" + len(header).to_bytes(8, "little") + bytes(8) + header)
+    return path.stat().st_size
+
+
+# ---- pull, run
+
+
+def test_pull_then_run(door: Door, hub: Hub, folder: Path) -> None:
+    code, out, err = door("models", "pull", "org/name")
+    assert (code, out) == (0, f"{folder}/snapshots/{COMMIT}\n")
+    assert "4 files" in err
+    assert "complete, " in err
+    assert "\r" not in err
+    asked = len(hub.requests)
+    code, out, err = door("run", "-m", "org/name", "--temperature", 0, "--max-tokens", 3, "a")
+    assert (code, out) == (0, "bcd\n")
+    assert len(hub.requests) == asked
+
+
+def test_a_cached_model_opens_no_socket(door: Door, hub: Hub) -> None:
+    assert door("models", "pull", "org/name")[0] == 0
+    arguments = command(
+        ["run", "-m", "org/name", "--temperature", "0", "--max-tokens", "3", "a"],
+        "print(len(seen), 'huggingface_hub' in sys.modules, file=sys.stderr)",
+    )
+    arguments[2] = WITHOUT_SOCKETS + arguments[2]
+    done = subprocess.run(arguments, capture_output=True, env=environment(), stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (0, b"bcd\n")
+    assert done.stderr.splitlines()[-1] == b"0 False"
+
+
+def test_the_socket_count_can_fail() -> None:
+    source = WITHOUT_SOCKETS + "import socket; socket.socket().close(); print(len(seen))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+
+
+def test_without_a_terminal_nothing_is_fetched_unasked(door: Door, hub: Hub) -> None:
+    for name in ("run", "inspect", "chat"):
+        text = [] if name == "chat" else ["a"]
+        code, out, err = door(name, "-m", "org/name", *text)
+        assert (code, out) == (4, "")
+        assert err.count("\n") == 1
+        assert "`ropechat models pull org/name` downloads it" in err
+    assert not hub.requests
+
+
+def test_download_option(door: Door, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = door("run", "-m", "org/name", "--download", "--temperature", 0, "--max-tokens", 2, "a")
+    assert (code, out) == (0, "bc\n")
+    assert "fit in memory" in err
+    from ropechat.engine import Engine
+    from ropechat.errors import TensorError
+
+    def load(path: Path, **_: object) -> None:
+        raise TensorError(f"{path}: reached")
+
+    monkeypatch.setattr(Engine, "load", load)
+    code, out, err = door("run", "-m", "org/name:q8_0", "--download", "a")
+    assert err.splitlines()[-1] == f"error: {folder}/snapshots/{COMMIT}/m-Q8_0.gguf: reached"
+
+
+def test_refusals(door: Door, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, code, words in (
+        (["models", "pull", "org/nothing"], 4, "check the spelling"),
+        (["models", "pull", "org/name:Q2_K"], 4, "no GGUF of Q2_K; there is Q8_0"),
+        (["models", "pull", "./org/name"], 2, "no Hub id"),
+        (["models", "show", "org/name"], 4, "not in the Hub cache"),
+        (["models", "check", "org/name"], 4, "not in the Hub cache"),
+        (["models", "rm", "org/name", "--yes"], 4, "nothing to remove"),
+        (["models", "rm", "/etc", "--yes"], 2, "no Hub id"),
+        (["run", "-m", "org/name:Q2_K", "--download", "a"], 4, "no GGUF of Q2_K"),
+    ):
+        got, out, err = door(*arguments)
+        assert (got, out) == (code, "")
+        assert words in err
+        assert err.splitlines()[-1].startswith("error: ")
+        assert "Traceback" not in err
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert door("models", "pull", "org/name")[0] == 4
+
+
+# ---- Stopped, full, killed
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_stopped_pull_goes_on(number: int, code: int, door: Door, hub: Hub, folder: Path) -> None:
+    hub.seconds_per_piece = 0.05
+    child = subprocess.Popen(
+        command(["models", "pull", "org/name"]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    end = time.monotonic() + 30
+    while partial_bytes(folder) < 50_000 and time.monotonic() < end:
+        time.sleep(0.01)
+    child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert (child.returncode, out) == (code, b"")
+    assert b"Traceback" not in err
+    assert (b"goes on where it was" in err) == (code > 0)
+    assert partial_bytes(folder) >= 50_000
+    assert not list(folder.glob("snapshots/*/model.safetensors"))
+    assert not (folder / "refs").exists()
+    hub.seconds_per_piece = 0
+    assert door("models", "pull", "org/name")[0] == 0
+    assert hub.starts("model.safetensors")[-1] >= 50_000
+    assert (folder / "snapshots" / COMMIT / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+def test_ctrl_c_does_not_wait_for_the_network(door: Door, hub: Hub, folder: Path) -> None:
+    hub.seconds_per_piece = 60
+    child = subprocess.Popen(command(["models", "pull", "org/name"]), env=environment())
+    end = time.monotonic() + 30
+    while not partial_bytes(folder) and time.monotonic() < end:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=30) == 130  # the server sends the next byte after a minute
+
+
+def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
+    done = subprocess.run(
+        command(["models", "pull", "org/name"]),
+        capture_output=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert b"disk full at model.safetensors; make room in " in done.stderr
+    assert partial_bytes(folder) >= 100_000
+    assert door("models", "pull", "org/name")[0] == 0
+    assert hub.starts("model.safetensors") == [0, 100_000]
+
+
+# ---- A terminal
+
+
+def on_terminal(arguments: list[str], answer: bytes) -> tuple[int, str]:
+    """Exit code and what a terminal on all three streams gets; `answer` is typed when a question is asked."""
+    main, sub = pty.openpty()
+    child = subprocess.Popen(command(arguments), stdin=sub, stdout=sub, stderr=sub, env=environment())
+    os.close(sub)
+    data = b""
+    while True:
+        try:
+            piece = os.read(main, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        data += piece
+        if data.endswith(b"] "):
+            os.write(main, answer)
+    os.close(main)
+    return child.wait(30), data.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
+    run = ["run", "-m", "org/name", "--temperature", "0", "--max-tokens", "2", "a"]
+    code, text = on_terminal(run, b"n\n")
+    assert code == 4
+    assert "Download 51" in text
+    assert "weights: 512 kB, fit in memory" in text
+    assert not any("/resolve/" in request.path for request in hub.requests)
+    code, text = on_terminal(["chat", "-m", "org/name"], b"n\n")
+    assert (code, "\x1b[?1049h" in text) == (4, False)  # before the app takes the screen
+    code, text = on_terminal(run, b"\n")
+    assert code == 0
+    assert "bc\n" in text
+    code, text = on_terminal(["models", "rm", "org/name"], b"\n")
+    assert (code, folder.exists()) == (0, True)
+    assert "nothing is removed" in text
+    code, text = on_terminal(["models", "rm", "org/name"], b"y\n")
+    assert (code, folder.exists()) == (0, False)
+
+
+# ---- list, show, check, rm
+
+
+def test_list_show_check_rm(door: Door, hub: Hub, folder: Path) -> None:
+    code, out, err = door("models", "list")
+    assert (code, out) == (0, "no models here; `ropechat models pull org/name` downloads one\n")
+    hub.repos["org/half"] = Repo(dict(FILES))
+    door("models", "pull", "org/name")
+    door("models", "pull", "org/name:Q8_0")
+    door("models", "pull", "org/half")
+    (folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors").unlink()
+    code, out, err = door("models", "list")
+    lines = out.splitlines()
+    assert code == 0
+    titles = ["MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "WHERE"]
+    assert lines[0].split() == titles
+    rows = {line.split()[0]: line.split() for line in lines[1:] if not line.startswith(" ")}
+    assert rows["org/name"][1:-1] == ["516", "kB", "llama", "67.6K", "bfloat16", "64", "no"]
+    assert set(rows) == {"org/name", "org/name:Q8_0"}
+    code, out, err = door("models", "list", "--json")
+    one, two = json.loads(out)
+    assert one["path"] == f"{folder}/snapshots/{COMMIT}"
+    assert (one["num_parameters"], one["chat_template"], one["reason"]) == (67_600, False, None)
+    assert two["size"] == 60_004
+    assert two["reason"]  # zeros are no GGUF
+
+    code, out, _ = door("models", "show", "org/name")
+    assert code == 0
+    assert f"where:          {folder}/snapshots/{COMMIT}\n" in out
+    assert "512 kB  model.safetensors" in out
+    assert "architecture:   llama" in out
+    assert "cannot load:" in door("models", "show", "org/name:q8_0")[1]
+    assert door("models", "check", "org/name")[1].endswith("ok\n")
+
+    code, out, err = door("models", "rm", "org/name:Q8_0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "add --yes" in err
+    code, out, err = door("models", "rm", "org/name:Q8_0", "--yes")
+    assert (code, err) == (0, "org/name:Q8_0: removed, 60 kB (60004 bytes) freed\n")
+    before = sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_file())
+    before -= sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_symlink())
+    before += pack(folder / "snapshots" / COMMIT / "model.safetensors")
+    kept = pack(folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors")
+    assert json.loads(door("models", "list", "--json")[1])[0]["packed"] > 0
+    assert "packed weights: " in door("models", "show", "org/name")[1]
+    code, out, err = door("models", "rm", "org/name", "--yes")
+    assert f"({before} bytes) freed" in err
+    assert f"packed weights: {kept} B" in door("models", "list")[2]
+    assert f"({kept} bytes) freed" in door("models", "rm", "--packed", "--yes")[2]
+    assert "packed weights" not in door("models", "list")[2]
+    assert not folder.exists()
+
+
+def test_names_from_the_cache_cannot_act_on_the_terminal(door: Door, hub: Hub, folder: Path) -> None:
+    door("models", "pull", "org/name")
+    snapshot = folder / "snapshots" / COMMIT
+    (snapshot / "\x1b]0;x\x07-Q4_0.gguf").write_bytes(b"GGUF")
+    for arguments in (["list"], ["show", "org/name"]):
+        assert "\x1b" not in "".join(map(str, door("models", *arguments)))

@@ -1,0 +1,195 @@
+"""Packed weights on disk, as people and programs meet them. (The files: rust/tests/pack_cache.rs.)"""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_folders import byte_tokenizer
+from models import write_llama
+
+from ropechat import Engine
+from ropechat.errors import RequestError
+from ropechat.packed import packed_entries, packed_folder, remove_packed
+
+IDS = [5, 6, 7, 8]
+RUN = "import sys; from ropechat.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME says where the cache is")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of packed weights, for models of any size."""
+    monkeypatch.setattr("ropechat.packed.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setenv("ROPECHAT_CACHE", "all")
+    return packed_folder()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model that never ends a text by itself, with a byte tokenizer."""
+    folder = write_llama(tmp_path / "model", vocab_size=260, eos_token_id=None, bos_token_id=None)
+    (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
+    return folder
+
+
+def pack(model: Path, dtype: str = "q8_0") -> Engine:
+    engine = Engine.load(model, dtype=dtype)
+    assert engine.finish_pack(60)
+    return engine
+
+
+def test_the_second_start_takes_the_pack_and_has_the_same_bits(cache: Path, model: Path) -> None:
+    first = pack(model)
+    second = Engine.load(model, dtype="q8_0")
+    assert (first.facts["from_pack"], second.facts["from_pack"]) == (False, True)
+    assert np.array_equal(first.logits(IDS), second.logits(IDS))
+    assert first.facts["notes"] == second.facts["notes"]
+    assert first.facts["notes"][0].startswith("dtype: q8_0, made from f32 (")
+
+
+def test_entries_say_what_lies_there(cache: Path, model: Path, tmp_path: Path) -> None:
+    assert packed_entries() == []
+    pack(model)
+    pack(model, "auto")
+    other = write_llama(tmp_path / "other", seed=1)
+    pack(other)
+    (cache / "q8_0-00.pack.1-0.part").write_text("half of one")
+    (cache / "note.txt").write_text("somebody's")
+    entries = packed_entries()
+    assert {(entry.model, entry.dtype) for entry in entries} == {
+        (str(model.resolve() / "model.safetensors"), "q8_0"),
+        (str(model.resolve() / "model.safetensors"), "auto"),
+        (str(other.resolve() / "model.safetensors"), "q8_0"),
+        ("", ""),
+    }
+    assert all(entry.size == entry.path.stat().st_size for entry in entries)
+    gone = sum(entry.size for entry in entries if entry.model.startswith(str(model.resolve())))
+    assert remove_packed(model) == gone > 0
+    assert [entry.dtype for entry in packed_entries() if entry.model] == ["q8_0"]
+    remove_packed()
+    assert [path.name for path in cache.iterdir()] == ["note.txt"]
+
+
+def test_a_pack_can_go_while_it_is_used(cache: Path, model: Path) -> None:
+    pack(model)
+    engine = Engine.load(model, dtype="q8_0")
+    expected = engine.logits(IDS)
+    remove_packed(model)
+    assert np.array_equal(engine.logits(IDS), expected)
+
+
+def test_damage_is_told_once(cache: Path, model: Path) -> None:
+    expected = pack(model).logits(IDS)
+    path = packed_entries()[0].path
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    engine = pack(model)
+    assert [str(path) in warning for warning in engine.facts["warnings"]] == [True]
+    assert np.array_equal(engine.logits(IDS), expected)
+    again = Engine.load(model, dtype="q8_0")
+    assert again.facts["from_pack"]
+    assert not again.facts["warnings"]
+
+
+def test_off_keeps_nothing(cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPECHAT_CACHE", "off")
+    pack(model)
+    monkeypatch.setenv("ROPECHAT_CACHE", "auto")
+    pack(model)  # too small to be worth it
+    assert not cache.exists()
+    monkeypatch.setenv("ROPECHAT_CACHE", "of")
+    with pytest.raises(RequestError, match="ROPECHAT_CACHE: 'of'; auto, off and all are allowed"):
+        Engine.load(model)
+
+
+def run(model: Path, cache_home: Path, *options: str, code: str = RUN) -> "subprocess.Popen[bytes]":
+    """A process of its own, with a cache of its own."""
+    changes = {"XDG_CACHE_HOME": str(cache_home), "ROPECHAT_CACHE": "all"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "-m", str(model), "--dtype", "q8_0", *options, "ab"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | changes,
+    )
+
+
+@needs_linux
+def test_one_token_is_enough_for_a_quick_next_start(model: Path, tmp_path: Path) -> None:
+    one_token = ("--max-tokens", "1", "--temperature", "0")
+    outputs = []
+    for _ in range(2):
+        process = run(model, tmp_path / "home", *one_token)
+        outputs.append(process.communicate(timeout=60)[0])
+        assert process.returncode == 0
+        packs = list((tmp_path / "home/ropechat/packed").iterdir())
+        assert [path.suffix for path in packs] == [".pack"]
+        assert stat.S_IMODE(packs[0].stat().st_mode) == 0o600
+    assert outputs[0] == outputs[1]
+    packs[0].unlink()
+    process = run(model, tmp_path / "home", *one_token, "--no-cache")
+    assert process.communicate(timeout=60)[0] == outputs[0]
+    assert not list(packs[0].parent.iterdir())
+
+
+ENDLESS = ("--raw", "--max-tokens", "1000000", "--context", "1000000")
+
+
+@needs_linux
+@pytest.mark.parametrize("before", ["", "import faulthandler; faulthandler.enable(); "])
+def test_a_file_that_is_cut_ends_the_program_in_order(model: Path, tmp_path: Path, before: str) -> None:
+    run(model, tmp_path, "--max-tokens", "1").communicate(timeout=60)
+    pack_file = next((tmp_path / "ropechat/packed").iterdir())
+    process = run(model, tmp_path, *ENDLESS, code=before + RUN)
+    assert process.stdout is not None
+    process.stdout.read(50)
+    os.truncate(pack_file, 0)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 74
+    told = "the file was cut while it was in use; load the model again when it is whole"
+    assert stderr.decode() == f"error: {pack_file}: {told}\n"
+
+
+@needs_linux
+def test_a_library_leaves_signals_alone(model: Path, tmp_path: Path) -> None:
+    """Without the command line a cut file is what it is everywhere: SIGBUS."""
+    library = """
+import os, sys
+from ropechat import Engine, Sampling
+from ropechat.packed import packed_entries
+engine = Engine.load(sys.argv[2], dtype="q8_0")
+if not engine.facts["from_pack"]:
+    assert engine.finish_pack(60)
+    sys.exit(5)
+os.truncate(packed_entries()[0].path, 0)
+engine.logits([1, 2, 3])
+"""
+    codes = []
+    for _ in range(2):
+        process = run(model, tmp_path, code=library)
+        process.communicate(timeout=60)
+        codes.append(process.returncode)
+    assert codes == [5, -signal.SIGBUS]
+
+
+@needs_linux
+def test_a_signal_that_is_not_ours_goes_to_whom_it_was_for(model: Path, tmp_path: Path) -> None:
+    code = """
+import faulthandler, os, signal
+from ropechat.model_check import exit_when_cut
+faulthandler.enable()
+exit_when_cut(screen=False)
+os.kill(os.getpid(), signal.SIGBUS)
+"""
+    process = run(model, tmp_path, code=code)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGBUS
+    assert b"Fatal Python error: Bus error" in stderr

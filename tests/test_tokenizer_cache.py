@@ -1,0 +1,154 @@
+"""Checked tokenizer files that are kept: the same tokens, and nothing that was not checked."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from model_folders import GOLDEN, byte_folder, byte_tokenizer
+
+from ropechat import tokenizer_cache
+from ropechat.errors import TokenizerError
+from ropechat.tokenizer import Tokenizer
+
+TEXTS = [
+    "",
+    "Once upon a time",
+    "  two  spaces\n\ttab",
+    "naïve café 漢字 🙂",
+    "<s>a</s><|im_start|>x",
+    "\0\x1b[0m",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where files are kept, of any size."""
+    monkeypatch.setattr("ropechat.tokenizer_cache.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(tokenizer_cache, "_WORTH", 0)
+    monkeypatch.setenv("ROPECHAT_CACHE", "auto")
+    return tmp_path / "cache" / "tokenizers"
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, checking a file fails the test."""
+
+    def forbid() -> None:
+        monkeypatch.setattr("ropechat.tokenizer.FileCheck", None)
+
+    return forbid
+
+
+def everything(tokenizer: Tokenizer) -> list[object]:
+    ids = [tokenizer.encode(text) for text in TEXTS]
+    said: list[object] = [ids, [tokenizer.decode(some) for some in ids]]
+    said += [tokenizer.special_ids, tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size]
+    for id in {id for some in ids for id in some} | set(range(tokenizer.vocab_size + 3)):
+        said.append((tokenizer.token(id), tokenizer.token_bytes(id)))
+    said += [tokenizer.encode_aligned(text) for text in TEXTS]
+    for some in ids:
+        stream = tokenizer.stream()
+        said.append([stream.push(id) for id in some] + [stream.flush()])
+    return said
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bl", "sp"])
+def test_a_kept_file_means_the_same(
+    kind: str, tmp_path: Path, folder: Path, unchecked: Callable[[], None]
+) -> None:
+    model = tmp_path / "model"
+    if kind == "bytes":
+        byte_folder(model)
+    else:
+        model.mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(GOLDEN / "detok" / kind / name, model / name)
+    expected = everything(Tokenizer.load(model, 1 << 20))
+    assert len(list(folder.iterdir())) == 1
+    unchecked()
+    assert everything(Tokenizer.load(model, 1 << 20)) == expected
+
+
+def test_merges_become_texts_where_that_is_clear(
+    tmp_path: Path, folder: Path, unchecked: Callable[[], None]
+) -> None:
+    for name, pairs in (("plain", [["a", "b"], ["ab", "c"]]), ("spaced", [["a", " "], ["a ", "b"]])):
+        file = byte_tokenizer()
+        vocab = file["model"]["vocab"]
+        vocab |= {token: 1000 + i for i, token in enumerate({"".join(p) for p in pairs} | {" "} - set(vocab))}
+        file["model"]["merges"] = pairs
+        model = byte_folder(tmp_path / name, tokenizer=file)
+        expected = everything(Tokenizer.load(model, 1 << 20))
+        kept = [path for path in folder.iterdir() if str(model) in path.read_text("utf-8").partition("\n")[0]]
+        merges = json.loads(kept[0].read_text("utf-8").partition("\n")[2])["model"]["merges"]
+        assert merges == (["a b", "ab c"] if name == "plain" else pairs)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ropechat.tokenizer.FileCheck", None)
+            assert everything(Tokenizer.load(model, 1 << 20)) == expected
+
+
+def test_another_file_or_vocabulary_is_checked_anew(tmp_path: Path, folder: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    Tokenizer.load(model, 260)
+    with pytest.raises(TokenizerError, match="ids from 0 to 99"):
+        Tokenizer.load(model, 100)
+    file = model / "tokenizer.json"
+    bad = byte_tokenizer()
+    bad["model"]["vocab"]["a"] = 10**6
+    status = file.stat()
+    file.write_text(json.dumps(bad))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(TokenizerError, match="1000000"):
+        Tokenizer.load(model, 260)
+
+
+def test_damage_and_others_files_are_ignored(tmp_path: Path, folder: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    expected = everything(Tokenizer.load(model, 260))
+    kept = next(folder.iterdir())
+    whole = kept.read_bytes()
+    damages = [
+        whole[:-1],
+        whole[: len(whole) // 2],
+        b"",
+        b"{}\n{}",
+        b"[1]\n",
+        whole.replace(b'"a"', b'"b"', 1),
+    ]
+    for damage in damages:
+        kept.write_bytes(damage)
+        assert tokenizer_cache.recall(model / "tokenizer.json", 260) is None
+        assert everything(Tokenizer.load(model, 260)) == expected
+        assert kept.read_bytes() == whole, "kept again"
+    kept.chmod(0o620)
+    assert tokenizer_cache.recall(model / "tokenizer.json", 260) is None
+    kept.chmod(0o600)
+    assert tokenizer_cache.recall(model / "tokenizer.json", 260) is not None
+
+
+def test_off_and_small_files_keep_nothing(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = byte_folder(tmp_path / "model")
+    monkeypatch.setenv("ROPECHAT_CACHE", "off")
+    Tokenizer.load(model, 260)
+    monkeypatch.setenv("ROPECHAT_CACHE", "auto")
+    monkeypatch.setattr(tokenizer_cache, "_WORTH", 1 << 20)
+    Tokenizer.load(model, 260)
+    assert not folder.exists()
+
+
+def test_no_more_than_so_many_files(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_cache, "_MOST_FILES", 3)
+    models = [byte_folder(tmp_path / f"model{number}") for number in range(4)]
+    for number, model in enumerate(models):
+        Tokenizer.load(model, 260)
+        for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)):
+            os.utime(path, (1000 + age, 1000 + age))
+        if number == 2:
+            Tokenizer.load(models[0], 260)  # used again
+    kept = [tokenizer_cache.recall(model / "tokenizer.json", 260) is not None for model in models]
+    assert kept == [True, False, True, True]
