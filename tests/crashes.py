@@ -45,6 +45,7 @@ def say(line: str) -> None:
 
 def write(folder: Path) -> None:
     """Chat until killed. Speeds and lengths are drawn anew for each answer."""
+    say("ready")
     draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3), Inference(), Store(folder)
     session = Session("fake", Sampling(max_tokens=9999), keeper=Keeper(store))
     engine.context = 10**6
@@ -79,10 +80,12 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
 
 
 def kill_one(folder: Path, seconds: float) -> tuple[list[str], float]:
-    """Run the program for a while; what it said, and when it died."""
+    """Run the program for some seconds after its imports; what it said, and when it died."""
     program = subprocess.Popen(
         [sys.executable, __file__, "write", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"ready\n"
     time.sleep(seconds)
     program.send_signal(signal.SIGKILL)
     died = time.time()
@@ -149,7 +152,7 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
     """Kill `count` programs on one folder, and count what went wrong."""
     claims, found = Claims(), Counter[str]()
     for _ in range(count):
-        lines, died = kill_one(folder, draw.uniform(0.15, longest))
+        lines, died = kill_one(folder, draw.uniform(0.0, longest))
         claims.take(lines, died)
         claims.check(folder, found)
     found["questions"], found["answers"] = len(claims.asked), len(claims.made)
@@ -165,7 +168,7 @@ def main() -> int:
     left = int(sys.argv[2])
     while left > 0:
         with tempfile.TemporaryDirectory() as folder:
-            found = kills(Path(folder), min(left, 20), random.Random(), longest=2.0)
+            found = kills(Path(folder), min(left, 20), random.Random(), longest=1.5)
         most = max(total["most missing"], found["most missing"])
         total += found
         total["most missing"] = most

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -421,6 +422,48 @@ def test_a_full_disk_loses_nothing(opened: Callable[[], Store], monkeypatch: pyt
     done_or_not = store.rename("c", "never")
     assert not store.close()
     assert done_or_not.exception(1) is not None
+
+
+def test_a_start_waits_for_another_program(opened: Callable[[], Store], tmp_path: Path) -> None:
+    put(opened(), branched())
+    opened().close()
+    holder = schema.connect(tmp_path / "data" / "conversations.db")
+    holder.execute("BEGIN IMMEDIATE")
+    tries = []
+
+    def busy(path: Path) -> sqlite3.Connection:
+        tries.append(path)
+        if len(tries) == 3:
+            holder.execute("ROLLBACK")
+            holder.close()
+        connection = schema.open_database(path)
+        connection.execute("PRAGMA busy_timeout = 10")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ropechat.store.store.open_database", busy)
+        store = opened()
+        assert len(done(store.conversations())) == 1
+    assert len(tries) == 3
+    assert store.trouble is None
+
+
+def test_a_question_that_nobody_waits_for(opened: Callable[[], Store]) -> None:
+    store = opened()
+    futures = [store.conversations() for _ in range(50)]
+    assert any(future.cancel() for future in futures)
+    put(store, branched())
+    assert len(done(store.conversations())) == 1
+
+
+def test_a_change_that_cannot_be_made_is_said(opened: Callable[[], Store]) -> None:
+    store, tree = opened(), branched()
+    tree.path()[-1].steps[0] = dataclasses.replace(tree.path()[-1].steps[0], id=-1)
+    with pytest.raises(struct.error):
+        put(store, tree)
+    assert "a bug in ropechat: error" in (store.trouble or "")
+    assert done(store.conversations()) == []  # all or nothing
+    assert not store.close()
 
 
 # ---- Damage

@@ -52,7 +52,7 @@ class Store:
     # --- on the writer's thread, once ---
 
     def _open(self) -> sqlite3.Connection:
-        self._owner = Owner(self._running)
+        self._owner = self._owner or Owner(self._running)
         connection = self._sound()
         self._indexed = ensure_search(connection)
         self._recover(connection)

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any
@@ -23,6 +23,7 @@ from ropechat.trace import Step
 FLUSH_SECONDS = 0.2
 FLUSH_TOKENS = 48
 RETRY_SECONDS = 2.0
+OPENINGS = 6  # tries to open a database that another program has for itself, after a deletion
 
 Work = Callable[[sqlite3.Connection], Any]
 
@@ -139,7 +140,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            connection = self._open()
+            connection = self._opened()
         except BaseException as error:
             self._refuse_all(error)
             return
@@ -148,6 +149,15 @@ class Writer:
                 self._work_off(connection)
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _opened(self) -> sqlite3.Connection:
+        for _ in range(OPENINGS - 1):
+            try:
+                return self._open()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._closing:
+                    raise
+        return self._open()
 
     def _next(self) -> bool:
         """Wait until something is due; False at the end."""
@@ -190,8 +200,10 @@ class Writer:
             return self._refused(job, error)
         except BaseException as error:
             _tell(job, error)
+            if not job.reads:
+                self._loss = f"a bug in ropechat: {type(error).__name__}: {error}"
         else:
-            if not job.done.done():
+            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
                 job.done.set_result(result)
         finally:
             if job.durable:
@@ -229,7 +241,7 @@ class Writer:
 
 
 def _tell(job: _Job, error: BaseException) -> None:
-    if not job.done.done():
+    with contextlib.suppress(InvalidStateError):  # it was told before, or nobody waits for it any more
         job.done.set_exception(error)
 
 
