@@ -209,18 +209,9 @@ class ChatApp(Keeping):
 
     def action_new_chat(self) -> None:
         """Begin anew; asks first when nothing is kept."""
-        kept = self.session.keeper.store is not None
-        if (
-            self.session.turns
-            and not kept
-            and not self._again("new", "ctrl+n again drops this chat and begins a new one")
-        ):
-            return
-        self.when_idle(self._clear)
-
-    def _clear(self) -> None:
-        self.session.clear()
-        self.show_path()
+        drops = self.session.turns and self.session.keeper.store is None
+        if not drops or self._again("new", "ctrl+n again drops this chat and begins a new one"):
+            self.when_idle(self.begin_chat)
 
     def action_help(self) -> None:
         """The list of keys."""

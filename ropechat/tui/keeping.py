@@ -30,6 +30,11 @@ class Keeping(Branching):
         else:
             self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper), self.open_chat))
 
+    def begin_chat(self) -> None:
+        """Show a new chat."""
+        self.session.clear()
+        self.show_path()
+
     def open_chat(self, id: str) -> None:
         """Show a kept chat; "" begins a new one."""
         self.run_worker(self._open_chat(id), exclusive=True)
@@ -39,8 +44,7 @@ class Keeping(Branching):
         if store is None:
             return
         if not id:
-            self.session.clear()
-            self.show_path()
+            self.begin_chat()
             return
         try:
             chat = await asyncio.wrap_future(store.load(id))
