@@ -112,3 +112,26 @@ def test_quality_of_quantization(real: Path) -> None:
     lines = [line.split("|")[1:-1] for line in done.stdout.splitlines()]
     assert all(len(line) == 7 for line in lines)
     assert [line[2].strip() for line in lines[2:6]] == ["f32", "bf16", "q8_0", "q4_0"]
+
+
+def test_screen_measures_a_short_answer() -> None:
+    options = [
+        "--kinds",
+        "list",
+        "--rates",
+        "1000",
+        "--earlier",
+        "4",
+        "--views",
+        "prose",
+        "--characters",
+        "400",
+    ]
+    command = [sys.executable, str(SCRIPTS / "screen.py"), *options, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    row = json.loads(done.stdout)
+    assert (row["kind"], row["view"], row["rate"], row["earlier"]) == ("list", "prose", 1000, 4)
+    assert row["tokens"] > 80
+    assert row["kib"] > 0
+    assert row["lag"] < 60  # the mark of the end was seen on the terminal
+    assert row["late"] == 0  # no timer ticks while nothing happens

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from textual.app import App
 from textual.widgets import Input, Label
 
+from ropechat.text import one_line
 from ropechat.tui import panel
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
@@ -40,6 +41,10 @@ class FindBar(Input):
     def __init__(self) -> None:
         super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
         self.cursor_blink = False  # no timer while idle
+
+    def validate_value(self, value: str) -> str:
+        """Nothing that is typed or pasted acts on the terminal."""
+        return one_line(value)
 
 
 class ReadingApp(App[None]):

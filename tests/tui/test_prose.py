@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from reading import DOCUMENT
 from rich.cells import cell_len
 
 from ropechat.tui.render import inline as inline_module
@@ -11,49 +12,6 @@ from ropechat.tui.render.blocks import shown
 from ropechat.tui.render.pieces import Piece
 from ropechat.tui.render.prose import Prose
 
-DOCUMENT = """# Title **x** #
-Some text with *emphasis*, `code` and a [link](http://example.org/x).
-Second line of it.
-
-- one item that is long enough to wrap on a narrow screen indeed
-- two
-  - nested `a`
-
-    more of nested
-  - nested b
-- three
-  ```python
-  def f(x):
-      \"\"\"doc
-      string\"\"\"
-      return x + 1  # comment
-  ```
-1. first
-2. second
-
-> quote line
-> more **bold**
->
-> - item in quote
-lazy
-
-| Name | Value | Note |
-|:-----|------:|:----:|
-| a | 1 | x |
-| long name | 12345 | *hello* |
-| pipe \\| x | 2 |
-
-```rust
-fn main() { let x = "a very long string that goes on and on beyond the width"; }
-```
-Underlined
----
-***
-    indented code
-
-    more of it
-end <b>html</b> &lt;x&gt; 你好 👩\u200d👩\u200d👧
-"""
 PARTS = [
     "word ", "longerword", "*", "**", "`", "```\n", "~~~py\n", "\n", "\n\n", "- ", "  - ", "1. ", "> ", "# ",
     "| a | b |\n", 

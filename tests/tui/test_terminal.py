@@ -15,6 +15,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from payloads import ESCAPES
 
 TESTS = Path(__file__).parents[1]
 HEAD = f"""
@@ -34,9 +35,9 @@ RESTORED = (b"\x1b[?1049l", b"\x1b[?25h")
 class Terminal:
     """A program on a pty; stderr is the pty too, unless taken apart."""
 
-    def __init__(self, code: str, log: Path | None = None, **environ: str) -> None:
+    def __init__(self, code: str, log: Path | None = None, rows: int = 24, **environ: str) -> None:
         self.master, slave = pty.openpty()
-        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
         env = {
             **os.environ,
             "TERM": "xterm-256color",
@@ -199,3 +200,47 @@ def test_with_stderr_in_a_file_the_screen_is_still_the_terminal(tmp_path: Path) 
     assert terminal.leave() == 0
     assert all(mark in terminal.output for mark in RESTORED)
     assert log.read_bytes() == b"stray words\n"
+
+
+SENT = [f"{payload}Q{number}Q" for number, payload in enumerate(ESCAPES)]
+
+HOSTILE = """
+from payloads import ESCAPES, in_markdown
+SENT = [f"{payload}Q{number}Q" for number, payload in enumerate(ESCAPES)]
+def load():
+    parts = [SENT[first:first + 8] for first in range(0, 40, 8)] * 2
+    scripts = ["".join(map(in_markdown, part)) + f"\\nEND{number}" for number, part in enumerate(parts)]
+    engine = FakeEngine(scripts, context=10**6, name=SENT[0], facts={"dtype": SENT[1]})
+    engine.token_bytes = lambda id: SENT[id % len(SENT)].encode("utf-8", "surrogatepass")
+    return engine
+"""
+F3, F4, CTRL_F = b"\x1bOR", b"\x1bOS", b"\x06"
+
+
+def test_nothing_of_a_hostile_answer_arrives_raw_in_any_view() -> None:
+    assert len(ESCAPES) == 40
+    terminal = Terminal(HOSTILE + RUN, rows=220)
+    terminal.wait_for(b"1,000,000")
+    for number in range(10):
+        if number == 5:
+            terminal.type(F3)
+            terminal.wait_for(b"prose: Markdown")
+        terminal.type(b"hi\r")
+        terminal.wait_for(f"END{number}".encode())
+        terminal.read(0.5)  # it is complete before the next is asked
+    for keys, answer in ((F4, b"all others"), (b"hhk", b"choice"), (F3, b"tokens: the text")):
+        terminal.type(keys)
+        terminal.wait_for(answer)
+    terminal.type(CTRL_F + b"END1")
+    terminal.wait_for(b"1/1")
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+    shown = sum(f"Q{number}Q".encode() in terminal.output for number in range(40))
+    assert shown == 40  # all of them were on the screen
+    for sent in SENT:
+        raw = sent.encode("utf-8", "surrogatepass")
+        assert raw not in terminal.output, sent
+    decoded = terminal.output.decode("utf-8", "replace")
+    assert not {
+        character for character in decoded if 0x80 <= ord(character) < 0xA0 or character in "\u202e\u2066"
+    }

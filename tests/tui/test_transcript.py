@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """The transcript: follows without fighting the reader, keeps the place on resize, draws any text safely."""
 
 from __future__ import annotations
@@ -7,34 +6,11 @@ from typing import Any
 
 import pytest
 from fakes import STORY, FakeEngine
+from payloads import BRACKETS, ESCAPES, FORBIDDEN
 from rich.cells import cell_len
 from textual import events
 
 LONG = STORY * 6
-ESCAPES = (
-    "\x1b[2J", "\x1b]0;title\x07", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1bP+q\x1b\\",
-    "\x9b31m", "\x9d0;t\x9c", "\x90q\x9c", "\x1bc", "\x1b[?1049l", "\x1b[?25l", "\x1b[6n", "\x1b[5i", "\x1b_G\x1b\\",
-    "\x1b^pm\x1b\\", "\x07\x08\x0b\x0c\x0e\x0f", "\r overwritten", "\x7f\x7f", "\u202egnp.exe", "\u2066a\u2069",
-    "\u200fab", "\u2028next", "\u2029next", "\U000e0041\U000e007f", "\x00nul", "\x1b[1;31mred\x1b[0m", "\x85nel",
-    "\x1b#8", "\x1b(0lqk", "\ud800 lone",
-)  # fmt: skip
-FORBIDDEN = {
-    *range(0x20),
-    *range(0x7F, 0xA0),
-    0x61C,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
-}
-FORBIDDEN |= {0x2028, 0x2029, *range(0xE0000, 0xE0080), *range(0xD800, 0xE000)}
-BRACKETS = [
-    opening + body + closing
-    for opening in ("[", "[/", "[[", "\\[", "[@click=app.quit]")
-    for closing in ("]", "", "]]", "[/]", "\\")
-    for body in ("INST", "bold", "/", "red on blue", "link=http://x", "0m", "", "=", "#fff", "$primary", "@", " ", "(",
-                 "]", "}{", "/INST", "b]x[/b", "not blink", "on", "\\")
-]  # fmt: skip
 
 
 def raw(c: Any) -> set[str]:
@@ -141,10 +117,15 @@ async def test_escapes_never_reach_the_screen(chat: Any) -> None:
             question = " ".join(some).encode("utf-8", "replace").decode()
             await c.ask(question)
             await c.idle()
-            assert not raw(c)
-            assert widths(c) == {80}
+            for keys in ((), ("f3",), ("escape", "f4"), ("j", "h", "h"), ("f3",)):
+                await c.pilot.press(*keys)
+                await c.pilot.pause(0.1)
+                assert not raw(c)
+                assert widths(c) == {80}
             c.app.composer.set_text(question)
             c.app._say_hint(question)
+            c.app.action_find()
+            c.app.find_bar.value = some[0]
             await c.pilot.pause(0.1)
             assert not raw(c)
 
@@ -172,10 +153,12 @@ async def test_brackets_are_only_text(chat: Any) -> None:
         view = c.app.transcript
         shown = "\n".join(block.text for block in view.blocks)
         assert all(text in shown for text in BRACKETS)
-        for y in range(0, int(view.max_scroll_y), 30):
-            view.scroll_to(y=y, animate=False)
-            await c.pilot.pause()
-            assert widths(c) == {80}
+        for _ in ("tokens", "prose"):
+            for y in range(0, int(view.max_scroll_y), 30):
+                view.scroll_to(y=y, animate=False)
+                await c.pilot.pause()
+                assert widths(c) == {80}
+            await c.pilot.press("f3")
         for text in BRACKETS[::25]:
             c.app._say_hint(text)
             c.app.composer.placeholder = "Message"
