@@ -167,11 +167,11 @@ class Branching(ReadingApp):
 
     def preview(self, node: str, index: int, token: int, show: Callable[[ev.Previewed], None]) -> bool:
         """Show how the model would go on after another token; False while it is busy."""
-        if self.session.generating:
+        known = self.session.tree.nodes.get(node)
+        if self.session.generating or known is None or not 0 <= index < len(known.steps):
             return False
         self._on_preview = show
-        opening = self._forked(self.session.tree[node], index, token)
-        self._submit(self.session.preview(node, opening))
+        self._submit(self.session.preview(node, self._forked(known, index, token)))
         return True
 
     def on_previewed(self, event: ev.Previewed) -> None:

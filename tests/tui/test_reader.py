@@ -141,7 +141,7 @@ async def test_h_l_go_from_token_to_token(chat: Any) -> None:
         await c.pilot.press("h")  # begins at the last token in sight
         assert under(c) == "\nFour"
         await c.pilot.press("h", "h")
-        assert view.cursor_token() == ("1", 2)
+        assert view.cursor_token() == (c.app.session.last.node, 2)
         assert (under(c), view.cursor.index) == (" thre", 2)
         await c.pilot.press("h", "h", "h", "h")
         assert (under(c), view.cursor.index) == ("One", 0)
@@ -282,6 +282,7 @@ async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
 
     async with chat(FakeEngine("ok"), size=(100, 40)) as c:
         inspector = await inspected(c)
+        c.app.fork = c.app.preview = None  # an app that offers neither
         await c.pilot.press("p", "enter")
         assert not asked
         c.app.fork = lambda *args: asked.append(("fork", *args))
