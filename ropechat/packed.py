@@ -1,4 +1,4 @@
-"""Packed weights that earlier starts left on disk: where, how many bytes, away with them.
+"""Packed weights that earlier starts left on disk: where, of what, how many bytes.
 
 The compiled engine writes and reads the files (rust/src/pack_cache/ draws them); here is what people do with
 them. They can always be made again.
@@ -87,26 +87,3 @@ def _header(path: Path) -> dict[str, Any]:
         except (ValueError, RecursionError):
             return {}
     return header if isinstance(header, dict) else {}
-
-
-def remove_packed(model: Path | None = None) -> int:
-    """Remove the packed weights of a model (its folder, or file of weights), or all; returns the bytes freed.
-
-    A running engine that uses them goes on. Raises FileAccessError.
-    """
-    freed = 0
-    for entry in packed_entries():
-        if model is not None and not _is_of(entry, model):
-            continue
-        try:
-            entry.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise FileAccessError(f"{entry.path}: {error.strerror}") from None
-        freed += entry.size
-    return freed
-
-
-def _is_of(entry: PackedEntry, model: Path) -> bool:
-    """Whether the weights were packed from files in this folder, or from this file."""
-    listing = Path(entry.model)
-    return bool(entry.model) and model.resolve() in (listing, listing.parent)

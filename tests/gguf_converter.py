@@ -149,10 +149,10 @@ class Converter:
         self.rope = rope.get("full_attention", rope)
 
     def write(self, path: Path, **changes: Any) -> Path:
-        """The file; `changes` are keys of the architecture, with dots as double underscores."""
-        tensors = self.converted()
+        """The file; `changes` are keys of the architecture, with dots as double underscores; None leaves one out."""
         changed = {f"{self.arch}.{key.replace('__', '.')}": value for key, value in changes.items()}
-        return write(path, self.metadata() | changed, tensors)
+        metadata = {key: value for key, value in (self.metadata() | changed).items() if value is not None}
+        return write(path, metadata, self.converted())
 
     def converted(self) -> Tensors:
         out: Tensors = {}

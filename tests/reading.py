@@ -6,6 +6,7 @@ from typing import Any
 from fakes import fake_step
 
 from ropechat.trace import Row, Stage, Step
+from ropechat.tui.render import cursor as moves
 
 DOCUMENT = """# Title **x** #
 Some text with *emphasis*, `code` and a [link](http://example.org/x).
@@ -81,3 +82,9 @@ async def inspected(c: Any, token: bytes = b" dangle", chosen: int = 8) -> Any:
     await c.pilot.press("h", "enter")
     await c.pilot.pause(0.2)
     return c.app.inspector
+
+
+def row_of_cursor(c: Any) -> int:
+    view = c.app.transcript
+    place = moves.place_of(view.page, view.cursor)
+    return int(view.page.y_of(place)) - round(view.scroll_y)

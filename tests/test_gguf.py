@@ -141,6 +141,15 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         check(str(converter.write(file, vocab_size=127)))
 
 
+def test_gemma_scales_scores_by_the_width_of_a_head(tmp_path: Path) -> None:
+    """That is what files without `attention.scale` mean; the golden's own scale is another."""
+    converter, ids = Converter(GOLDEN / "gemma2_old"), list(range(30))
+    unsaid = logits(load(converter.write(tmp_path / "a.gguf", attention__scale=None)), ids)
+    said = logits(load(converter.write(tmp_path / "b.gguf", attention__scale=16**-0.5)), ids)
+    assert (unsaid == said).all()
+    assert np.abs(unsaid - logits(load(GOLDEN / "gemma2_old"), ids)).max() > 0.01
+
+
 def test_a_window_pattern_is_a_number_or_a_list(tmp_path: Path) -> None:
     """gemma3's windows: the list of the golden file; the same as a number; another is another model."""
     golden, converter = Golden.read(GOLDEN / "gemma3_text_old"), Converter(GOLDEN / "gemma3_text_old")

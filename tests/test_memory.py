@@ -87,6 +87,13 @@ def test_a_context_beyond_all_memory_is_refused(model: Path) -> None:
             Engine.load(model, context=context)
 
 
+def test_numbers_beyond_all_integers_are_a_usage_error(model: Path) -> None:
+    from ropechat.cli import main
+
+    for option in ("--context", "--threads"):
+        assert main(["run", "-m", str(model), option, str(10**30), "x"]) == 2
+
+
 def test_a_trained_length_beyond_all_memory_is_not_allocated(tmp_path: Path) -> None:
     engine = Engine.load(write_llama(tmp_path, max_position_embeddings=1 << 40))
     assert engine.context == 8192

@@ -15,7 +15,7 @@ from models import write_llama
 
 from ropechat import Engine
 from ropechat.errors import RequestError
-from ropechat.packed import packed_entries, packed_folder, remove_packed
+from ropechat.packed import packed_entries, packed_folder
 
 IDS = [5, 6, 7, 8]
 RUN = "import sys; from ropechat.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
@@ -69,18 +69,13 @@ def test_entries_say_what_lies_there(cache: Path, model: Path, tmp_path: Path) -
         ("", ""),
     }
     assert all(entry.size == entry.path.stat().st_size for entry in entries)
-    gone = sum(entry.size for entry in entries if entry.model.startswith(str(model.resolve())))
-    assert remove_packed(model) == gone > 0
-    assert [entry.dtype for entry in packed_entries() if entry.model] == ["q8_0"]
-    remove_packed()
-    assert [path.name for path in cache.iterdir()] == ["note.txt"]
 
 
 def test_a_pack_can_go_while_it_is_used(cache: Path, model: Path) -> None:
     pack(model)
     engine = Engine.load(model, dtype="q8_0")
     expected = engine.logits(IDS)
-    remove_packed(model)
+    packed_entries()[0].path.unlink()
     assert np.array_equal(engine.logits(IDS), expected)
 
 
@@ -156,6 +151,43 @@ def test_a_file_that_is_cut_ends_the_program_in_order(model: Path, tmp_path: Pat
     assert process.returncode == 74
     told = "the file was cut while it was in use; load the model again when it is whole"
     assert stderr.decode() == f"error: {pack_file}: {told}\n"
+
+
+@needs_linux
+def test_a_full_screen_app_gives_the_terminal_back(model: Path, tmp_path: Path) -> None:
+    import pty
+    import termios
+
+    code = """
+import os, sys, tty
+from ropechat import Engine
+from ropechat.engine import exit_when_cut
+from ropechat.packed import packed_entries
+engine = Engine.load(sys.argv[2], dtype="q8_0")
+if not engine.facts["from_pack"]:
+    assert engine.finish_pack(60)
+    sys.exit(5)
+tty.setraw(0)
+os.write(1, b"\\x1b[?1049h")
+exit_when_cut(screen=True)
+os.truncate(packed_entries()[0].path, 0)
+engine.logits([1, 2, 3])
+"""
+    run(model, tmp_path, code=code).communicate(timeout=60)
+    changes = {"XDG_CACHE_HOME": str(tmp_path), "ROPECHAT_CACHE": "all"}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", code, "-m", str(model)], os.environ | changes)
+    shown = b""
+    while b"it is whole" not in shown:
+        shown += os.read(terminal, 1000)
+    settings = termios.tcgetattr(terminal)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 74
+    assert settings[3] & termios.ECHO
+    assert settings[3] & termios.ICANON
+    assert shown.index(b"\x1b[?1049h") < shown.index(b"\x1b[?1049l") < shown.index(b"the file was cut")
 
 
 @needs_linux

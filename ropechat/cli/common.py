@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
+_MOST = 2**62  # of the compiled engine's numbers
 
 
 def _no_cache(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -42,8 +43,8 @@ def model_options(function: F) -> F:
             callback=_no_cache,
             help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
         ),
-        click.option("--context", type=click.IntRange(min=1), help="Most tokens of a conversation."),
-        click.option("--threads", type=click.IntRange(min=1), help="Default: all cores."),
+        click.option("--context", type=click.IntRange(1, _MOST), help="Most tokens of a conversation."),
+        click.option("--threads", type=click.IntRange(1, _MOST), help="Default: all cores."),
         click.option(
             "--dtype", type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]), default="auto"
         ),

@@ -82,7 +82,7 @@ class Quoting:
             model["merges"] = [
                 [left, right]
                 for left, right in model["merges"]
-                if not self._names.keys() & {left, right, left + right}
+                if not (left in self._names or right in self._names or left + right in self._names)
             ]
         if model.get("unk_token") is not None:
             model["unk_token"] = self._renamed(model["unk_token"])

@@ -210,6 +210,32 @@ fn divisors_make_the_rotation() {
     assert!(refusal(&file).contains("rope_freqs.weight: 7 numbers; one per pair (8)"));
 }
 
+/// What no key says: in the 27B models scores are divided by the root of hidden_size / heads, not of the head's width.
+#[test]
+fn gemma_of_46_layers_has_a_scale_of_its_own() {
+    let scale = |layers: u32| {
+        let mut file = Gguf::llama().with("gemma2.attention.key_length", u32_value(16));
+        for (key, value) in &mut file.keys {
+            *key = key.replace("llama.", "gemma2.");
+            match key.as_str() {
+                "general.architecture" => *value = text_value("gemma2"),
+                "gemma2.block_count" => *value = u32_value(layers),
+                "gemma2.embedding_length" => *value = u32_value(64),
+                _ => {}
+            }
+        }
+        let embedding = ("token_embd.weight".to_owned(), vec![64, 1], 8, vec![0; 68]);
+        let last = (format!("blk.{}.attn_norm.weight", layers - 1), vec![64], 0, vec![0; 256]);
+        file.tensors = vec![embedding, last];
+        let folder = TestFolder::new();
+        folder.write("model.gguf", file.bytes());
+        let checkpoint = Checkpoint::open(&folder.path().join("model.gguf")).unwrap();
+        family::model_card(&checkpoint).unwrap().config.attention_multiplier
+    };
+    assert_eq!(scale(42), 1.0 / 16f32.sqrt());
+    assert_eq!(scale(46), 1.0 / 32f32.sqrt());
+}
+
 #[test]
 fn vectors_in_blocks_are_refused() {
     let mut file = Gguf::llama();

@@ -13,7 +13,6 @@ from fakes import STORY, FakeEngine
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
 from ropechat.tui.render.pieces import Mark
-from ropechat.tui.render.tint import NAMES
 from ropechat.tui.session import State
 
 
@@ -303,27 +302,6 @@ async def test_new_chat_asks_first(chat: Any) -> None:
         await c.ask("Again")  # the old answer's last tokens must not land here
         await c.until(lambda: len(answer(c).steps) > 2)
         assert STORY.startswith(answer(c).text)
-
-
-async def test_tints_go_round(chat: Any) -> None:
-    async with chat(FakeEngine(STORY)) as c:
-        await c.ask("Tell")
-        await c.idle()
-
-        def backgrounds() -> set[Any]:
-            return {s.style.bgcolor for strip in c.strips() for s in strip if s.style and s.style.bgcolor}
-
-        await c.pilot.press("escape")
-        tinted = backgrounds()
-        names = []
-        for _ in NAMES:
-            await c.pilot.press("T")
-            await c.pilot.pause(0.1)
-            names.append(c.app.transcript.tint)
-            if names[-1] == "off":
-                assert len(tinted) > len(backgrounds())
-        assert sorted(names) == sorted(NAMES)
-        assert backgrounds() == tinted
 
 
 async def test_help_lists_every_command(chat: Any) -> None:

@@ -1,16 +1,18 @@
-"""Reading: two views, the token cursor, tints, the inspector and find, driven as a user would."""
+"""Reading: two views, following, and the token cursor, driven as a user would."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from fakes import STORY, FakeEngine, fake_step, pieces
-from reading import answered, inspected, telling_step
-from textual import events
+from fakes import STORY, FakeEngine, fake_step
+from reading import answered, row_of_cursor
+from rich.color import Color, ColorSystem
+from rich.style import Style
 
 from ropechat.tui.render import cursor as moves
-from ropechat.tui.render.find import pattern
+from ropechat.tui.render.tint import NAMES
+from ropechat.tui.theme import DARK, LIGHT, tints
 
 MARKDOWN = (
     "# A title\n\nSome *text* with `code`.\n\n- first item\n- second item\n\n"
@@ -23,12 +25,6 @@ def under(c: Any) -> str:
     token = c.app.transcript.cursor
     start, end = token.span
     return str(token.block.text[start:end])
-
-
-def row_of_cursor(c: Any) -> int:
-    view = c.app.transcript
-    place = moves.place_of(view.page, view.cursor)
-    return int(view.page.y_of(place)) - round(view.scroll_y)
 
 
 # --- views ---
@@ -236,6 +232,15 @@ async def test_dragging_selects_and_sets_no_cursor(chat: Any) -> None:
         assert c.app.screen.get_selected_text()
 
 
+async def test_copied_code_is_the_code(chat: Any) -> None:
+    code = "def f(x):\n    return '" + "long " * 9 + "'"
+    async with chat(FakeEngine(f"```python\n{code}\n```\n\nEnd."), size=(50, 24)) as c:
+        await answered(c)
+        await c.pilot.press("f3")
+        c.app.transcript.text_select_all()
+        assert code in c.app.screen.get_selected_text()
+
+
 async def test_the_cursor_goes_with_its_block(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         view = await answered(c)
@@ -245,207 +250,39 @@ async def test_the_cursor_goes_with_its_block(chat: Any) -> None:
         assert view.cursor is None
 
 
-# --- inspector ---
+# --- tints ---
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
-async def test_the_inspector_tells_why(chat: Any, size: tuple[int, int]) -> None:
-    async with chat(FakeEngine("ok"), size=size, temperature=1.0, top_k=3, top_p=0.8) as c:
-        inspector = await inspected(c)
-        text = inspector.text
-        assert "token 2 of 2 ·dangle" in text
-        assert "id 8 · bytes 20 64 61 6e 67 6c 65" in text
-        assert "rank 2" in text
-        assert "2.2 bits" in text
-        assert "H 1.6 bits" in text
-        assert "raw 0.223" in text
-        assert "sampled 0.269" in text  # e^-1.5 / (e^-0.5 + e^-1.5)
-        assert "cut by top-p" in text
-        assert "cut by top-k" in text
-        assert "2 survived" in text
-        assert "·dangle" in c.screen()
-        rail = inspector.region.x > 0
-        assert rail is (size[0] >= 120)
-        lines = text.split("\n")
-        assert sum("▸" in line for line in lines) == 1
-        assert any("█" in line for line in lines)
-
-
-async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def preview(*args: Any) -> bool:
-        *what, show = args
-        asked.append(("preview", *what))
-        show(type("Found", (), {"steps": [telling_step(0, b" x", 7), fake_step(1, b" and on", " and on")]}))
-        return True
-
-    async with chat(FakeEngine("ok"), size=(100, 40)) as c:
-        inspector = await inspected(c)
-        c.app.fork = c.app.preview = None  # an app that offers neither
-        await c.pilot.press("p", "enter")
-        assert not asked
-        c.app.fork = lambda *args: asked.append(("fork", *args))
-        c.app.preview = preview
-        await c.pilot.press("k")
-        assert inspector.chosen.id == 7
-        await c.pilot.press("p")
-        assert "and on" in inspector.text
-        await c.pilot.press("enter")
-        node, index = c.app.transcript.cursor_token()
-        assert asked == [("preview", node, index, 7), ("fork", node, index, 7)]
-        await c.pilot.press("j", "j", "j", "j", "j", "j")
-        assert inspector.chosen.id == 3  # the last
-        assert "fork here" in c.line("footer")
-
-
-async def test_bytes_that_are_no_text_and_blanks_are_visible(chat: Any) -> None:
-    async with chat(FakeEngine("ok")) as c:
-        inspector = await inspected(c, b"\xf0\x9f\n\x1b ")
-        assert "⟨F0⟩⟨9F⟩⏎␛·" in inspector.text
-
-
-async def test_f4_opens_and_escape_closes_step_by_step(chat: Any) -> None:
+async def test_tints_go_round(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await c.ask("Tell")
         await c.idle()
-        await c.pilot.press("f4")
-        assert c.app.inspector.display
-        assert c.app.transcript.cursor is not None
-        assert c.app.transcript.has_focus
-        assert 0 <= row_of_cursor(c) < c.app.transcript.size.height
+
+        def backgrounds() -> set[Any]:
+            return {s.style.bgcolor for strip in c.strips() for s in strip if s.style and s.style.bgcolor}
+
         await c.pilot.press("escape")
-        assert not c.app.inspector.display
-        await c.pilot.press("escape")
-        assert c.app.transcript.cursor is None
-        await c.pilot.press("escape")
-        assert c.app.composer.has_focus
+        tinted = backgrounds()
+        names = []
+        for _ in NAMES:
+            await c.pilot.press("T")
+            await c.pilot.pause(0.1)
+            names.append(c.app.transcript.tint)
+            if names[-1] == "off":
+                assert len(tinted) > len(backgrounds())
+        assert sorted(names) == sorted(NAMES)
+        assert backgrounds() == tinted
 
 
-async def test_an_empty_chat_has_nothing_to_inspect(chat: Any) -> None:
-    async with chat(FakeEngine()) as c:
-        await c.pilot.press("f4")
-        await c.pilot.pause(0.1)
-        assert "No token is selected" in c.screen()
-        await c.pilot.press("f4", "ctrl+f", "x", "enter", "n", "f3", "escape", "escape")
+@pytest.mark.parametrize("dark", [True, False])
+def test_tints_differ_with_256_colours(dark: bool) -> None:
+    styles = [Style.parse(words) for words in tints(dark, ansi=False)[1:]]
+    backgrounds = {style.bgcolor.downgrade(ColorSystem.EIGHT_BIT).number for style in styles if style.bgcolor}
+    plain = Color.parse(str((DARK if dark else LIGHT).background)).downgrade(ColorSystem.EIGHT_BIT).number
+    assert len(backgrounds | {plain}) == 5
 
 
-async def test_the_rail_shows_the_newest_token_while_it_is_written(chat: Any) -> None:
-    engine = FakeEngine(STORY * 5, context=10**5, rate=60)
-    async with chat(engine, size=(130, 40)) as c:
-        c.app.open_inspector()
-        await c.ask("Tell")
-        await c.until(lambda: "token" in c.app.inspector.text and " of " in c.app.inspector.text)
-        first = c.app.inspector.text
-        await c.until(lambda: c.app.inspector.text != first)
-        await c.pilot.press("escape")
-        await c.idle()
-
-
-# --- find ---
-
-
-def test_patterns() -> None:
-    assert pattern("  ") is None
-    cases = [("word", "a **wo*rd*** b"), ("two words", "two\n  words"), ("a.b", "xa.b"), ("ROPE", "ROPE")]
-    assert all(pattern(wanted).search(text) for wanted, text in cases)  # type: ignore[union-attr]
-    assert not pattern("ROPE").search("rope")  # type: ignore[union-attr]
-    assert pattern("rope").search("RoPE")  # type: ignore[union-attr]
-    assert not pattern("a.b").search("axb")  # type: ignore[union-attr]
-
-
-async def test_find_marks_counts_and_goes_round(chat: Any) -> None:
-    async with chat(FakeEngine(STORY * 4, context=10**5)) as c:
-        view = await answered(c)
-        await c.pilot.press("slash", *"lily")
-        assert view.finder.count == 16
-        assert "16/16" in c.screen()
-        await c.pilot.press("enter", "n")
-        assert "1/16" in c.screen()
-        assert round(view.scroll_y) < view.max_scroll_y
-        await c.pilot.press("N")
-        assert "16/16" in c.screen()
-        reverse = [s.text for strip in c.strips() for s in strip if s.style and s.style.reverse]
-        assert "Lily" in reverse
-        await c.pilot.press("escape")
-        assert not view.finder.active
-        assert not c.app.finding
-        assert view.has_focus
-
-
-async def test_find_in_prose_goes_over_marks(chat: Any) -> None:
-    async with chat(FakeEngine("A **bold** word and `code`.")) as c:
-        await c.ask("Tell")
-        await c.idle()
-        await c.pilot.press("f3", "ctrl+f", *"bold word")
-        assert c.app.transcript.finder.count == 1
-        await c.pilot.press(*"xyz")
-        assert c.app.transcript.finder.count == 0
-        assert "none" in c.screen()
-
-
-async def test_find_sees_what_comes(chat: Any) -> None:
-    engine = FakeEngine(STORY * 3, context=10**5, rate=300)
-    async with chat(engine) as c:
-        c.app.transcript.find("acorn")
-        await c.ask("Tell")
-        await c.idle()
-        assert c.app.transcript.finder.count == 3
-
-
-async def test_a_thousand_messages_are_laid_out_only_where_they_are_seen(chat: Any) -> None:
-    from ropechat.tui.render.blocks import AnswerBlock, Block
-
-    async with chat(FakeEngine(STORY)) as c:
-        view = c.app.transcript
-        for number in range(500):
-            for block in (Block("user", "you"), AnswerBlock("answer", "m")):
-                block.say(f"message {number} " + STORY)
-                view.add(block)
-        await c.pilot.pause(0.1)
-
-        def laid_out() -> int:
-            return sum(block.laid_out for block in view.blocks)
-
-        assert laid_out() < 200
-        view.focus()
-        await c.pilot.press("f3", "g")
-        assert "message 0 " in c.screen()
-        for _ in range(30):
-            await c.pilot.press("space")
-        rows = [row for row in c.screen().split("\n") if "message" in row]
-        await c.pilot.press("pageup", "space")
-        assert [row for row in c.screen().split("\n") if "message" in row] == rows
-        assert laid_out() < 200
-        await c.pilot.press("G")
-        assert view.follow
-        assert "acorn caps" in c.screen()
-
-
-async def test_scrolling_up_into_unseen_messages_goes_row_by_row(chat: Any) -> None:
-    from ropechat.tui.render.blocks import Block
-
-    async with chat(FakeEngine(STORY)) as c:
-        view = c.app.transcript
-        for number in range(60):
-            block = Block("user", "you")
-            block.say(f"message {number}\n" + "a word or two " * number)
-            view.add(block)
-        view.focus()
-        await c.pilot.pause(0.1)
-        for _ in range(80):
-            before = c.screen().split("\n")[2:-8]
-            await c.pilot.press("k")
-            after = c.screen().split("\n")[2:-8]
-            assert after[1:-1] == before[:-2]
-
-
-async def test_the_wheel_over_the_transcript_keeps_the_cursor(chat: Any) -> None:
-    async with chat(FakeEngine(STORY * 5, context=10**5)) as c:
-        view = await answered(c)
-        await c.pilot.press("h")
-        token = view.cursor
-        view.post_message(events.MouseScrollUp(view, 5, 5, 0, 1, 0, False, False, False))
-        await c.pilot.pause(0.5)
-        assert view.cursor == token
-        assert len(token.block.steps) == len(pieces(STORY * 5))
+def test_tints_differ_with_16_colours_and_with_none() -> None:
+    for words in (tints(True, ansi=True), tints(True, ansi=True, colourless=True)):
+        assert len(set(words)) == 5
+    assert all(Style.parse(words).color is None for words in tints(True, True, True))

@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.page import Page
-from ropechat.tui.render.pieces import Mark, Piece, overlay
+from ropechat.tui.render.pieces import Mark, Piece, cut, overlay
 from ropechat.tui.widgets.brush import COMPONENTS, Brush, stylize
 
 if TYPE_CHECKING:
@@ -366,11 +366,14 @@ class Transcript(ScrollView, can_focus=True):
             if spot is None or spot.row is None:
                 parts.append("\n")
                 continue
-            rows = self.blocks[spot.block].rows
-            text = "".join(piece.text for piece in rows.pieces(spot.row))
-            end = max(0, last.x - GUTTER) if last and y == bottom else len(text)
+            pieces = self.blocks[spot.block].rows.pieces(spot.row)
+            end = (
+                max(0, last.x - GUTTER) if last and y == bottom else sum(len(piece.text) for piece in pieces)
+            )
             begin = max(0, first.x - GUTTER) if first and y == top else 0
-            parts.append(text[begin:end] + ("" if y == bottom else self._joint(spot.block, spot.row)))
+            kept = [piece for piece in cut(pieces, begin, end) if piece.at >= 0 or "block" not in piece.look]
+            text = "".join(piece.text for piece in kept)  # the padding of code is not part of it
+            parts.append(text + ("" if y == bottom else self._joint(spot.block, spot.row)))
         return "".join(parts), "\n"
 
     def _joint(self, number: int, row: int) -> str:

@@ -359,11 +359,14 @@ fn no_weights(folder: &Folder) -> Error {
     let others: Vec<String> =
         folder.names_like(|name| name.ends_with(".safetensors") || name.ends_with(".gguf"));
     let found = if others.is_empty() { "no weights".to_owned() } else { shown(&others.join(", ")) };
+    let advice = match others.iter().any(|name| name.ends_with(".gguf")) {
+        true => "name the .gguf file itself",
+        false => "download the model again",
+    };
     Error::NotFound {
         path: folder.path().to_owned(),
         what: format!(
-            "the folder holds {found}; {SINGLE}, or {INDEX} with its shards, is expected; \
-             download the model again"
+            "the folder holds {found}; {SINGLE}, or {INDEX} with its shards, is expected; {advice}"
         ),
     }
 }

@@ -11,7 +11,7 @@ mod k_quants;
 mod mxfp4;
 mod nibbles;
 
-use super::{DType, q4_0, q8_0};
+use super::{BLOCK, DType, q4_0, q8_0};
 use half::{bf16, f16};
 
 /// Values of a block of the formats whose names end in K or XS.
@@ -40,7 +40,7 @@ pub enum TensorType {
     MXFP4,
 }
 
-/// One block: its bytes to its values.
+/// Whole blocks: their bytes to their values.
 type Reader = fn(&[u8], &mut [f32]);
 
 impl TensorType {
@@ -64,27 +64,55 @@ impl TensorType {
         TensorType::MXFP4,
     ];
 
-    /// Name, values of a block, its bytes, and how it is read.
+    /// Name, values of a block, its bytes, and how rows of it are read.
     fn facts(self) -> (&'static str, usize, usize, Reader) {
         match self {
-            TensorType::F32 => ("F32", 1, 4, |block, out| out[0] = f32::from_le_bytes(first(block))),
-            TensorType::F16 => ("F16", 1, 2, |block, out| out[0] = half(block)),
-            TensorType::BF16 => {
-                ("BF16", 1, 2, |block, out| out[0] = bf16::from_le_bytes(first(block)).to_f32())
+            TensorType::F32 => ("F32", 1, 4, |bytes, out| floats(bytes, out, f32::from_le_bytes)),
+            TensorType::F16 => {
+                ("F16", 1, 2, |bytes, out| floats(bytes, out, |x| f16::from_le_bytes(x).to_f32()))
             }
-            TensorType::Q8_0 => ("Q8_0", super::BLOCK, 34, q8_0::read_block),
-            TensorType::Q4_0 => ("Q4_0", super::BLOCK, 18, nibbles::q4_0),
-            TensorType::Q4_1 => ("Q4_1", super::BLOCK, 20, nibbles::q4_1),
-            TensorType::Q5_0 => ("Q5_0", super::BLOCK, 22, nibbles::q5_0),
-            TensorType::Q5_1 => ("Q5_1", super::BLOCK, 24, nibbles::q5_1),
-            TensorType::Q2_K => ("Q2_K", SUPER_BLOCK, 84, k_quants::q2_k),
-            TensorType::Q3_K => ("Q3_K", SUPER_BLOCK, 110, k_quants::q3_k),
-            TensorType::Q4_K => ("Q4_K", SUPER_BLOCK, 144, k_quants::q4_k),
-            TensorType::Q5_K => ("Q5_K", SUPER_BLOCK, 176, k_quants::q5_k),
-            TensorType::Q6_K => ("Q6_K", SUPER_BLOCK, 210, k_quants::q6_k),
-            TensorType::IQ4_NL => ("IQ4_NL", super::BLOCK, 18, iq4::iq4_nl),
-            TensorType::IQ4_XS => ("IQ4_XS", SUPER_BLOCK, 136, iq4::iq4_xs),
-            TensorType::MXFP4 => ("MXFP4", super::BLOCK, 17, mxfp4::read_block),
+            TensorType::BF16 => {
+                ("BF16", 1, 2, |bytes, out| floats(bytes, out, |x| bf16::from_le_bytes(x).to_f32()))
+            }
+            TensorType::Q8_0 => {
+                ("Q8_0", BLOCK, 34, |bytes, out| blocks::<34, BLOCK>(bytes, out, q8_0::read_block))
+            }
+            TensorType::Q4_0 => {
+                ("Q4_0", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, nibbles::q4_0))
+            }
+            TensorType::Q4_1 => {
+                ("Q4_1", BLOCK, 20, |bytes, out| blocks::<20, BLOCK>(bytes, out, nibbles::q4_1))
+            }
+            TensorType::Q5_0 => {
+                ("Q5_0", BLOCK, 22, |bytes, out| blocks::<22, BLOCK>(bytes, out, nibbles::q5_0))
+            }
+            TensorType::Q5_1 => {
+                ("Q5_1", BLOCK, 24, |bytes, out| blocks::<24, BLOCK>(bytes, out, nibbles::q5_1))
+            }
+            TensorType::Q2_K => {
+                ("Q2_K", SUPER_BLOCK, 84, |bytes, out| blocks::<84, SUPER_BLOCK>(bytes, out, k_quants::q2_k))
+            }
+            TensorType::Q3_K => ("Q3_K", SUPER_BLOCK, 110, |bytes, out| {
+                blocks::<110, SUPER_BLOCK>(bytes, out, k_quants::q3_k)
+            }),
+            TensorType::Q4_K => ("Q4_K", SUPER_BLOCK, 144, |bytes, out| {
+                blocks::<144, SUPER_BLOCK>(bytes, out, k_quants::q4_k)
+            }),
+            TensorType::Q5_K => ("Q5_K", SUPER_BLOCK, 176, |bytes, out| {
+                blocks::<176, SUPER_BLOCK>(bytes, out, k_quants::q5_k)
+            }),
+            TensorType::Q6_K => ("Q6_K", SUPER_BLOCK, 210, |bytes, out| {
+                blocks::<210, SUPER_BLOCK>(bytes, out, k_quants::q6_k)
+            }),
+            TensorType::IQ4_NL => {
+                ("IQ4_NL", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, iq4::iq4_nl))
+            }
+            TensorType::IQ4_XS => {
+                ("IQ4_XS", SUPER_BLOCK, 136, |bytes, out| blocks::<136, SUPER_BLOCK>(bytes, out, iq4::iq4_xs))
+            }
+            TensorType::MXFP4 => {
+                ("MXFP4", BLOCK, 17, |bytes, out| blocks::<17, BLOCK>(bytes, out, mxfp4::read_block))
+            }
         }
     }
 
@@ -116,10 +144,7 @@ impl TensorType {
 
     /// The values of whole blocks, exactly.  // bytes [row_bytes(n)], out [n]
     pub fn dequantize(self, bytes: &[u8], out: &mut [f32]) {
-        let (_, values, size, read) = self.facts();
-        for (block, out) in bytes.chunks_exact(size).zip(out.chunks_exact_mut(values)) {
-            read(block, out);
-        }
+        (self.facts().3)(bytes, out);
     }
 
     /// What `auto` packs it into: what the file has where there are kernels for it, else the nearest that loses nothing
@@ -145,6 +170,24 @@ impl TensorType {
                 into.pack_row(values, lane, panel);
             }
         }
+    }
+}
+
+/// Values that are stored by themselves.
+fn floats<const N: usize>(bytes: &[u8], out: &mut [f32], read: impl Fn([u8; N]) -> f32) {
+    for (value, out) in bytes.as_chunks().0.iter().zip(out) {
+        *out = read(*value);
+    }
+}
+
+/// Block by block. The sizes are constants, so that a block's reader needs no checks of its own.
+fn blocks<const BYTES: usize, const VALUES: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    read: impl Fn(&[u8], &mut [f32]),
+) {
+    for (block, out) in bytes.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<VALUES>().0) {
+        read(block, out);
     }
 }
 
