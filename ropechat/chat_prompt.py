@@ -44,8 +44,12 @@ class ChatPrompt:
             self.template = self.template.select(name)
         self.variables = checked
 
-    def ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None) -> list[int]:
-        """The ids of a conversation up to where the reply begins. variables: go before those of `use`.
+    def ids(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, begun: str = ""
+    ) -> list[int]:
+        """The ids of a conversation up to where the reply begins, and of `begun`, with which it begins.
+
+        variables: go before those of `use`.
 
         Raises ChatTemplateError, TokenizerError, RequestError.
         """
@@ -58,11 +62,19 @@ class ChatPrompt:
         else:
             text = self.template.prompt(quoted, {**self.variables, **(variables or {})})
             self._note_folding(self.template)
-        ids = control.encode(text)
+        ids = control.encode(text + control.quote(begun))
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of a reply that somebody wrote, as they stand behind the conversation. Raises as `ids`."""
+        prompt, whole = self.ids(messages), self.ids(messages, begun=text)
+        if whole[: len(prompt)] == prompt:
+            return whole[len(prompt) :]
+        control = self.tokenizer.quoting(self.control_ids)  # the seam was read as one token
+        return control.encode(control.quote(text))
 
     def _note_folding(self, template: ChatTemplate) -> None:
         if template.folds_system and not self._noted:

@@ -192,7 +192,7 @@ class Engine:
 
         top_k: how many candidates each step records; above 0 the sampler's stages too.
         stop: texts that end the reply; they are not part of it.
-        on_prefill(done, total): called as the prompt is read, in tokens.
+        on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
         iterator then ends without an exception and half a character that was pending is dropped.
@@ -205,6 +205,7 @@ class Engine:
         messages: Sequence[Message],
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
+        prefix: Sequence[int] = (),
         top_k: int = 0,
         stop: Sequence[str] | None = None,
         template_vars: Mapping[str, Any] | None = None,
@@ -212,11 +213,22 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
 
+        prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
+        text goes on from theirs, and the draws are those of a turn that came to them by itself.
         template_vars: more names for the chat template (`enable_thinking` ...).
         Raises ChatTemplateError and as `generate`.
         """
         ids = self._ids(self.prompt_ids(messages, template_vars))
-        return self._start(ids, sampling, top_k, stop, on_prefill)
+        return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
+
+    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them."""
+        lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
+        return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
+        return self.chat.reply_ids(messages, text)
 
     def _start(
         self,
@@ -225,11 +237,14 @@ class Engine:
         top_k: int,
         stop: Sequence[str] | None,
         on_prefill: OnPrefill | None,
+        prefix: Sequence[int] = (),
     ) -> Generator[Step, None, None]:
         """Arguments are checked and the request can be cancelled before the first step is asked for."""
         lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
+        for id in checked_ids(prefix):
+            lane.push(id)
         check_top_k(top_k)
-        return self._steps(self._request(), ids, sampling, top_k, lane, on_prefill)
+        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
 
     def _steps(
         self,
@@ -243,6 +258,8 @@ class Engine:
         core = request.core
         sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
         try:
+            if on_prefill is not None:
+                on_prefill(core.reused(sequence), len(ids))
             while True:
                 try:
                     events = core.step([sequence], request.token)

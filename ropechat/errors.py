@@ -17,7 +17,8 @@ RopechatError
 │   ├── MemoryLimitError          would not fit
 │   ├── ContextFullError          more tokens than the context holds
 │   ├── RequestError              an argument out of range
-│   └── BatchInputError           a batch file cannot be read at all
+│   ├── BatchInputError           a batch file cannot be read at all
+│   └── HistoryError              kept conversations cannot be used, or there is no such one
 ├── FileAccessError          74   the operating system refused
 ├── CancelledError          130   stopped on request
 └── InternalError            70   a bug in ropechat
@@ -100,6 +101,10 @@ class RequestError(RefusedInputError):
 
 class BatchInputError(RefusedInputError):
     """A batch file cannot be read at all (a bad line is a record in the output, not this)."""
+
+
+class HistoryError(RefusedInputError):
+    """Kept conversations cannot be used, or there is no such one."""
 
 
 class FileAccessError(RopechatError):

@@ -1,7 +1,8 @@
 """Fixtures of all tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ ISAS = ("scalar", "avx2", "avx512")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_caches() -> Iterator[None]:
-    """Tests neither read nor fill the caches of whoever runs them."""
+def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests neither read nor fill the caches of whoever runs them, nor their kept chats."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROPECHAT_CACHE", "off")
+        patch.setenv("ROPECHAT_DATA", str(tmp_path_factory.mktemp("data")))
         yield
 
 
@@ -49,3 +51,19 @@ def real() -> Path:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(2024)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """Opens the store of this test's folder `data`, once more at each call; closed at the end."""
+    from ropechat.store.store import Store
+
+    made: list[Store] = []
+
+    def open_store() -> Store:
+        made.append(Store(tmp_path / "data"))
+        return made[-1]
+
+    yield open_store
+    for store in made:
+        store.close()

@@ -181,6 +181,9 @@ class Engine:
             "token", number, position, id=id, row=row, u=u, stages=stages, finish_reason=reason, **judged
         )
 
+    def reused(self, sequence: int) -> int:
+        return 0
+
     def free(self, sequence: int) -> None:
         del self.sequences[sequence]
 

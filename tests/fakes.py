@@ -25,6 +25,9 @@ STORY = (
 )
 
 
+STOP = 4000
+
+
 def pieces(text: str) -> list[bytes]:
     """A toy tokenization: short pieces of words with their leading blank; their joined bytes are the text."""
     found: list[str] = []
@@ -68,6 +71,8 @@ class FakeEngine:
         self.gate = threading.Event()  # closed: the answer waits before each token
         self.gate.set()
         self.closed = False
+        self.stop_ids = frozenset({STOP})
+        self.prefixes: list[list[int]] = []
         self.cancels = 0
         self._cancelled = threading.Event()
 
@@ -81,6 +86,7 @@ class FakeEngine:
         messages: Sequence[Message],
         sampling: Sampling,
         *,
+        prefix: Sequence[int] = (),
         top_k: int = 0,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Iterator[Step]:
@@ -88,15 +94,43 @@ class FakeEngine:
         self._cancelled.clear()
         self.asked.append(tuple(messages))
         self.settings.append(sampling)
+        self.prefixes.append(list(prefix))
         used = len(self.prompt_ids(messages))
-        yield from self._steps(used, sampling, top_k, on_prefill)
+        yield from self._steps(used, len(prefix), sampling, top_k, on_prefill)
+
+    @property
+    def _script(self) -> list[bytes]:
+        return pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
 
     def token_bytes(self, id: int) -> bytes:
-        """A word with a leading blank."""
-        return f" word{id}".encode()
+        """The toy token of the newest script; ids beyond it are words of their own, from 5000 on bytes."""
+        if id == STOP:
+            return b""
+        if id >= 5000:
+            return bytes([id - 5000])
+        return self._script[id] if id < len(self._script) else f" word{id}".encode()
+
+    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
+        """Whole characters only: good enough for scripts in ASCII."""
+        return [(data, data.decode()) for data in map(self.token_bytes, ids)]
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of the newest script as far as the text is the same, then one for each character."""
+        data, ids = text.encode(), []
+        for id, token in enumerate(self._script):
+            if not data.startswith(token):
+                break
+            ids.append(id)
+            data = data[len(token) :]
+        return ids + [5000 + byte for byte in data]
 
     def _steps(
-        self, used: int, sampling: Sampling, top_k: int, on_prefill: Callable[[int, int], None] | None
+        self,
+        used: int,
+        given: int,
+        sampling: Sampling,
+        top_k: int,
+        on_prefill: Callable[[int, int], None] | None,
     ) -> Iterator[Step]:
         chunks = 10
         for chunk in range(1, chunks + 1):
@@ -104,9 +138,9 @@ class FakeEngine:
                 return
             if on_prefill is not None:
                 on_prefill(used * chunk // chunks, used)
-        tokens = pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
+        tokens = self._script
         held = b""
-        for index, token in enumerate(tokens):
+        for index, token in list(enumerate(tokens))[given:]:
             if self.fail_after == index:
                 raise self.error
             if self._wait(1 / self.rate if self.rate else 0.0):
@@ -120,7 +154,7 @@ class FakeEngine:
                 "context"
                 if used + index + 1 >= self.context
                 else "length"
-                if index + 1 >= sampling.max_tokens
+                if index + 1 - given >= sampling.max_tokens
                 else "stop"
                 if index + 1 == len(tokens)
                 else None

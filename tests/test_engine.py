@@ -338,7 +338,24 @@ def test_close(engine: Engine) -> None:
 def test_prefill_is_reported(engine: Engine) -> None:
     seen: list[tuple[int, int]] = []
     list(engine.generate("abcdefghij", GREEDY, on_prefill=lambda done, total: seen.append((done, total))))
-    assert seen == [(4, 10), (8, 10), (10, 10)]
+    assert seen == [(0, 10), (4, 10), (8, 10), (10, 10)]
+
+
+# ---- Going on from given ids
+
+
+def test_a_prefix_is_spelled_and_continued(engine: Engine) -> None:
+    messages = [Message(Role.USER, "xy")]
+    snowman = [*"☃".encode()]
+    assert [text for _, text in engine.spell(messages, [97, *snowman])] == ["a", "", "", "☃"]
+    assert engine.reply_ids(messages, "a☃") == [97, *snowman]
+    steps = list(engine.reply(messages, GREEDY, prefix=[*b"zab"]))
+    assert "".join(step.text for step in steps) == "cdefgh"
+    assert steps[0].position == len(b"xyzab")
+    last = next(engine.reply(messages, GREEDY, prefix=snowman[:2]))
+    assert last.text == bytes([*snowman[:2], last.id]).decode()  # two bytes of a character were pending
+    with pytest.raises(RequestError, match="prompt: neither"):
+        engine.reply(messages, GREEDY, prefix=["a"])  # type: ignore[list-item]
 
 
 # ---- Chat

@@ -15,7 +15,7 @@ LADDER: list[set[str]] = [
     # leaves
     {"errors", "conversation", "sampling", "trace", "settings", "paths", "machine", "text", "detokenizer"}
     | {"template_limits", "beside"},
-    {"arguments", "model_files", "weight_files", "text_lane", "packed", "tokenizer_cache"}
+    {"arguments", "model_files", "weight_files", "text_lane", "packed", "tokenizer_cache", "tree"}
     | {"template_child", "template_process"},
     {"template", "tokenizer", "hub"},
     {"model_folder", "model_source", "records", "chat_prompt"},
@@ -34,7 +34,7 @@ def below(rung: int) -> set[str]:
 MAY_IMPORT: dict[str, set[str]] = {name: below(rung) for rung, names in enumerate(LADDER) for name in names}
 MAY_IMPORT["engine"] |= {"_core"}
 MAY_IMPORT["model_check"] |= {"_core"}  # and nobody else
-MAY_IMPORT |= {"store": LADDER[0], "__init__": below(6), "__main__": {"cli"}}
+MAY_IMPORT |= {"store": LADDER[0] | {"tree"}, "__init__": below(6), "__main__": {"cli"}}
 
 LIBRARIES: dict[str, set[str]] = {
     "textual": {"tui"},
@@ -132,7 +132,7 @@ def test_import_ropechat_is_light() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "run", "inspect", "batch", "template", "models", "bench"],
+    ["", "run", "inspect", "batch", "template", "models", "bench", "chats"],
 )
 def test_help_is_light(command: str) -> None:
     code = f"from ropechat.cli import main; sys.exit(main([*{command.split()}, '--help']))"

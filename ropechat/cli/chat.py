@@ -78,15 +78,30 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @template_options
 @click.option("--system", help="A system message at the beginning.")
 @click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
-def chat(system: str | None, raw: bool, **given: Any) -> int:
-    """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message."""
+@click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
+@click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
+@click.option("--incognito", is_flag=True, help="Keep nothing of this chat.")
+def chat(
+    system: str | None, raw: bool, newest: bool, resume: str | None, incognito: bool, **given: Any
+) -> int:
+    """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
+    if incognito and (newest or resume):
+        raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
     sampling = sampling_of(given)
     model = need_model(given["model"])
     if not _has_terminal():
+        if newest or resume:
+            raise click.UsageError("--continue and --resume need a terminal; a plain chat is not kept")
         line_chat(load_chat_engine(given, raw=raw), sampling, system)
         return 0
     path = model_path(given)  # questions come before the screen is taken
     given |= {"model": str(path), "download": False}
+    from ropechat.paths import conversations_folder
+    from ropechat.store.store import Store
     from ropechat.tui import run_chat
 
-    return run_chat(lambda: load_chat_engine(dict(given), raw=raw, quiet=True), model, sampling, system)
+    store = None if incognito else Store(conversations_folder())
+    wanted = "" if newest else resume
+    return run_chat(
+        lambda: load_chat_engine(dict(given), raw=raw, quiet=True), model, sampling, system, store, wanted
+    )

@@ -9,6 +9,7 @@ _COMMANDS = {
     "run": "Complete one prompt.",
     "inspect": "Show what a model says about each token of a text.",
     "batch": "Complete many prompts of a JSONL file.",
+    "chats": "List, search, export and delete kept conversations.",
     "template": "Show the text that a chat template makes of messages.",
     "models": "List, download, show, check and remove models.",
     "bench": "Measure how fast this machine is with a model.",

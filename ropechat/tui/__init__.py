@@ -10,29 +10,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ropechat.sampling import Sampling
+    from ropechat.store.store import Store
     from ropechat.tui.ports import ChatEngine
 
 __all__ = ["run_chat"]
 
 
 def run_chat(
-    load: Callable[[], ChatEngine], model: str, sampling: Sampling, system: str | None = None
+    load: Callable[[], ChatEngine],
+    model: str,
+    sampling: Sampling,
+    system: str | None = None,
+    store: Store | None = None,
+    resume: str | None = None,
 ) -> int:
     """Open the chat and return the exit code once it is closed.
 
     `load` is called on the inference thread after the first frame; `model` is what the title says until then.
     A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
+    store: keeps the chats; without one nothing is kept. resume: the kept chat to open, "" for the newest.
     """
+    from ropechat.text import one_line
     from ropechat.tui.app import ChatApp
     from ropechat.tui.errors import explain
     from ropechat.tui.terminal import owned_screen, teach_keys
 
     teach_keys()
-    app = ChatApp(load, model, sampling, system)
+    app = ChatApp(load, model, sampling, system, store, resume)
     with owned_screen():
         app.run()
         stopped = app.inference.shutdown()
     code = app.outcome
+    if store is not None and not store.close():
+        print(f"error: not everything is on disk: {one_line(store.trouble or 'busy')}", file=sys.stderr)
+        code = code or 74
     if (error := app._exception or app.session.load_error) is not None:
         print(f"error: {explain(error)}", file=sys.stderr)
     if not stopped:  # native code still runs: unwinding the interpreter under it could hang or crash

@@ -16,7 +16,8 @@ from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
 from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
-from ropechat.tui.reading import ReadingApp
+from ropechat.tui.keeper import Keeper
+from ropechat.tui.keeping import Keeping
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
 from ropechat.tui.terminal import leave_on_signals
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ropechat.sampling import Sampling
+    from ropechat.store.store import Store
     from ropechat.trace import Step
     from ropechat.tui.ports import ChatEngine
 
@@ -43,7 +45,7 @@ ARMED = 3.0  # seconds in which a key may be pressed again
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(ReadingApp):
+class ChatApp(Keeping):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -53,11 +55,18 @@ class ChatApp(ReadingApp):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
 
     def __init__(
-        self, load: Callable[[], ChatEngine], model: str, sampling: Sampling, system: str | None = None
+        self,
+        load: Callable[[], ChatEngine],
+        model: str,
+        sampling: Sampling,
+        system: str | None = None,
+        store: Store | None = None,
+        resume: str | None = None,
     ) -> None:
         self.set_reactive(App.theme, theme.choose(os.environ))
         super().__init__()
-        self.session = Session(one_line(model), sampling, system)
+        self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
+        self.resume = resume
         self.inference = Inference()
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
@@ -121,6 +130,7 @@ class ChatApp(ReadingApp):
         self._redraw()
         self.inference.start()
         self._submit(ev.Load(self._load))
+        self.open_store()
 
     async def action_quit(self) -> None:
         """Quit at once; whatever runs is cancelled."""
@@ -128,7 +138,7 @@ class ChatApp(ReadingApp):
         self._leave(exit_code(error) if error is not None else 0)
 
     def _leave(self, code: int) -> None:
-        if self.session.last is not None and self.session.generating:
+        if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)
         self.outcome = code
         self.exit(return_code=code)
@@ -143,30 +153,24 @@ class ChatApp(ReadingApp):
     # --- asking and stopping ---
 
     def _send(self, text: str) -> bool:
-        """Send a question, or say why not."""
+        """Send a question, or say why not; a line that begins with one "/" is a command."""
+        if text.startswith("/") and not text.startswith("//") and self._editing is None:
+            return self.slash(text[1:])
+        text = text.removeprefix("/") if text.startswith("//") else text
         if self.session.load_error is not None:
             self._say_hint("no model is loaded")
         elif self.session.generating:
             self._say_hint("still writing: esc stops it, then ⏎ sends")
         else:
-            self._ask(text)
+            turn = self.edited(text)
+            if turn is None:
+                turn = self.session.ask(text)
+                self.add_turn(turn)
+                self.write(turn)
+            else:
+                self.show_path(turn)
             return True
         return False
-
-    def _ask(self, question: str) -> None:
-        turn = self.session.ask(question)
-        serial, sampling = turn.request.serial, turn.request.sampling
-        answer = AnswerBlock("answer", self._answer_title(), live=True, node=str(serial), sampling=sampling)
-        self._blocks[serial] = answer
-        self.transcript.follow = True
-        if self._completes:
-            answer.begin(question)
-        else:
-            asked = Block("user", "you")
-            asked.say(question)
-            self.transcript.add(asked)
-        self.transcript.add(answer)
-        self._submit(turn.request)
 
     @property
     def _completes(self) -> bool:
@@ -186,7 +190,7 @@ class ChatApp(ReadingApp):
 
     def _stop(self) -> bool:
         turn = self.session.stop()
-        if turn is None:
+        if turn is None or turn.request is None:
             return False
         self.inference.cancel(turn.request)
         self._redraw()
@@ -204,15 +208,10 @@ class ChatApp(ReadingApp):
             self.call_later(self.action_quit)
 
     def action_new_chat(self) -> None:
-        """Begin anew; asks first, for nothing is stored yet."""
-        if self.session.turns and not self._again("new", "ctrl+n again drops this chat and begins a new one"):
-            return
-        self._stop()
-        self.session.clear()
-        self._blocks.clear()
-        self.transcript.clear()
-        self._welcome()
-        self._redraw()
+        """Begin anew; asks first when nothing is kept."""
+        drops = self.session.turns and self.session.keeper.store is None
+        if not drops or self._again("new", "ctrl+n again drops this chat and begins a new one"):
+            self.when_idle(self.begin_chat)
 
     def action_help(self) -> None:
         """The list of keys."""
@@ -234,7 +233,9 @@ class ChatApp(ReadingApp):
             self.transcript.action_page_down()
 
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
-        """Count the draft once the typing rests."""
+        """Count the draft once the typing rests; an emptied one edits nothing."""
+        if not self.composer.text:
+            self.stop_editing()
         if self._counter is not None:
             self._counter.stop()
         self._counter = self.set_timer(COUNT_DELAY, self._count)
@@ -293,8 +294,10 @@ class ChatApp(ReadingApp):
             case ev.LoadFailed(error):
                 self._notice("error", f"The model cannot be loaded: {explain(error)}")
                 self._notice("notice", "ctrl+q leaves.")
-            case ev.TooLong(serial, tokens, context):
-                self._refuse(serial, tokens, context)
+            case ev.TooLong(_, tokens, context):
+                self.refuse(tokens, context)
+            case ev.Previewed():
+                self.on_previewed(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
 
@@ -306,6 +309,7 @@ class ChatApp(ReadingApp):
             self.transcript.touch(block)
         self._welcome()
         self._count()
+        self.show_resumed()
 
     def _welcome(self) -> None:
         info = self.session.info
@@ -315,17 +319,6 @@ class ChatApp(ReadingApp):
                 f"{info.name} has no chat template: it continues your text.",
                 at=0,
             )
-
-    def _refuse(self, serial: int, tokens: int, context: int) -> None:
-        question = self.session.withdraw().question
-        self.transcript.drop_from(self._blocks.pop(serial))
-        if not self.composer.text:
-            self.composer.set_text(question)
-        self._notice(
-            "error",
-            f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
-            "Shorten the text, or begin a new chat with ctrl+n.",
-        )
 
     def _ended(self, serial: int) -> None:
         block, turn = self._blocks[serial], self.session.last
@@ -345,6 +338,7 @@ class ChatApp(ReadingApp):
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self._count()
+        self.idle_again()
 
     # --- the screen ---
 
@@ -359,7 +353,8 @@ class ChatApp(ReadingApp):
         self.title_bar.show(*panel.title(self.session, width))
         left, right = panel.gauge(self.session, width)
         self.gauge.show(left, self.with_legend(right, width))
-        left = [(f"  {self._hint}", "$warning")] if self._hint else whole_items(self._keys(), width)
+        hint = self._hint or self.standing_hint()
+        left = [(f"  {hint}", "$warning")] if hint else whole_items(self._keys(), width)
         self.footer.show(left)
 
     def _keys(self) -> list[tuple[str, str]]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling
+    from ropechat.store.store import Recorder
     from ropechat.trace import FinishReason, Step
     from ropechat.tui.ports import ChatEngine
 
@@ -32,16 +34,46 @@ class Count:
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer these messages; `cancelled` may be set at any time, from any thread."""
+    """Answer these messages; `cancelled` may be set at any time, from any thread.
+
+    opening: what the answer begins with. saved: done when the question is on disk. recorder: writes the
+    answer down. asked: when (seconds, monotonic).
+    """
 
     messages: tuple[Message, ...]
     sampling: Sampling
     serial: int
     top_k: int = 20
+    opening: Opening | None = None
+    saved: Future[None] | None = None
+    recorder: Recorder | None = None
+    asked: float = 0.0
     cancelled: Event = field(default_factory=Event)
 
 
-Request = Load | Count | Reply
+@dataclass(frozen=True)
+class Opening:
+    """Tokens that an answer begins with; the model goes on from them.
+
+    steps: their records; bytes and texts are filled in. written: words of the user's instead, which are the
+    whole answer; the records serve as far as the tokens are the same.
+    """
+
+    steps: tuple[Step, ...]
+    written: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How would the model go on after `opening`, greedily, for `count` tokens? Changes nothing."""
+
+    messages: tuple[Message, ...]
+    opening: Opening
+    serial: int
+    count: int = 24
+
+
+Request = Load | Count | Reply | Preview
 
 
 @dataclass(frozen=True)
@@ -107,11 +139,12 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class Produced:
-    """One token, and when it came (seconds, monotonic)."""
+    """One token, and when it came (seconds, monotonic). given: not drawn, the answer begins with it."""
 
     serial: int
     step: Step
     at: float
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,4 +163,14 @@ class Failed:
     error: BaseException
 
 
-Happening = Loaded | LoadFailed | Counted | Started | TooLong | Prefilled | Produced | Finished | Failed
+@dataclass(frozen=True)
+class Previewed:
+    """What a preview found, the forced token first; empty when it was cut short or failed."""
+
+    serial: int
+    steps: tuple[Step, ...]
+
+
+Happening = (
+    Loaded | LoadFailed | Counted | Started | TooLong | Prefilled | Produced | Finished | Failed | Previewed
+)

@@ -13,11 +13,14 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from ropechat.errors import ContextFullError
+from ropechat.sampling import Sampling
 from ropechat.tui import events as ev
+from ropechat.tui.opening import Writing, begin, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ropechat.trace import FinishReason
     from ropechat.tui.ports import ChatEngine
 
 
@@ -101,9 +104,14 @@ class Inference:
             self._events.append(ev.Loaded(describe(engine)))
             return
         if self._engine is None:
-            raise RuntimeError("no model is loaded")
+            error = RuntimeError("no model is loaded")
+            if isinstance(request, ev.Reply):
+                Writing(request).end(None, error)
+            raise error
         if isinstance(request, ev.Reply):
             self._reply(self._engine, request)
+        elif isinstance(request, ev.Preview):
+            self._preview(self._engine, request)
         elif request.serial == self._latest_count:
             tokens = len(self._engine.prompt_ids(request.messages))
             self._events.append(ev.Counted(request.serial, tokens))
@@ -111,34 +119,56 @@ class Inference:
     def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
         with self._lock:
             self._running = request
+        writing = Writing(request)
         try:
-            self._stream(engine, request)
+            writing.wait()
+            reason = self._stream(engine, request, writing)
+        except BaseException as error:
+            writing.end(None, error)
+            raise
         finally:
             with self._lock:
                 self._running = None
+        if reason is not None:
+            writing.end(reason)
+            self._events.append(ev.Finished(request.serial, reason))
 
-    def _stream(self, engine: ChatEngine, request: ev.Reply) -> None:
+    def _stream(self, engine: ChatEngine, request: ev.Reply, writing: Writing) -> FinishReason | None:
+        """Emit the tokens; returns why they ended, or None when there is no room for any."""
         emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
         if stopped():
-            emit(ev.Finished(serial, "cancelled"))
-            return
+            return "cancelled"
         ids = engine.prompt_ids(request.messages)
         prompt_tokens = len(ids)
-        if prompt_tokens >= engine.context:
-            emit(ev.TooLong(serial, prompt_tokens, engine.context))
-            return
+        given = begin(engine, request, prompt_tokens)
+        if prompt_tokens + len(given) >= engine.context:
+            emit(ev.TooLong(serial, prompt_tokens + len(given), engine.context))
+            return None
         emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
+        writing.begin(engine.name, prompt_tokens, given)
+        for step in given:
+            emit(ev.Produced(serial, step, self._clock(), given=True))
+        if is_whole(engine, request, given):
+            return "stop"
 
         def on_prefill(done: int, total: int) -> None:
             emit(ev.Prefilled(serial, done, total))
             if stopped():  # a cancel that came before the engine was running is repeated
                 engine.cancel()
 
-        steps = engine.reply(request.messages, request.sampling, top_k=request.top_k, on_prefill=on_prefill)
-        reason = None
+        steps = engine.reply(
+            request.messages,
+            request.sampling,
+            prefix=[step.id for step in given],
+            top_k=request.top_k,
+            on_prefill=on_prefill,
+        )
+        reason: FinishReason | None = None
         try:
             for step in steps:
-                emit(ev.Produced(serial, step, self._clock()))
+                at = self._clock()
+                writing.add(step, at)
+                emit(ev.Produced(serial, step, at))
                 reason = step.finish_reason
                 if reason is not None or stopped():
                     break
@@ -148,7 +178,19 @@ class Inference:
             close = getattr(steps, "close", None)
             if close is not None:
                 close()
-        emit(ev.Finished(serial, reason or "cancelled"))
+        return reason or "cancelled"
+
+    def _preview(self, engine: ChatEngine, request: ev.Preview) -> None:
+        """Look ahead without touching any answer; whatever else waits goes first."""
+        given = begin(engine, request, 0)
+        found = given[-1:]
+        if not (found and found[0].id in engine.stop_ids):
+            greedy = Sampling(temperature=0, max_tokens=request.count)
+            for step in engine.reply(request.messages, greedy, prefix=[step.id for step in given]):
+                if self._pending > 1 or self._closing.is_set():
+                    break
+                found.append(step)
+        self._events.append(ev.Previewed(request.serial, tuple(found)))
 
 
 def describe(engine: ChatEngine) -> ev.ModelInfo:
@@ -165,4 +207,6 @@ def _failure(request: ev.Request, error: BaseException) -> ev.Happening:
         return ev.LoadFailed(error)
     if isinstance(request, ev.Count):
         return ev.Counted(request.serial, -1)
+    if isinstance(request, ev.Preview):
+        return ev.Previewed(request.serial, ())
     return ev.Failed(request.serial, error)

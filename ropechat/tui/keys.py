@@ -9,7 +9,10 @@ from textual.binding import Binding
 
 @dataclass(frozen=True)
 class Command:
-    """One command. `action` is the app's; commands without one are keys that a widget handles itself."""
+    """One command. `action` is the app's; commands without one are keys that a widget handles itself.
+
+    slash: what is typed for it behind a "/"; arguments: what may follow, for the help.
+    """
 
     id: str
     keys: str
@@ -18,8 +21,70 @@ class Command:
     help: str
     action: str = ""
     priority: bool = False
+    slash: str = ""
+    arguments: str = ""
 
 
+BRANCHING = (
+    Command(
+        "answer.regenerate",
+        "r",
+        "r",
+        "regenerate",
+        "In the transcript: answer anew, beside the old answer",
+        "regenerate",
+        slash="regen",
+    ),
+    Command(
+        "answer.resume",
+        "c",
+        "c",
+        "continue",
+        "In the transcript: go on with an answer",
+        "resume",
+        slash="continue",
+    ),
+    Command("question.edit", "e", "e", "edit", "In the transcript: ask it otherwise", "edit", slash="edit"),
+    Command(
+        "answer.edit",
+        "E",
+        "E",
+        "edit answer",
+        "In the transcript: write the answer otherwise",
+        "edit_answer",
+        slash="rewrite",
+    ),
+    Command(
+        "answer.fork",
+        "f",
+        "f",
+        "fork",
+        "In the transcript: put another token at the cursor",
+        "fork",
+        slash="fork",
+        arguments="[TOKEN]",
+    ),
+    Command(
+        "sibling.previous",
+        "left_square_bracket",
+        "[",
+        "previous answer",
+        "In the transcript: the answer beside this one",
+        "sibling(-1)",
+    ),
+    Command(
+        "sibling.next", "right_square_bracket", "]", "next answer", "The next one beside it", "sibling(1)"
+    ),
+    Command(
+        "chat.branches",
+        "f5",
+        "F5",
+        "branches",
+        "All branches of this chat; compare two",
+        "branches",
+        slash="tree",
+    ),
+)
 COMMANDS = (
     Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
     Command(
@@ -44,7 +109,9 @@ COMMANDS = (
         "interrupt",
         True,
     ),
-    Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True),
+    Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True, "new"),
+    Command("chat.list", "f2", "F2", "chats", "Open, search, rename and delete chats", "chats", slash="open"),
+    *BRANCHING,
     Command("view.toggle", "f3", "F3", "prose", "Tokens as they came, or Markdown as prose", "toggle_view"),
     Command("view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", "inspect"),
     Command("view.tint", "T", "T", "tint", "In the transcript: another figure as tint, or none"),
@@ -56,9 +123,16 @@ COMMANDS = (
     ),
     Command("focus.transcript", "escape", "esc", "transcript", "While idle: to the transcript, and back"),
     Command("app.palette", "ctrl+p", "^p", "commands", "All commands"),
-    Command("app.help", "f1", "F1", "help", "List the keys", "help"),
+    Command("app.help", "f1", "F1", "help", "List the keys", "help", slash="help"),
     Command(
-        "app.quit", "ctrl+q", "^q", "quit", "Quit at once; ctrl+d on an empty line also does", "quit", True
+        "app.quit",
+        "ctrl+q",
+        "^q",
+        "quit",
+        "Quit at once; ctrl+d on an empty line also does",
+        "quit",
+        True,
+        "quit",
     ),
 )
 BY_ID = {command.id: command for command in COMMANDS}
@@ -73,6 +147,11 @@ def bindings() -> list[Binding]:
         for command in COMMANDS
         if command.action
     ]
+
+
+def by_slash(name: str) -> Command | None:
+    """The command that is typed so."""
+    return next((command for command in COMMANDS if command.slash == name), None)
 
 
 def footer(generating: bool) -> list[tuple[str, str]]:

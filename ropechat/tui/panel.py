@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ropechat.text import one_line
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.session import Session, State
 from ropechat.tui.widgets.bars import Part, meter
@@ -26,6 +27,11 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
         (words + "  ", "$quiet"),
     ]
     return left, right
+
+
+def short(model: str) -> str:
+    """A model's name for a heading."""
+    return one_line(model) or "answer"
 
 
 def activity(session: Session) -> tuple[str, str, str]:
@@ -112,7 +118,7 @@ def summary(answer: Answer) -> str:
     count = len(answer.steps)
     words = [f"{count:,} tok"]
     if answer.steps:
-        words.append(seconds(answer.seconds))
+        words += [seconds(answer.seconds)] if answer.last_at is not None else []
         if answer.rate is not None:
             words.append(rate(answer))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")

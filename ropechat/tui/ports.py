@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling
@@ -31,6 +32,10 @@ class ChatEngine(Protocol):
     def has_chat_template(self) -> bool:
         """False: the model continues text instead of answering."""
 
+    @property
+    def stop_ids(self) -> AbstractSet[int]:
+        """The ids that end an answer."""
+
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids that `reply` would feed."""
 
@@ -39,10 +44,17 @@ class ChatEngine(Protocol):
         messages: Sequence[Message],
         sampling: Sampling,
         *,
+        prefix: Sequence[int] = (),
         top_k: int = 0,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Iterator[Step]:
-        """One step for each token of the answer."""
+        """One step for each token of the answer that follows `prefix`."""
+
+    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id of an answer."""
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of an answer that somebody wrote."""
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of an id; asked from the UI's thread too."""

@@ -45,6 +45,7 @@ class Chat:
 
     async def ask(self, text: str) -> None:
         """Send a question."""
+        self.app.composer.focus()
         self.app.composer.set_text(text)
         await self.pilot.press("enter")
 
@@ -85,8 +86,9 @@ def chat() -> Callable[..., Any]:
                 raise engine
             return engine() if callable(engine) else engine
 
-        system = settings.pop("system", None)
-        app = ChatApp(load, "models/fake-1m", Sampling(**{"max_tokens": 1000, **settings}), system)
+        system, store, resume = (settings.pop(name, None) for name in ("system", "store", "resume"))
+        sampling = Sampling(**{"max_tokens": 1000, **settings})
+        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:

@@ -43,6 +43,7 @@ async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
 
     async with chat(FakeEngine("ok"), size=(100, 40)) as c:
         inspector = await inspected(c)
+        c.app.fork = c.app.preview = None  # an app that offers neither
         await c.pilot.press("p", "enter")
         assert not asked
         c.app.fork = lambda *args: asked.append(("fork", *args))

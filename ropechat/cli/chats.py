@@ -1,0 +1,140 @@
+"""`ropechat chats`: the kept conversations."""
+
+import json
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ropechat.cli.common import Out
+from ropechat.cli.door import say
+from ropechat.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ropechat.store.rows import Summary
+    from ropechat.store.store import Store
+
+
+@contextmanager
+def opened() -> "Iterator[Store]":
+    """The store, closed at the end; what it has to say goes to stderr."""
+    from ropechat.paths import conversations_folder
+    from ropechat.store.store import Store
+
+    store = Store(conversations_folder())
+    try:
+        yield store
+        for notice in store.notices:
+            say(f"warning: {notice}")
+    finally:
+        store.close(10.0)
+
+
+def _print(summaries: "list[Summary]", as_json: bool) -> None:
+    out = Out()
+    for one in summaries:
+        if as_json:
+            out.write(json.dumps({key: getattr(one, key) for key in one.__dataclass_fields__}) + "\n")
+        else:
+            changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
+            snippet = f"\n          {one_line(one.snippet)}" if one.snippet else ""
+            out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {one_line(one.title)}{snippet}\n")
+
+
+@click.group()
+def chats() -> None:
+    """List, show, search, export, import and delete kept conversations.
+
+    A conversation is named by its id or the beginning of it. All are in ROPECHAT_DATA, or the user's data.
+    """
+
+
+@chats.command("list")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
+def list_(limit: int, as_json: bool) -> None:
+    """The newest conversations: id, time, messages, title."""
+    with opened() as store:
+        _print(store.conversations(limit).result(), as_json)
+
+
+@chats.command()
+@click.argument("words", nargs=-1, required=True)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
+def search(words: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Conversations in which one message holds all WORDS."""
+    with opened() as store:
+        _print(store.search(" ".join(words), limit).result(), as_json)
+
+
+@chats.command()
+@click.argument("id")
+def show(id: str) -> None:
+    """Print the branch of a conversation that was shown last."""
+    from ropechat.store.transfer import to_markdown
+
+    with opened() as store:
+        Out().write(to_markdown(store.load(id).result()))
+
+
+@chats.command()
+@click.argument("id")
+@click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file [default: stdout]."
+)
+def export(id: str, form: str, output: Path | None) -> None:
+    """Write a conversation out: Markdown, JSON (all branches, all token records) or tinted HTML."""
+    from ropechat.store import transfer
+
+    with opened() as store:
+        chat = store.load(id).result()
+    for fault in chat.damaged:
+        say(f"warning: {fault}")
+    if output is None:
+        Out().write(transfer.as_text(chat, form))
+    else:
+        transfer.export(chat, form, output)
+
+
+@chats.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def import_(file: Path) -> None:
+    """Read a conversation of `chats export --format json`; prints its new id."""
+    from ropechat.store.transfer import read_json
+
+    chat = read_json(file)
+    with opened() as store:
+        store.insert(chat).result()
+    Out().write(chat.id + "\n")
+
+
+@chats.command()
+@click.argument("id")
+@click.argument("title")
+def rename(id: str, title: str) -> None:
+    """Give a conversation another title."""
+    with opened() as store:
+        store.rename(store.load(id).result().id, title).result()
+
+
+@chats.command()
+@click.argument("ids", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rm(ids: tuple[str, ...], yes: bool) -> None:
+    """Delete conversations for good: no trace of them is left in the database."""
+    with opened() as store:
+        found = [store.load(id).result() for id in ids]
+        for chat in found:
+            question = f"delete {chat.id} “{one_line(chat.title)}” for good?"
+            wanted = yes or click.confirm(question, err=True)
+            if wanted and not store.delete(chat.id).result():
+                say(f"note: {chat.id}: traces go once no other ropechat reads the file")
+        copies = sorted(path.name for path in store.path.parent.glob("damaged-*.db*"))
+        if copies:
+            say(f"note: {store.path.parent}: {', '.join(copies)}: kept after damage; they may still hold it")

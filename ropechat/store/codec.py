@@ -1,0 +1,130 @@
+"""Token records as bytes. A chunk holds the records of consecutive tokens of one answer.
+
+    chunk    one byte, the format (1), and the zlib stream of the records, one after another
+    record   u32 id, rank, position, row position (0xffffffff: no row)
+             f64 logprob, entropy, u (NaN: none), log-sum-exp, mass of the alternatives
+             u16 length of the bytes, u32 length of the text, u16 alternatives, u8 stages, u8 finish_reason
+             bytes; text as UTF-8; alternatives: u32 ids, then f32 logprobs
+             stages: u8 name (its place in STAGES; 255: the name follows, u8 length first), u32 kept,
+             f32 mass, f32 entropy
+
+Little-endian. Whatever the engine computes in f64 is kept in f64, alternatives and stages in f32.
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+
+from ropechat.errors import HistoryError
+from ropechat.trace import FinishReason, Row, Stage, Step
+
+FORMAT = 1
+MAX_CHUNK_BYTES = 64 << 20
+STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "context", "cancelled")
+_OTHER, _NO_ROW = 255, 0xFFFFFFFF
+_HEAD = struct.Struct("<IIIIdddddHIHBB")
+_STAGE = struct.Struct("<BIff")
+
+
+def encode(steps: Sequence[Step]) -> bytes:
+    """The chunk of some records."""
+    return bytes([FORMAT]) + zlib.compress(b"".join(map(_record, steps)), 1)
+
+
+def _record(step: Step) -> bytes:
+    text = step.text.encode("utf-8", "replace")
+    row = step.row
+    head = _HEAD.pack(
+        step.id,
+        step.rank,
+        step.position,
+        _NO_ROW if row is None else row.position,
+        step.logprob,
+        step.entropy,
+        math.nan if step.u is None else step.u,
+        math.nan if row is None else row.logsumexp,
+        math.nan if row is None else row.top_mass,
+        len(step.bytes),
+        len(text),
+        len(step.top),
+        len(step.stages),
+        REASONS.index(step.finish_reason),
+    )
+    ids, logprobs = zip(*step.top, strict=True) if step.top else ((), ())
+    alternatives = struct.pack(f"<{len(ids)}I{len(ids)}f", *ids, *logprobs)
+    return b"".join([head, step.bytes, text, alternatives, *map(_stage, step.stages)])
+
+
+def _stage(stage: Stage) -> bytes:
+    known = STAGES.index(stage.name) if stage.name in STAGES else _OTHER
+    name = b"" if known != _OTHER else stage.name.encode()[:255]
+    length = b"" if known != _OTHER else bytes([len(name)])
+    return _STAGE.pack(known, stage.kept, stage.mass, stage.entropy) + length + name
+
+
+class _Reader:
+    """A position in the bytes of a chunk. Reading beyond the end raises struct.error."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def unpack(self, shape: struct.Struct) -> tuple[float, ...]:
+        values = shape.unpack_from(self.data, self.at)
+        self.at += shape.size
+        return values
+
+    def take(self, length: int) -> bytes:
+        if self.at + length > len(self.data):
+            raise struct.error("cut short")
+        self.at += length
+        return self.data[self.at - length : self.at]
+
+
+def decode(chunk: bytes) -> list[Step]:
+    """The records of a chunk. Raises HistoryError for one that is damaged or of another format."""
+    if not chunk or chunk[0] != FORMAT:
+        raise HistoryError(f"token records: format {chunk[:1].hex() or 'none'}; {FORMAT} is known")
+    unzip = zlib.decompressobj()
+    try:
+        reader = _Reader(unzip.decompress(chunk[1:], MAX_CHUNK_BYTES))
+        if not unzip.eof:
+            raise HistoryError(f"token records: cut short, or more than {MAX_CHUNK_BYTES} bytes")
+        steps = []
+        while reader.at < len(reader.data):
+            steps.append(_step(reader))
+    except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
+        raise HistoryError(f"token records: damaged ({error}); the text of the answer is kept") from None
+    return steps
+
+
+def _step(reader: _Reader) -> Step:
+    head = _HEAD.unpack(reader.take(_HEAD.size))
+    id, rank, position, after, logprob, entropy, u, logsumexp, mass, size, length, count, stages, reason = (
+        head
+    )
+    data, text = reader.take(size), reader.take(length).decode("utf-8")
+    values = reader.unpack(struct.Struct(f"<{count}I{count}f"))
+    top = tuple((int(one), value) for one, value in zip(values[:count], values[count:], strict=True))
+    return Step(
+        id=id,
+        bytes=data,
+        text=text,
+        logprob=logprob,
+        rank=rank,
+        entropy=entropy,
+        top=top,
+        finish_reason=REASONS[reason],
+        position=position,
+        row=None if after == _NO_ROW else Row(after, top, logsumexp, entropy, mass),
+        stages=tuple(_read_stage(reader) for _ in range(stages)),
+        u=None if math.isnan(u) else u,
+    )
+
+
+def _read_stage(reader: _Reader) -> Stage:
+    known, kept, mass, entropy = reader.unpack(_STAGE)
+    name = reader.take(reader.take(1)[0]).decode() if known == _OTHER else STAGES[int(known)]
+    return Stage(name, int(kept), mass, entropy)

@@ -1,0 +1,51 @@
+"""Files that nobody else may read, whatever the umask; written whole or not at all."""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from ropechat.errors import FileAccessError
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner may enter. Raises FileAccessError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)
+    except OSError as error:
+        raise FileAccessError(f"{folder}: {error.strerror or error}; no conversation can be kept") from None
+
+
+def private_file(path: Path) -> None:
+    """Make an empty file that only its owner may read, unless there is one."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all. Raises FileAccessError."""
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        number = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(number, "wb") as file:
+            file.write(text.encode("utf-8", "replace"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last. Systems that cannot open folders do without."""
+    with contextlib.suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -1,0 +1,134 @@
+"""Damaged databases: found at the start, put aside, and read row by row into a new one."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ropechat.errors import FileAccessError
+from ropechat.store.files import private_file
+from ropechat.store.schema import TABLES, connect, open_database
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_LARGEST = 2**62
+
+
+class Damaged(Exception):
+    """The file is no sound database."""
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
+
+
+def checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+    """The connection, once its database is found sound. Raises Damaged."""
+    try:
+        connection = open()
+        try:
+            answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.DatabaseError as error:
+        if not _is_damage(error):
+            raise
+        raise Damaged(str(error)) from None
+    if answer != "ok":
+        connection.close()
+        raise Damaged(answer)
+    return connection
+
+
+def rescue(path: Path) -> str:
+    """Copy a damaged database aside and save its readable rows in a new one; returns what happened, in words.
+
+    Whenever this is cut short, the damaged file is still there or the new one is. Raises FileAccessError.
+    """
+    copy = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.db")
+    fresh = path.with_name(f"rescued-{os.getpid()}.db")
+    try:
+        for tail in ("", "-wal"):
+            if (source := Path(f"{path}{tail}")).exists():
+                private_file(Path(f"{copy}{tail}"))
+                shutil.copyfile(source, f"{copy}{tail}")
+        saved = _save(copy, fresh)
+        for tail in ("-wal", "-shm"):
+            Path(f"{path}{tail}").unlink(missing_ok=True)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise FileAccessError(f"{path}: damaged, and cannot be repaired: {error.strerror or error}") from None
+    counts = f"{saved['conversation']} conversations with {saved['node']} messages could be read"
+    return f"{path.name} was damaged; {counts}; the damaged file is kept as {copy.name}"
+
+
+def _save(source: Path, target: Path) -> dict[str, int]:
+    """Fill a new database with what can be read; rows saved, by table."""
+    saved = dict.fromkeys(TABLES, 0)
+    target.unlink(missing_ok=True)
+    old, new = connect(source), open_database(target)
+    old.row_factory = sqlite3.Row
+    old.execute("PRAGMA writable_schema = ON")  # else a file that was cut short is not read at all
+    with contextlib.closing(old), contextlib.closing(new):
+        new.execute("PRAGMA foreign_keys = OFF")
+        new.execute("BEGIN")
+        for table in TABLES:
+            known = {row[1] for row in new.execute(f"PRAGMA table_info({table})")}
+            for row in _readable(old, table):
+                saved[table] += _insert(new, table, {name: row[name] for name in known & set(row.keys())})
+        _tie(new)
+        new.execute("COMMIT")
+        new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        new.execute("PRAGMA journal_mode = DELETE")  # one file, that can be renamed; opening it turns WAL on
+    return saved
+
+
+def _insert(connection: sqlite3.Connection, table: str, values: dict[str, object]) -> int:
+    names = ", ".join(values)
+    marks = ", ".join("?" * len(values))
+    try:
+        connection.execute(f"INSERT INTO {table}({names}) VALUES({marks})", tuple(values.values()))
+    except sqlite3.Error:  # a row that says what no row may say
+        return 0
+    return 1
+
+
+def _tie(connection: sqlite3.Connection) -> None:
+    """Whatever lost what it belongs to: nodes get a conversation, chunks without a node go."""
+    connection.execute("UPDATE node SET indexed = 0")
+    connection.execute(
+        "INSERT INTO conversation(id, title, created, changed) "
+        "SELECT conversation, 'Recovered', min(created), max(created) FROM node "
+        "WHERE conversation NOT IN (SELECT id FROM conversation) GROUP BY conversation"
+    )
+    connection.execute("UPDATE node SET parent = NULL WHERE parent NOT IN (SELECT id FROM node)")
+    connection.execute("DELETE FROM chunk WHERE node NOT IN (SELECT id FROM node)")
+
+
+def _readable(connection: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
+    """The rows of a table that can be read: from the front, then from the back, then over the gaps."""
+    low = 0
+    for row in _until_damage(connection, f"SELECT rowid AS _row, * FROM {table} NOT INDEXED ORDER BY rowid"):
+        low = row["_row"]
+        yield row
+    backward = f"SELECT rowid AS _row, * FROM {table} NOT INDEXED WHERE rowid > {low} ORDER BY rowid DESC"
+    high = _LARGEST
+    for row in _until_damage(connection, backward):
+        high = row["_row"]
+        yield row
+    step = 1
+    while high < _LARGEST and low + step < high:
+        between = f"WHERE rowid >= {low + step} AND rowid < {high} ORDER BY rowid"
+        found = False
+        for row in _until_damage(connection, f"SELECT rowid AS _row, * FROM {table} NOT INDEXED {between}"):
+            low, found = row["_row"], True
+            yield row
+        step = 1 if found else step * 2
+
+
+def _until_damage(connection: sqlite3.Connection, query: str) -> Iterator[sqlite3.Row]:
+    with contextlib.suppress(sqlite3.DatabaseError):
+        yield from connection.execute(query)

@@ -1,0 +1,254 @@
+"""The one thread that writes. Jobs run in the order they came, each in a transaction of its own.
+
+A job that the disk refuses stays where it is and is tried again: what was said is kept in memory until it is
+on disk. Tokens come one by one and are written together, after 200 ms or 48 tokens: that leaves room for the
+writing itself within the promise of 250 ms or 64 tokens.
+"""
+
+import contextlib
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import Any
+
+from ropechat.errors import FileAccessError, RopechatError
+from ropechat.store import codec
+from ropechat.store.schema import transaction
+from ropechat.trace import Step
+
+FLUSH_SECONDS = 0.2
+FLUSH_TOKENS = 48
+RETRY_SECONDS = 2.0
+OPENINGS = 6  # tries to open a database that another program has for itself, after a deletion
+
+Work = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass
+class _Job:
+    """Work for the thread. reads: changes nothing; errors are the caller's. durable: survives a power cut."""
+
+    work: Work
+    done: "Future[Any]" = field(default_factory=Future)
+    reads: bool = False
+    durable: bool = False
+    alone: bool = False  # no transaction around it: VACUUM
+
+
+@dataclass
+class _Answer:
+    """An answer that is being written."""
+
+    pieces: list[str] = field(default_factory=list)
+    written: int = 0
+    waiting: list[Step] = field(default_factory=list)
+
+
+class Writer:
+    """Owns the connection that `open` makes, on its own thread."""
+
+    def __init__(self, open: Callable[[], sqlite3.Connection], where: str) -> None:
+        self._refusal: str | None = None  # why something is not on disk yet
+        self._loss: str | None = None  # why something will never be
+        self._where = where
+        self._open = open
+        self._jobs: deque[_Job] = deque()
+        self._answers: dict[str, _Answer] = {}
+        self._since: float | None = None  # when the oldest token that waits came
+        self._waiting = 0  # tokens that wait
+        self._retry: float | None = None  # when a refused job is tried again
+        self._closing = False
+        self._wake = Condition()
+        self._thread = Thread(target=self._run, name="ropechat-store", daemon=True)
+        self._thread.start()
+
+    # --- from any thread ---
+
+    @property
+    def trouble(self) -> str | None:
+        """Why something is not on disk; None: all is well."""
+        return self._refusal or self._loss
+
+    def submit(self, work: Work, *, durable: bool = False, alone: bool = False) -> "Future[Any]":
+        """Queue a change. The future tells of the first try; what the disk refused is tried again."""
+        return self._queue(_Job(work, durable=durable, alone=alone))
+
+    def ask(self, work: Work) -> "Future[Any]":
+        """Queue a question; it sees every change that was queued before it."""
+        return self._queue(_Job(work, reads=True))
+
+    def _queue(self, job: _Job) -> "Future[Any]":
+        with self._wake:
+            self._flush()
+            self._jobs.append(job)
+            self._wake.notify()
+        return job.done
+
+    def add(self, answer: str, step: Step) -> None:
+        """One more token of an answer; it is written soon, with others."""
+        with self._wake:
+            self._answers.setdefault(answer, _Answer()).waiting.append(step)
+            self._waiting += 1
+            if self._since is None:
+                self._since = time.monotonic()
+                self._wake.notify()
+            elif self._waiting >= FLUSH_TOKENS:
+                self._flush()
+                self._wake.notify()
+
+    def take_text(self, answer: str) -> str:
+        """The whole text of an answer of which no more will come."""
+        with self._wake:
+            self._flush()
+            return "".join(self._answers.pop(answer, _Answer()).pieces)
+
+    def close(self, limit: float) -> bool:
+        """Write what waits, for at most `limit` seconds; False if something is not on disk."""
+        with self._wake:
+            self._flush()
+            self._closing, self._retry = True, None
+            self._wake.notify()
+        self._thread.join(limit)
+        return not (self._thread.is_alive() or self._jobs or self._loss)
+
+    # --- with the lock held ---
+
+    def _flush(self) -> None:
+        """Make a job of the tokens that wait."""
+        for id, answer in self._answers.items():
+            if answer.waiting:
+                steps, answer.waiting = answer.waiting, []
+                self._jobs.append(_Job(_chunk(id, answer.written, steps)))
+                answer.written += len(steps)
+                answer.pieces += [step.text for step in steps]
+        self._since, self._waiting = None, 0
+
+    def _rest(self) -> float | None:
+        """Seconds until something is due; None: until somebody calls."""
+        now, due = time.monotonic(), []
+        if self._since is not None:
+            due.append(self._since + FLUSH_SECONDS)
+        if self._jobs:
+            due.append(now if self._retry is None else self._retry)
+        return max(0.0, min(due) - now) if due else None
+
+    # --- on the thread ---
+
+    def _run(self) -> None:
+        try:
+            connection = self._opened()
+        except BaseException as error:
+            self._refuse_all(error)
+            return
+        with contextlib.closing(connection):
+            while self._next():
+                self._work_off(connection)
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _opened(self) -> sqlite3.Connection:
+        for _ in range(OPENINGS - 1):
+            try:
+                return self._open()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or self._closing:
+                    raise
+        return self._open()
+
+    def _next(self) -> bool:
+        """Wait until something is due; False at the end."""
+        with self._wake:
+            while True:
+                now = time.monotonic()
+                if self._closing or (self._since is not None and now >= self._since + FLUSH_SECONDS):
+                    self._flush()
+                due = self._retry is None or any(job.reads for job in self._jobs)
+                due = due or now >= (self._retry or 0.0)
+                if self._closing or (self._jobs and due):
+                    return bool(self._jobs) and due
+                self._wake.wait(self._rest())
+
+    def _work_off(self, connection: sqlite3.Connection) -> None:
+        """Do the jobs in order; after a refused one only questions are answered."""
+        refused: list[_Job] = []
+        while self._jobs:
+            with self._wake:
+                job = self._jobs.popleft()
+            if refused and not job.reads:
+                self._tell_refusal(job)
+                refused.append(job)
+            elif not self._do(connection, job):
+                refused.append(job)
+        with self._wake:
+            self._jobs.extendleft(reversed(refused))
+            self._retry = time.monotonic() + RETRY_SECONDS if refused else None
+            if not refused:
+                self._refusal = None
+
+    def _do(self, connection: sqlite3.Connection, job: _Job) -> bool:
+        """Do one job; False if it is to be tried again."""
+        try:
+            if job.durable:
+                connection.execute("PRAGMA synchronous = FULL")
+            with contextlib.nullcontext() if job.reads or job.alone else transaction(connection):
+                result = job.work(connection)
+        except sqlite3.Error as error:
+            return self._refused(job, error)
+        except BaseException as error:
+            _tell(job, error)
+            if not job.reads:
+                self._loss = f"a bug in ropechat: {type(error).__name__}: {error}"
+        else:
+            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                job.done.set_result(result)
+        finally:
+            if job.durable:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("PRAGMA synchronous = NORMAL")
+        return True
+
+    def _refused(self, job: _Job, error: sqlite3.Error) -> bool:
+        """Tell the caller; False if it is to be tried again."""
+        if job.reads:
+            _tell(job, FileAccessError(f"{self._where}: {error}"))
+            return True
+        if isinstance(error, sqlite3.IntegrityError):  # trying again is pointless
+            self._loss = "the chat was deleted elsewhere; it is kept in memory only"
+            _tell(job, FileAccessError(f"{self._where}: {self._loss}"))
+            return True
+        self._refusal = str(error)
+        self._tell_refusal(job)
+        return False
+
+    def _tell_refusal(self, job: _Job) -> None:
+        _tell(job, FileAccessError(f"{self._where}: {self._refusal}; not on disk yet"))
+
+    def _refuse_all(self, error: BaseException) -> None:
+        """The database cannot be opened: so it stays."""
+        if not isinstance(error, RopechatError):
+            error = FileAccessError(f"{self._where}: {error}; no conversation can be kept")
+        self._loss = str(error)
+        with self._wake:
+            while not self._closing:
+                self._flush()
+                while self._jobs:
+                    _tell(self._jobs.popleft(), error)
+                self._wake.wait()
+
+
+def _tell(job: _Job, error: BaseException) -> None:
+    with contextlib.suppress(InvalidStateError):  # it was told before, or nobody waits for it any more
+        job.done.set_exception(error)
+
+
+def _chunk(answer: str, first: int, steps: list[Step]) -> Work:
+    def work(connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT INTO chunk(node, first, data) VALUES(?, ?, ?)", (answer, first, codec.encode(steps))
+        )
+
+    return work

@@ -1,0 +1,310 @@
+"""What the chat does with its tree: regenerate, edit, fork, go on, move between branches.
+
+A part of the app: it reads and shows through the app's own methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ropechat.conversation import Role
+from ropechat.tree import Origin, forced, resumed
+from ropechat.tui import events as ev
+from ropechat.tui import panel
+from ropechat.tui.reading import ReadingApp
+from ropechat.tui.render.blocks import AnswerBlock, Block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.tree import Node
+    from ropechat.tui.inference import Inference
+    from ropechat.tui.session import Session, Turn
+    from ropechat.tui.widgets.composer import Composer
+
+
+class Branching(ReadingApp):
+    """The commands over the tree of the chat."""
+
+    if TYPE_CHECKING:
+        session: Session
+        inference: Inference
+        composer: Composer
+        _blocks: dict[int, AnswerBlock]
+
+        @property
+        def _completes(self) -> bool: ...
+        def _submit(self, request: ev.Request) -> None: ...
+        def _notice(self, kind: str, text: str, at: int | None = None) -> None: ...
+        def _count(self) -> None: ...
+        def _welcome(self) -> None: ...
+        def _stop(self) -> bool: ...
+        def _answer_title(self) -> str: ...
+
+    _then: Callable[[], None] | None = None  # what waits for the answer to end
+    _editing: Node | None = None  # what the composer's text will stand beside
+    _on_preview: Callable[[ev.Previewed], None] | None = None
+
+    # --- the path on the screen ---
+
+    def write(self, turn: Turn) -> None:
+        """Have the answer of a turn written."""
+        if turn.request is not None:
+            self.transcript.follow = True
+            self._submit(turn.request)
+
+    def show_path(self, turn: Turn | None = None) -> None:
+        """Show the session's turns anew; the answer of `turn` is to be written."""
+        self._blocks.clear()
+        self.transcript.clear()
+        self._welcome()
+        for each in self.session.turns:
+            self.add_turn(each)
+        if turn is None:
+            self._count()
+        else:
+            self.write(turn)
+        self._redraw()
+
+    def add_turn(self, turn: Turn) -> None:
+        """Put a question and what there is of its answer at the end of the transcript."""
+        live = turn.answer.state.live
+        answer = AnswerBlock("answer", self._heading(turn), live=live, node=turn.node or "")
+        node = self.session.tree.nodes.get(answer.node)
+        answer.sampling = node.sampling if node is not None else None
+        if turn.request is not None:
+            self._blocks[turn.request.serial] = answer
+        if self._completes:
+            answer.begin(turn.question)
+        else:
+            asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
+            asked.say(turn.question)
+            self.transcript.add(asked)
+        if turn.answer.steps:
+            answer.add(turn.answer.steps)
+        elif turn.answer.written:
+            answer.say(turn.answer.written)
+        answer.note = "" if live else panel.summary(turn.answer)
+        self.transcript.add(answer)
+
+    def _heading(self, turn: Turn) -> str:
+        node = self.session.tree.nodes.get(turn.node or "")
+        name = self._answer_title() if node is None or turn.answer.state.live else panel.short(node.model)
+        return name + (self._place(node.id) if node else "")
+
+    def _place(self, node: str) -> str:
+        place, of = self.session.tree.place(node)
+        return f"  ‹ {place}/{of} ›" if of > 1 else ""
+
+    # --- when the model is busy ---
+
+    def when_idle(self, action: Callable[[], None]) -> None:
+        """Do it now, or as soon as the answer that is being written has stopped."""
+        if self.session.generating:
+            self._then = action
+            self._stop()
+        else:
+            action()
+
+    def idle_again(self) -> None:
+        """The answer ended."""
+        action, self._then = self._then, None
+        if action is not None:
+            action()
+
+    def _turn(self) -> Turn | None:
+        """The turn under the token cursor; without one the newest. None, and a hint, where there is none."""
+        cursor = self.transcript.cursor_token()
+        for turn in self.session.turns:
+            if cursor is not None and turn.node == cursor[0]:
+                return turn
+        if self.session.last is None:
+            self._say_hint("nothing was asked yet")
+        return self.session.last
+
+    # --- answers beside answers ---
+
+    def action_regenerate(self) -> None:
+        """Answer the question anew, beside the answers it has."""
+        self.when_idle(self._regenerate)
+
+    def _regenerate(self) -> None:
+        turn = self._turn()
+        if turn is not None and self._loaded_model():
+            self.show_path(self.session.answer(turn.asked))
+
+    def action_resume(self) -> None:
+        """Go on with an answer that stopped; the stopped one stays beside it."""
+        self.when_idle(self._resume)
+
+    def _resume(self) -> None:
+        node = self._answer_node()
+        if node is None:
+            return
+        steps = node.steps[:-1] if node.steps[-1].finish_reason == "stop" else node.steps
+        opening = ev.Opening(tuple(steps))
+        origin = Origin(node.id, len(steps), "continue")
+        self.show_path(self.session.answer(node.parent or "", opening, origin))
+
+    def fork(self, node: str, index: int, id: int) -> None:
+        """Put another token at a place of an answer and go on from there, in a new answer."""
+        self.when_idle(lambda: self._fork(node, index, id))
+
+    def _fork(self, id: str, index: int, token: int) -> None:
+        node = self._same_model(self.session.tree[id])
+        if node is None or not 0 <= index < len(node.steps):
+            return
+        used = resumed(node, index)
+        if token != node.steps[index].id:  # another answer: as long as any other may be
+            used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
+        opening, origin = self._forked(node, index, token), Origin(id, index, "fork")
+        self.show_path(self.session.answer(node.parent or "", opening, origin, used))
+
+    @staticmethod
+    def _forked(node: Node, index: int, token: int) -> ev.Opening:
+        return ev.Opening((*node.steps[:index], forced(node.steps[index], token)))
+
+    def preview(self, node: str, index: int, token: int, show: Callable[[ev.Previewed], None]) -> bool:
+        """Show how the model would go on after another token; False while it is busy."""
+        known = self.session.tree.nodes.get(node)
+        if self.session.generating or known is None or not 0 <= index < len(known.steps):
+            return False
+        self._on_preview = show
+        self._submit(self.session.preview(node, self._forked(known, index, token)))
+        return True
+
+    def on_previewed(self, event: ev.Previewed) -> None:
+        """A preview came."""
+        if self._on_preview is not None:
+            self._on_preview(event)
+
+    def action_fork(self) -> None:
+        """Put the alternative that the inspector shows at the cursor, or choose one."""
+        if (found := self._alternative()) is not None:
+            self.fork(*found)
+            return
+        cursor = self.transcript.cursor_token()
+        if cursor is None:
+            self._say_hint("put the cursor on a token first, or /fork NUMBER of the token")
+        else:
+            self.choose_fork(*cursor)
+
+    def choose_fork(self, node: str, index: int) -> None:
+        """Show what else could have stood at a place of an answer."""
+        from ropechat.tui.screens.fork import ForkScreen
+
+        known = self.session.tree[node]
+        if self._same_model(known) is None or not 0 <= index < len(known.steps):
+            return
+        if not known.steps[index].top:
+            self._say_hint("this token was typed: nothing else was recorded for its place")
+            return
+        self.when_idle(lambda: self._push(ForkScreen(known, index), lambda id: self.fork(node, index, id)))
+
+    def _answer_node(self) -> Node | None:
+        """The answer of the turn under the cursor, if the model can go on from its tokens."""
+        turn = self._turn()
+        node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
+        if node is None or not node.steps:
+            self._say_hint("this answer has no tokens to go on from; r answers anew")
+            return None
+        return self._same_model(node)
+
+    def _loaded_model(self) -> bool:
+        if self.session.load_error is not None:
+            self._say_hint("no model is loaded")
+        return self.session.load_error is None
+
+    def _same_model(self, node: Node) -> Node | None:
+        """The node, if the loaded model wrote it: the tokens of others mean nothing to it."""
+        if not self._loaded_model():
+            return None
+        info = self.session.info
+        if info is not None and node.model != info.name:
+            self._say_hint(f"written by {panel.short(node.model)}: only that model can go on from its tokens")
+            return None
+        return node
+
+    # --- editing ---
+
+    def action_edit(self) -> None:
+        """Write a question anew, beside the old one."""
+        turn = self._turn()
+        if turn is not None:
+            self._edit(self.session.tree[turn.asked])
+
+    def action_edit_answer(self) -> None:
+        """Write an answer anew, beside the old one; then go on with it, or ask on."""
+        turn = self._turn()
+        if turn is not None and turn.node is not None:
+            self._edit(self.session.tree[turn.node])
+
+    def _edit(self, node: Node) -> None:
+        self._editing = node
+        self.composer.set_text(node.text)
+        self.composer.focus()
+        self._redraw()
+
+    def edited(self, text: str) -> Turn | None:
+        """The turn that an edit makes; None when nothing was being edited."""
+        node, self._editing = self._editing, None
+        if node is None or node.id not in self.session.tree.nodes:
+            return None
+        if node.role is Role.USER:
+            return self.session.rewrite(node.id, text)
+        opening = ev.Opening(tuple(node.steps), written=text)
+        return self.session.answer(node.parent or "", opening, Origin(node.id, 0, "edit"))
+
+    def stop_editing(self) -> None:
+        """What is in the composer is a new question again."""
+        self._editing = None
+
+    def step_back(self) -> bool:
+        """Esc leaves an edit first."""
+        if self._editing is None:
+            return super().step_back()
+        self.stop_editing()
+        self.composer.set_text("")
+        self._redraw()
+        return True
+
+    def standing_hint(self) -> str:
+        """What the footer says as long as it is so; "" for nothing."""
+        if self._editing is None:
+            return ""
+        what = "question" if self._editing.role is Role.USER else "answer"
+        return f"editing: ⏎ puts this {what} beside the old one, esc leaves"
+
+    # --- between branches ---
+
+    def action_sibling(self, by: int) -> None:
+        """Show the answer (or the question) beside this one."""
+        turn = self._turn()
+        if turn is None or self.session.generating:
+            return
+        tree = self.session.tree
+        for id in (turn.node, turn.asked):
+            if id is not None and len(tree.siblings(id)) > 1:
+                if (found := tree.step(id, by)) is not None:
+                    self.session.go(found.id)
+                    self.show_path()
+                return
+        self._say_hint("no other answer stands beside this one; r makes one")
+
+    def action_branches(self) -> None:
+        """All branches of this chat."""
+        from ropechat.tui.screens.branches import BranchesScreen
+
+        if len(self.session.tree):
+            self.when_idle(lambda: self._push(BranchesScreen(self.session), self._show_branch))
+        else:
+            self._say_hint("nothing was asked yet")
+
+    def _show_branch(self, node: str) -> None:
+        if node in self.session.tree.nodes:
+            self.session.go(node)
+        self.show_path()
+
+    def _push(self, screen: object, chosen: Callable[..., None]) -> None:
+        self.push_screen(screen, lambda result: None if result is None else chosen(result))  # type: ignore[call-overload]

@@ -1,0 +1,110 @@
+"""What the chat does with what is kept: open and list chats, and say when something is not on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from ropechat.errors import RopechatError
+from ropechat.tui.branching import Branching
+from ropechat.tui.errors import explain
+
+if TYPE_CHECKING:
+    from ropechat.tui.app import ChatApp
+
+NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
+
+
+class Keeping(Branching):
+    """The commands over kept chats. resume: the chat to open at the start; "" for the newest."""
+
+    resume: str | None = None
+
+    def action_chats(self) -> None:
+        """The kept chats."""
+        from ropechat.tui.screens.chats import ChatsScreen
+
+        store = self.session.keeper.store
+        if store is None:
+            self._say_hint(NOTHING_KEPT)
+        else:
+            self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper), self.open_chat))
+
+    def begin_chat(self) -> None:
+        """Show a new chat."""
+        self.session.clear()
+        self.show_path()
+
+    def open_chat(self, id: str) -> None:
+        """Show a kept chat; "" begins a new one."""
+        self.run_worker(self._open_chat(id), exclusive=True)
+
+    async def _open_chat(self, id: str) -> None:
+        store = self.session.keeper.store
+        if store is None:
+            return
+        if not id:
+            self.begin_chat()
+            return
+        try:
+            chat = await asyncio.wrap_future(store.load(id))
+        except RopechatError as error:
+            self._notice("error", explain(error))
+            return
+        self.session.open(chat)
+        self.show_path()
+        for fault in chat.damaged:
+            self._notice("error", f"Not all could be read: {fault}")
+
+    def open_store(self) -> None:
+        """Say what the store has to say, and open the chat that was asked for."""
+        if self.session.keeper.store is not None:
+            self.run_worker(self._open_store(), exclusive=True)
+
+    async def _open_store(self) -> None:
+        store = self.session.keeper.store
+        assert store is not None
+        try:
+            newest = await asyncio.wrap_future(store.conversations(1))
+        except RopechatError as error:
+            self._notice("error", f"{explain(error)}. This chat is kept in memory only.")
+            return
+        for notice in store.notices:
+            self._notice("notice", notice)
+        if self.resume is not None:
+            wanted = self.resume or (newest[0].id if newest else "")
+            if wanted:
+                await self._open_chat(wanted)
+
+    def slash(self, line: str) -> bool:
+        """Do a typed command; False keeps the line in the composer."""
+        from ropechat.tui import slash
+
+        hint = slash.run(cast("ChatApp", self), line)
+        self._redraw()
+        if hint:
+            self._say_hint(hint)
+        return "is no command" not in hint
+
+    def standing_hint(self) -> str:
+        """Also why something that was said is not on disk."""
+        store = self.session.keeper.store
+        fault = store.trouble if store is not None else None
+        return super().standing_hint() or (f"not on disk: {fault}" if fault else "")
+
+    def show_resumed(self) -> None:
+        """The model is known now: show a chat that was opened before as it uses it."""
+        if self.resume is not None:
+            self.show_path()
+
+    def refuse(self, tokens: int, context: int) -> None:
+        """Take back a question (or an answer's beginning) that leaves no room for an answer."""
+        turn = self.session.withdraw()
+        self.show_path()
+        if not self.composer.text and turn.asked not in self.session.tree.nodes:
+            self.composer.set_text(turn.question)
+        self._notice(
+            "error",
+            f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
+            "Shorten the text, or begin a new chat with ctrl+n.",
+        )

@@ -1,0 +1,93 @@
+"""Answers that begin with given tokens, and how they are written down."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ropechat.errors import RopechatError
+from ropechat.tree import State, typed
+from ropechat.tui.errors import explain
+
+if TYPE_CHECKING:
+    from ropechat.trace import FinishReason, Step
+    from ropechat.tui import events as ev
+    from ropechat.tui.ports import ChatEngine
+
+PATIENCE = 10.0  # seconds that an answer waits for its question to be on disk
+
+
+def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
+    """The records of the tokens that an answer begins with, with their bytes and texts."""
+    opening = request.opening
+    if opening is None:
+        return []
+    known = opening.steps
+    if opening.written is None:
+        ids = [step.id for step in known]
+    else:
+        ids = engine.reply_ids(request.messages, opening.written)
+    found: list[Step] = []
+    agrees = True
+    for index, (id, (data, text)) in enumerate(zip(ids, engine.spell(request.messages, ids), strict=True)):
+        agrees = agrees and index < len(known) and known[index].id == id
+        step = known[index] if agrees else typed(id, prompt_tokens + index)
+        found.append(dataclasses.replace(step, bytes=data, text=text, finish_reason=None))
+    return found
+
+
+def is_whole(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
+    """Is the answer complete with what it begins with: the user's words, or an end that was chosen?"""
+    opening = request.opening
+    return opening is not None and (
+        opening.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
+    )
+
+
+class Writing:
+    """One answer on its way to the disk; does nothing where nothing is kept."""
+
+    def __init__(self, request: ev.Reply) -> None:
+        self._request = request
+        self._model = ""
+        self._given = self._prompt_tokens = 0
+        self._first: float | None = None
+        self._last: float | None = None
+
+    def wait(self) -> None:
+        """Wait until the question is on disk, or the disk refused it: then it waits in memory."""
+        if self._request.saved is not None:
+            with suppress(RopechatError, TimeoutError):
+                self._request.saved.result(PATIENCE)
+
+    def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
+        """The model and its prompt are known, and what the answer begins with."""
+        self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
+        if self._request.recorder is not None:
+            for step in given:
+                self._request.recorder.add(step)
+
+    def add(self, step: Step, at: float) -> None:
+        """One token."""
+        self._first = at if self._first is None else self._first
+        self._last = at
+        if self._request.recorder is not None:
+            self._request.recorder.add(step)
+
+    def end(self, reason: FinishReason | None, error: BaseException | None = None) -> None:
+        """No more will come."""
+        if self._request.recorder is None:
+            return
+        stopped = State.STOPPED if reason == "cancelled" else State.DONE
+        asked = self._request.asked
+        self._request.recorder.end(
+            stopped if error is None else State.FAILED,
+            reason,
+            "" if error is None else explain(error),
+            model=self._model,
+            given=self._given,
+            prompt_tokens=self._prompt_tokens,
+            first_after=None if self._first is None else self._first - asked,
+            ended_after=None if self._last is None else self._last - asked,
+        )

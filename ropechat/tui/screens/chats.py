@@ -1,0 +1,175 @@
+"""The kept chats: open, search, rename, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from ropechat.errors import RopechatError
+from ropechat.text import fit, one_line
+from ropechat.tui.errors import explain
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from ropechat.store.rows import Summary
+    from ropechat.store.store import Store
+    from ropechat.tui.keeper import Keeper
+
+LIMIT = 500
+KEYS = "⏎ open   ctrl+r rename   ctrl+x delete   type to search   esc back"
+
+
+def when(seconds: float, now: float | None = None) -> str:
+    """A time for people: of today the hour, else the day."""
+    then, today = time.localtime(seconds), time.localtime(now)
+    same = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M" if same else "%Y-%m-%d", then)
+
+
+class ChatsScreen(ModalScreen["str | None"]):
+    """A field to search in and the chats, newest first; the result is the id of the one to open.
+
+    It is "" when the chat that was open was deleted.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f2", "leave", show=False, priority=True),
+        Binding("down", "move(1)", show=False, priority=True),
+        Binding("up", "move(-1)", show=False, priority=True),
+        Binding("ctrl+r", "rename", show=False, priority=True),
+        Binding("ctrl+x", "delete", show=False, priority=True),
+    ]
+
+    def __init__(self, store: Store, keeper: Keeper) -> None:
+        super().__init__()
+        self._store, self._keeper = store, keeper
+        self._found: list[Summary] = []
+        self._renaming: str | None = None
+        self._sure: str | None = None  # the chat that the next ctrl+x deletes
+        self._closed_current = False
+
+    def compose(self) -> ComposeResult:
+        """Field, list, keys."""
+        with Vertical(id="chats", classes="sheet"):
+            yield Input(placeholder="search all chats", id="query")
+            yield OptionList(id="found", markup=False)
+            yield Static(Content.styled(KEYS, "$quiet"), id="keys")
+
+    def on_mount(self) -> None:
+        """Show all."""
+        self.query_one("#found").can_focus = False
+        self._look_up()
+
+    def _say(self, text: str, style: str = "$warning") -> None:
+        self.query_one("#keys", Static).update(Content.styled(one_line(text), style))
+
+    def _look_up(self) -> None:
+        self.run_worker(self._load(), exclusive=True)
+
+    async def _load(self) -> None:
+        query = "" if self._renaming else self.query_one(Input).value
+        try:
+            self._found = await asyncio.wrap_future(self._store.search(query, LIMIT))
+        except RopechatError as error:
+            self._say(explain(error), "$error")
+            return
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(self._line(summary), id=summary.id) for summary in self._found])
+        options.highlighted = 0 if self._found else None
+
+    def _line(self, summary: Summary) -> Content:
+        mark = "●" if summary.id == self._keeper.id else "…" if summary.running else " "
+        title = fit(one_line(summary.title) or "untitled", max(10, self.size.width - 36))
+        line = f"{mark} {title} {summary.nodes:4} messages  {when(summary.changed)}"
+        snippet = f"\n    {one_line(summary.snippet)}" if summary.snippet else ""
+        return Content.assemble(line, (snippet, "$quiet"))
+
+    def _chosen(self) -> Summary | None:
+        index = self.query_one(OptionList).highlighted
+        return None if index is None or index >= len(self._found) else self._found[index]
+
+    def on_input_changed(self, _: Input.Changed) -> None:
+        """Search as it is typed."""
+        if self._renaming is None:
+            self._look_up()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Open the chosen chat, or rename it."""
+        event.stop()
+        chosen = self._chosen()
+        if self._renaming is not None:
+            self._rename(event.value)
+        elif chosen is not None:
+            self.dismiss(chosen.id)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click opens."""
+        self.dismiss(event.option_id)
+
+    def action_move(self, by: int) -> None:
+        """Up and down, while the field keeps the keyboard."""
+        options = self.query_one(OptionList)
+        self._sure = None
+        if self._found:
+            options.highlighted = ((options.highlighted or 0) + by) % len(self._found)
+
+    def action_leave(self) -> None:
+        """Back, or out of renaming."""
+        if self._renaming is not None:
+            self._end_renaming()
+        else:
+            self.dismiss("" if self._closed_current else None)
+
+    def action_rename(self) -> None:
+        """Let the field take a new title."""
+        chosen = self._chosen()
+        if chosen is not None:
+            self._renaming = chosen.id
+            self.query_one(Input).value = one_line(chosen.title)
+            self._say("⏎ gives the chat this title, esc leaves it as it is")
+
+    def _rename(self, title: str) -> None:
+        if self._renaming is not None and title.strip():
+            if self._renaming == self._keeper.id:
+                self._keeper.rename(title)
+            else:
+                self._store.rename(self._renaming, title)
+        self._end_renaming()
+
+    def _end_renaming(self) -> None:
+        self._renaming = None
+        self._say(KEYS, "$quiet")
+        self.query_one(Input).value = ""
+        self._look_up()
+
+    def action_delete(self) -> None:
+        """Delete at the second press."""
+        chosen = self._chosen()
+        if chosen is None or chosen.running:
+            self._say("an answer is being written in this chat" if chosen else KEYS)
+        elif self._sure == chosen.id:
+            self._sure = None
+            self.run_worker(self._delete(chosen))
+        else:
+            self._sure = chosen.id
+            self._say(f"ctrl+x again deletes “{chosen.title:.40}” for good")
+
+    async def _delete(self, chosen: Summary) -> None:
+        try:
+            gone = await asyncio.wrap_future(self._store.delete(chosen.id))
+        except RopechatError as error:
+            self._say(explain(error), "$error")
+            return
+        self._closed_current = self._closed_current or chosen.id == self._keeper.id
+        self._say("deleted" if gone else "deleted; traces go once no other ropechat reads the file", "$quiet")
+        await self._load()

@@ -1,0 +1,192 @@
+"""Kill -9 at random moments: a program that chats is killed, then what it had said is looked for on disk.
+
+    python tests/crashes.py write FOLDER     the program: a session and its inference thread, without a screen
+    python tests/crashes.py run N            N kills, a line of results
+
+The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS` for each
+token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms, or
+more than 64 tokens ago, must be there.
+"""
+
+import contextlib
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from fakes import STORY, FakeEngine, pieces  # noqa: E402
+
+from ropechat.conversation import Role  # noqa: E402
+from ropechat.sampling import Sampling  # noqa: E402
+from ropechat.store.store import FILE, Store  # noqa: E402
+from ropechat.tree import State  # noqa: E402
+from ropechat.tui import events as ev  # noqa: E402
+from ropechat.tui.inference import Inference  # noqa: E402
+from ropechat.tui.keeper import Keeper  # noqa: E402
+from ropechat.tui.session import Session, Turn  # noqa: E402
+
+SCRIPT = pieces(STORY * 3)
+
+SECONDS, TOKENS = 0.25, 64  # what may be lost
+
+
+def say(line: str) -> None:
+    """A line that is out before anything else happens."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def write(folder: Path) -> None:
+    """Chat until killed. Speeds and lengths are drawn anew for each answer."""
+    say("ready")
+    draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3), Inference(), Store(folder)
+    session = Session("fake", Sampling(max_tokens=9999), keeper=Keeper(store))
+    engine.context = 10**6
+    thread.start()
+    thread.submit(ev.Load(lambda: engine))
+    while True:
+        session.clear()
+        for _ in range(draw.randint(1, 3)):
+            engine.rate = draw.choice([0.0, 1000.0, 200.0, 40.0])
+            session.sampling = Sampling(max_tokens=draw.randint(1, 300))
+            follow(session, thread, session.ask("q" * draw.randint(1, 4000)))
+        if draw.random() < 0.1:
+            say(f"deleted {' '.join(session.tree.nodes)}")
+            store.delete(session.keeper.id).result()
+
+
+def follow(session: Session, thread: Inference, turn: Turn) -> None:
+    """Have an answer written, and say what happens."""
+    assert turn.request is not None
+    assert session.keeper.store is not None
+    thread.submit(turn.request)
+    while turn.answer.state.live:
+        time.sleep(0.001)
+        for event in thread.drain():
+            session.apply(event)
+            if isinstance(event, ev.Started):
+                say(f"asked {turn.asked}")
+            if isinstance(event, ev.Produced):
+                say(f"made {turn.node} {time.time() - time.monotonic() + event.at}")
+    session.keeper.store.conversations().result()
+    say(f"ended {turn.node} {len(turn.answer.steps)}")
+
+
+def kill_one(folder: Path, seconds: float) -> tuple[list[str], float]:
+    """Run the program for some seconds after its imports; what it said, and when it died."""
+    program = subprocess.Popen(
+        [sys.executable, __file__, "write", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"ready\n"
+    time.sleep(seconds)
+    program.send_signal(signal.SIGKILL)
+    died = time.time()
+    said, errors = program.communicate()
+    assert not errors, errors.decode()
+    return said.decode().splitlines(keepends=True), died
+
+
+class Claims:
+    """What the programs said, over all kills so far: questions asked, tokens made and when, answers ended."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+        self.ended: dict[str, int] = {}
+        self.made: dict[str, list[float]] = {}
+        self.died: dict[str, float] = {}
+
+    def take(self, lines: list[str], died: float) -> None:
+        """Add what one program said; its last line may be cut."""
+        for line in lines:
+            if not line.endswith("\n"):
+                continue
+            what, *rest = line.split()
+            if what == "asked":
+                self.asked.add(rest[0])
+            elif what == "made":
+                self.made.setdefault(rest[0], []).append(float(rest[1]))
+                self.died[rest[0]] = died
+            elif what == "ended":
+                self.ended[rest[0]] = int(rest[1])
+            else:
+                self.asked -= set(rest)
+                for id in rest:
+                    self.ended.pop(id, None)
+                    self.made.pop(id, None)
+
+    def check(self, folder: Path, found: Counter[str]) -> None:
+        """Look for all of it in the folder."""
+        begun = time.perf_counter()
+        store = Store(folder)
+        chats = [store.load(summary.id).result(30) for summary in store.conversations().result(30)]
+        found["slow starts"] += time.perf_counter() - begun > 5.0
+        found["repaired"] += bool(store.notices)
+        nodes = {id: node for chat in chats for id, node in chat.tree.nodes.items()}
+        found["damaged records"] += sum(bool(chat.damaged) for chat in chats)
+        found["questions lost"] += len(self.asked - nodes.keys())
+        for id, times in self.made.items():
+            have = len(nodes[id].steps) if id in nodes else 0
+            missing = len(times) - have
+            late = missing > 0 and self.died[id] - times[have] > SECONDS
+            found["tokens lost"] += late and missing > TOKENS
+            found["answers lost"] += id in self.ended and have < self.ended[id]
+            found["most missing"] = max(found["most missing"], missing)
+        for node in nodes.values():
+            found["still streaming"] += node.state is State.STREAMING
+            said = "".join(map(bytes.decode, SCRIPT[: len(node.steps)]))
+            found["torn answers"] += node.role is Role.ASSISTANT and node.written != said
+        store.close()
+        with contextlib.closing(sqlite3.connect(folder / FILE)) as connection:
+            found["unsound databases"] += connection.execute("PRAGMA integrity_check").fetchone()[0] != "ok"
+
+
+def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Counter[str]:
+    """Kill `count` programs on one folder, and count what went wrong."""
+    claims, found = Claims(), Counter[str]()
+    for _ in range(count):
+        lines, died = kill_one(folder, draw.uniform(0.0, longest))
+        claims.take(lines, died)
+        claims.check(folder, found)
+    found["questions"], found["answers"] = len(claims.asked), len(claims.made)
+    found["tokens"] = sum(map(len, claims.made.values()))
+    return found
+
+
+def main() -> int:
+    """Write, or kill and report."""
+    if sys.argv[1] == "write":
+        write(Path(sys.argv[2]))
+    total, begun = Counter[str](), time.time()
+    left = int(sys.argv[2])
+    while left > 0:
+        with tempfile.TemporaryDirectory() as folder:
+            found = kills(Path(folder), min(left, 20), random.Random(), longest=1.5)
+        most = max(total["most missing"], found["most missing"])
+        total += found
+        total["most missing"] = most
+        left -= 20
+    print(f"{sys.argv[2]} kills in {time.time() - begun:.0f} s: {dict(total)}")
+    return sum(total[name] for name in FAULTS)
+
+
+FAULTS = (
+    "repaired",
+    "damaged records",
+    "questions lost",
+    "answers lost",
+    "tokens lost",
+    "still streaming",
+    "torn answers",
+    "unsound databases",
+)
+
+if __name__ == "__main__":
+    sys.exit(bool(main()))

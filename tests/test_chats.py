@@ -1,0 +1,249 @@
+"""Kept conversations from the command line, and to and from files."""
+
+import dataclasses
+import html.parser
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import answer, branched
+
+from ropechat.conversation import Role
+from ropechat.errors import FileAccessError, HistoryError
+from ropechat.store.rows import Chat
+from ropechat.store.store import Store
+from ropechat.store.transfer import as_text, export, read_json
+from ropechat.trace import Step
+from ropechat.tree import Tree, typed
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Callable[..., tuple[int, str, str]]:
+    """`ropechat chats ...` on a folder with two conversations: (exit code, stdout, stderr)."""
+    from ropechat.cli import main
+
+    monkeypatch.setenv("ROPECHAT_DATA", str(tmp_path))
+    store = Store(tmp_path / "conversations")
+    for number, title in enumerate(("the sky", "a \x1b[31mred\ntitle")):
+        store.insert(Chat(f"c{number}a77", title, branched(number))).result(10)
+    store.close()
+    capfd.readouterr()
+
+    def command(*arguments: str, keys: str = "") -> tuple[int, str, str]:
+        code = main(["chats", *arguments])
+        out, err = capfd.readouterr()
+        return int(code or 0), out, err
+
+    return command
+
+
+def test_list_search_show(run: Any) -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["c1a77", "c0a77"]
+    assert "\x1b" not in out
+    assert json.loads(run("list", "--json", "--limit", "1")[1])["nodes"] == 6
+    code, out, _ = run("search", "longer", "WAY")
+    assert code == 0
+    assert "A longer way through air." in out
+    assert run("search", "nothing", "here")[1] == ""
+    code, out, _ = run("show", "c0")
+    assert code == 0
+    assert out.startswith("# the sky\n")
+    assert out.index("Be brief.") < out.index("Why is") < out.index("Rayleigh, mostly.") < out.index("dusk")
+    assert "scattering" not in out
+
+
+def test_export_import_rename(run: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    assert run("export", "c0", "--format", "json", "-o", str(target)) == (0, "", "")
+    assert target.stat().st_mode & 0o077 == 0
+    code, out, _ = run("import", str(target))
+    assert code == 0
+    assert run("rename", out.strip(), "the copy")[0] == 0
+    assert "the copy" in run("list")[1]
+    assert (
+        run("export", out.strip(), "--format", "md")[1].split("\n", 1)[1]
+        == run("show", "c0")[1].split("\n", 1)[1]
+    )
+
+
+def test_rm(run: Any, tmp_path: Path) -> None:
+    assert run("rm", "c0a77", "--yes") == (0, "", "")
+    assert "sky" not in run("list")[1]
+    (tmp_path / "conversations" / "damaged-1.db").write_text("")
+    code, _, err = run("rm", "c1", "--yes")
+    assert code == 0
+    assert "may still hold it" in err
+    assert run("list")[1] == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show", "zz"], ["rm", "zz", "--yes"], ["export", "zz"], ["rename", "zz", "t"]]
+)
+def test_what_is_not_there(run: Any, arguments: list[str]) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: conversation 'zz': there is none")
+    assert err.count("\n") == 1
+
+
+def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
+    from ropechat.cli import main
+
+    assert main(["chat", "-m", "x", "--incognito", "--continue"]) == 2
+    assert "--incognito: not with" in capfd.readouterr().err
+    assert main(["chat", "-m", "x", "--resume", "abc"]) == 2
+    assert "need a terminal" in capfd.readouterr().err
+
+
+# ---- Files
+
+
+def chat_of(tree: Tree) -> Chat:
+    return Chat("id", "the <sky>", tree)
+
+
+def rounded(step: Step) -> Step:
+    """NaN is not equal to itself."""
+    return dataclasses.replace(step, logprob=-1.0, entropy=0.0) if step.logprob != step.logprob else step
+
+
+def test_json_there_and_back(tmp_path: Path) -> None:
+    tree = branched()
+    last = answer(random.Random(1), tree, "more and more")
+    last.steps.append(typed(77, 30))
+    export(chat_of(tree), "json", tmp_path / "a.json")
+    read = read_json(tmp_path / "a.json")
+    assert read.title == "the <sky>"
+    names = dict(zip(tree.nodes, read.tree.nodes, strict=True))
+    assert not names.keys() & set(names.values())
+    assert tree.current is not None
+    assert read.tree.current == names[tree.current]
+    for old, new in zip(tree.nodes.values(), read.tree.nodes.values(), strict=True):
+        origin = old.origin and dataclasses.replace(old.origin, node=names[old.origin.node])
+        same = dataclasses.replace(old, id=new.id, parent=new.parent, origin=origin, written=new.written)
+        assert dataclasses.replace(new, steps=list(map(rounded, new.steps))) == dataclasses.replace(
+            same, steps=list(map(rounded, same.steps))
+        )
+        assert old.parent is None or names[old.parent] == new.parent
+        assert old.text == new.text
+
+
+def spoiled(change: Callable[[Any], Any]) -> str:
+    data = json.loads(as_text(chat_of(branched()), "json"))
+    return json.dumps(change(data) or data)
+
+
+def put(path: str, value: Any) -> Callable[[Any], Any]:
+    """A change of the value at a path like nodes.1.parent."""
+
+    def change(data: Any) -> None:
+        *way, name = [int(part) if part.isdecimal() else part for part in path.split(".")]
+        for part in way:
+            data = data[part]
+        data[name] = value
+
+    return change
+
+
+BAD = [
+    ("ropechat", 2),
+    ("nodes", {}),
+    ("nodes.0", "x"),
+    ("nodes.0.id", None),
+    ("nodes.1.id", "SAME"),
+    ("nodes.1.parent", "nowhere"),
+    ("nodes.1.role", "robot"),
+    ("nodes.1.role", ["user"]),
+    ("nodes.2.state", "asleep"),
+    ("nodes.2.sampling", {"temperature": "hot"}),
+    ("nodes.2.sampling", [1]),
+    ("nodes.2.tokens.0.id", -1),
+    ("nodes.2.tokens.0.id", 2**32),
+    ("nodes.2.tokens.0.rank", True),
+    ("nodes.2.tokens.0.bytes", "zz"),
+    ("nodes.2.tokens.0.top", [[1]]),
+    ("nodes.2.tokens.0.top", [[1, "x"]]),
+    ("nodes.2.tokens.0.row", [1, 2]),
+    ("nodes.2.tokens.0.stages", [["a", 1, 1, "x"]]),
+    ("nodes.2.tokens.0.logprob", 10**400),
+    ("nodes.2.tokens.0.finish_reason", "tired"),
+    ("nodes.3.origin", {"node": 1}),
+    ("title", 5),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), BAD)
+def test_a_bad_file_is_refused_and_the_place_named(tmp_path: Path, path: str, value: Any) -> None:
+    def change(data: Any) -> None:
+        put(path, data["nodes"][0]["id"] if value == "SAME" else value)(data)
+
+    (tmp_path / "bad.json").write_text(spoiled(change))
+    with pytest.raises(HistoryError) as caught:
+        read_json(tmp_path / "bad.json")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'bad.json'}: ")
+    assert "\n" not in message
+    assert len(message) < 400 + len(str(tmp_path))
+    if path != "ropechat":
+        assert path.rpartition(".")[0].replace(".", "[", 1).split(".")[0] in message.replace("]", "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"ropechat": 1}', "[" * 100_000, "\xff"])
+def test_what_is_no_export(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(HistoryError, match=r"bad\.json: "):
+        read_json(tmp_path / "bad.json")
+    with pytest.raises(FileAccessError, match=r"none\.json: "):
+        read_json(tmp_path / "none.json")
+
+
+class Page(html.parser.HTMLParser):
+    """What a page says and with which tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_says_everything_and_runs_nothing() -> None:
+    tree = branched()
+    tree.write(Role.USER, "<script>alert(1)</script> & \x1b[31m \x07")
+    answer(random.Random(2), tree, "<img src=x onerror=alert(1)> </pre>")
+    page = Page()
+    source = as_text(chat_of(tree), "html")
+    page.feed(source)
+    assert not {"script", "img"} & set(page.tags)
+    assert "<script>alert(1)</script>" in page.text
+    assert "<img src=x onerror=alert(1)> </pre>" in page.text
+    assert "\x1b" not in source
+    assert "\x07" not in source
+    assert "2/2" in page.text
+    assert source.count("<span") >= len(tree.path()[-1].steps)
+    assert "background: rgb" in source
+
+
+def test_markdown_is_what_was_said() -> None:
+    text = as_text(chat_of(branched()), "md")
+    assert text.startswith("# the <sky>\n\n## System · ")
+    assert "Why is the sky blue?" in text
+    assert "## m · " in text
+
+
+def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileAccessError, match="not written"):
+        export(chat_of(branched()), "md", tmp_path / "no" / "folder.md")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,344 @@
+"""The store: what is said is on disk, what is deleted is gone, whatever happens in between."""
+
+import dataclasses
+import itertools
+import math
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chats import answer, branched, record
+from stores import done, put
+
+from ropechat.conversation import Role
+from ropechat.errors import FileAccessError, HistoryError
+from ropechat.sampling import Sampling
+from ropechat.store import codec, schema
+from ropechat.store.owner import Owner, is_alive, others
+from ropechat.store.store import Store
+from ropechat.tree import State, Tree, typed
+
+
+def same(one: Tree, other: Tree) -> None:
+    assert list(one.nodes) == list(other.nodes)
+    assert one.current == other.current
+    for id, node in one.nodes.items():
+        loaded = other[id]
+        assert dataclasses.replace(loaded, written=node.written) == node
+        assert loaded.text == node.text
+
+
+# ---- What is kept
+
+
+def test_a_chat_comes_back_as_it_was(opened: Callable[[], Store]) -> None:
+    store, tree = opened(), branched()
+    put(store, tree)
+    store.close()
+    chat = done(opened().load("chat-1"))
+    assert (chat.title, chat.damaged) == ("the sky", ())
+    same(tree, chat.tree)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_text_survives(opened: Callable[[], Store], seed: int) -> None:
+    draw, store, tree = random.Random(seed), opened(), Tree()
+    text = "".join(
+        chr(draw.choice([draw.randrange(0xD800), draw.randrange(0xE000, 0x110000), 0])) for _ in range(3000)
+    )
+    tree.write(Role.USER, text)
+    answer(draw, tree, text)
+    put(store, tree)
+    same(tree, done(store.load("chat-1")).tree)
+    half = Tree()
+    half.write(Role.USER, "a\ud800b")
+    put(store, half, "chat-2")
+    assert done(store.load("chat-2")).tree.path()[0].text == "a�b"
+
+
+def test_records_as_bytes() -> None:
+    draw = random.Random(3)
+    steps = [record(draw, f"w{i}é", i + 1) for i in range(64)]
+    steps.append(dataclasses.replace(steps[0], finish_reason="length", row=None, top=(), stages=(), u=None))
+    data = codec.encode(steps)
+    assert codec.decode(data) == steps
+    assert len(data) < 400 * len(steps)
+    [back] = codec.decode(codec.encode([typed(7, 3)]))
+    assert (back.id, back.rank, back.position) == (7, 0, 3)
+    assert math.isnan(back.logprob)
+    for broken in (b"", b"\x02" + data[1:], data[:-3], data[:1] + data[5:], b"\x01" + b"x" * 40):
+        with pytest.raises(HistoryError, match="token records"):
+            codec.decode(broken)
+
+
+def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store], tmp_path: Path) -> None:
+    store, tree, draw = opened(), Tree(), random.Random(1)
+    question = tree.write(Role.USER, "q")
+    done(store.keep("c", "q", question))
+    node = tree.answer(question.id, "m", Sampling(seed=1))
+    recorder = store.record("c", node)
+
+    def on_disk() -> int:
+        with sqlite3.connect(tmp_path / "data" / "conversations.db") as other:
+            found = other.execute(
+                "SELECT data FROM chunk WHERE node = ? ORDER BY first", (node.id,)
+            ).fetchall()
+        other.close()
+        return sum(len(codec.decode(data)) for (data,) in found)
+
+    steps = [record(draw, f" w{i}", i + 1) for i in range(1000)]
+    for step in steps:
+        recorder.add(step)
+    done(store.conversations())  # whatever was queued before is written
+    assert on_disk() == 1000
+    recorder.add(steps[0])
+    end = time.monotonic() + 5
+    while on_disk() < 1001:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert done(store.conversations())[0].running
+    done(recorder.end(State.DONE, "stop", given=1, prompt_tokens=5, first_after=0.5, ended_after=2.0))
+    loaded = done(store.load("c")).tree[node.id]
+    assert loaded.steps == [*steps, steps[0]]
+    assert (loaded.state, loaded.given, loaded.prompt_tokens, loaded.ended_after) == (State.DONE, 1, 5, 2.0)
+    assert not done(store.conversations())[0].running
+
+
+def test_the_question_is_on_disk_when_its_future_is_done(opened: Callable[[], Store], tmp_path: Path) -> None:
+    store, tree = opened(), Tree()
+    done(store.keep("c", "title", tree.write(Role.USER, "asked")))
+    other = sqlite3.connect(tmp_path / "data" / "conversations.db")
+    assert other.execute("SELECT text FROM node").fetchall() == [("asked",)]
+    other.close()
+
+
+# ---- Lists, search, changes
+
+
+def test_list_rename_point(opened: Callable[[], Store]) -> None:
+    store = opened()
+    for number in range(3):
+        tree = branched(number)
+        put(store, tree, f"chat-{number}", f"title {number}")
+    assert [summary.id for summary in done(store.conversations())] == ["chat-2", "chat-1", "chat-0"]
+    done(store.rename("chat-0", "  new\nname "))
+    assert done(store.conversations(1))[0].nodes == 6
+    assert done(store.load("chat-0")).title == "new name"
+    leaf = done(store.load("chat-0")).tree.leaves()[0]
+    done(store.point("chat-0", leaf.id))
+    assert done(store.load("chat-0")).tree.current == leaf.id
+    assert done(store.load("chat-1")).id == "chat-1"
+    for id, why in (
+        ("chat-", "several"),
+        ("nowhere", "there is none"),
+        ("", "there is none"),
+        ("%", "there is none"),
+    ):
+        with pytest.raises(HistoryError, match=why):
+            done(store.load(id))
+
+
+QUERIES = [
+    "rayleigh",
+    "SCATTERING",
+    "sky blue",
+    "blue sky why",
+    "你好",
+    "ir",
+    "way air",
+    "title 1",
+    "x'\"y",
+    "\0",
+    "nothing here",
+]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_search(opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch, with_index: bool) -> None:
+    if not with_index:
+        monkeypatch.setattr("ropechat.store.store.ensure_search", lambda connection: False)
+    store = opened()
+    put(store, branched(), "chat-1", "title 1")
+    tree = Tree()
+    tree.write(Role.USER, "Größe and STRASSE")
+    put(store, tree, "chat-2", "two")
+    found = [[summary.id for summary in done(store.search(query))] for query in QUERIES]
+    one, both = ["chat-1"], ["chat-1", "chat-2"]
+    assert [sorted(ids) for ids in found] == [one, one, one, one, one, one, one, one, [], both, []]
+    assert done(store.search("strasse GRÖßE"))[0].id == "chat-2"
+    assert "scattering" in done(store.search("scattering"))[0].snippet
+    assert done(store.search("light", limit=0)) == []
+
+
+def test_an_index_made_later_knows_everything(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setattr("ropechat.store.store.ensure_search", lambda connection: False)
+        store = opened()
+        put(store, branched())
+        store.close()
+    store = opened()
+    assert done(store.search("scattering"))
+    assert (
+        done(
+            store._writer.ask(
+                lambda c: c.execute("SELECT count(*) FROM node WHERE indexed = 0").fetchone()[0]
+            )
+        )
+        == 0
+    )
+
+
+def grep(folder: Path, marker: bytes) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and marker in path.read_bytes().lower()]
+
+
+def test_what_is_deleted_is_gone(opened: Callable[[], Store], tmp_path: Path) -> None:
+    store, draw = opened(), random.Random(1)
+    for number in range(4):
+        tree = branched(number)
+        tree.write(Role.USER, "zebraquux secret " * 500 if number == 1 else "harmless " * 500)
+        answer(draw, tree, "zebraquux again" if number == 1 else "yes")
+        put(store, tree, f"chat-{number}", "zebraquux title" if number == 1 else "other")
+    (tmp_path / "data" / "backup-v0.db").write_bytes(b"zebraquux")
+    assert grep(tmp_path / "data", b"zebraquux")
+    assert done(store.delete("chat-1")) is True
+    assert grep(tmp_path / "data", b"zebraquux") == []
+    assert grep(tmp_path / "data", b"quu") == []
+    assert len(done(store.conversations())) == 3
+    assert not done(store.search("zebraquux"))
+    assert len(done(store.search("rayleigh"))) == 3
+
+
+def test_a_branch_is_deleted_alone(opened: Callable[[], Store]) -> None:
+    store, tree = opened(), branched()
+    put(store, tree)
+    gone = tree.remove(tree.path()[2].id)
+    done(store.remove(gone))
+    assert done(store.sweep()) is True
+    done(store.point("chat-1", tree.current))
+    same(tree, done(store.load("chat-1")).tree)
+
+
+# ---- Who may read it
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_nobody_else_may_read(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store(tmp_path / "data")
+        put(store, branched())
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*")}
+        store.close()
+    finally:
+        os.umask(before)
+    assert {"conversations.db", "conversations.db-wal", "conversations.db-shm", "running"} <= modes.keys()
+    assert all(mode & 0o077 == 0 for mode in modes.values()), modes
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+# ---- Two at once
+
+
+def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Store]) -> None:
+    one, other, draw = opened(), opened(), random.Random(1)
+    trees = [Tree(), Tree()]
+    recorders = []
+    for store, tree, id in zip((one, other), trees, ("c1", "c2"), strict=True):
+        question = tree.write(Role.USER, "q")
+        done(store.keep(id, id, question))
+        recorders.append(store.record(id, tree.answer(question.id, "m", Sampling(seed=1))))
+    for number, recorder in itertools.product(range(200), recorders):
+        recorder.add(record(draw, f"w{number}", number + 1))
+    third = opened()  # its start leaves what the others write alone
+    assert [summary.running for summary in done(third.conversations())] == [True, True]
+    for recorder in recorders:
+        done(recorder.end(State.DONE, "stop"))
+    for id in ("c1", "c2"):
+        assert len(done(third.load(id)).tree.path()[-1].steps) == 200
+    assert one.trouble is None
+    assert other.trouble is None
+
+
+def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    assert is_alive(tmp_path, owner.name)
+    assert not others(tmp_path, owner.name)
+    assert others(tmp_path, "me")
+    code = (
+        "from pathlib import Path; from ropechat.store.owner import Owner; "
+        f"owner = Owner(Path({str(tmp_path)!r})); print(owner.name)"
+    )
+    name = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert (tmp_path / name).exists()
+    assert not is_alive(tmp_path, name)
+    assert not (tmp_path / name).exists()
+    owner.release()
+    assert not others(tmp_path, "me")
+
+
+def test_a_chat_deleted_by_another_is_said(opened: Callable[[], Store]) -> None:
+    one, other, tree = opened(), opened(), branched()
+    put(one, tree)
+    done(other.delete("chat-1"))
+    last = tree.write(Role.USER, "and then?")
+    with pytest.raises(FileAccessError, match="deleted elsewhere"):
+        done(one.keep("chat-1", "t", last))
+    assert "deleted elsewhere" in (one.trouble or "")
+
+
+# ---- Versions
+
+
+def test_migrations_step_by_step(
+    opened: Callable[[], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(opened(), branched())
+    opened().close()
+    path = tmp_path / "data" / "conversations.db"
+    more = [["ALTER TABLE node ADD COLUMN mood TEXT"], ["UPDATE node SET mood = 'calm'"]]
+    with monkeypatch.context() as later:
+        later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, *more])
+        later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS[:2], ["nonsense"]])
+        with pytest.raises(sqlite3.OperationalError):
+            schema.open_database(path)
+        with sqlite3.connect(path) as plain:  # all or nothing
+            assert schema.version_of(plain) == 1
+            assert "mood" not in {row[1] for row in plain.execute("PRAGMA table_info(node)")}
+        plain.close()
+    with monkeypatch.context() as later:
+        later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, *more])
+        connection = schema.open_database(path)
+        assert schema.version_of(connection) == 3
+        assert {row[0] for row in connection.execute("SELECT mood FROM node")} == {"calm"}
+        connection.close()
+        copy = sqlite3.connect(tmp_path / "data" / "backup-v1.db")
+        assert schema.version_of(copy) == 1
+        assert copy.execute("SELECT count(*) FROM node").fetchone() == (6,)
+        copy.close()
+        assert (tmp_path / "data" / "backup-v1.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_newer_file_is_left_alone(opened: Callable[[], Store], tmp_path: Path) -> None:
+    opened().close()
+    path = tmp_path / "data" / "conversations.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    before = path.read_bytes()
+    store = opened()
+    with pytest.raises(HistoryError, match=r"user_version: 99; this ropechat knows up to 1"):
+        done(store.conversations())
+    assert "user_version" in (store.trouble or "")
+    assert not store.close()
+    assert path.read_bytes() == before

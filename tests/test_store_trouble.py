@@ -1,0 +1,269 @@
+"""The store in trouble: full disks, damaged files, kill -9."""
+
+import dataclasses
+import os
+import random
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import crashes
+import pytest
+from chats import branched, record
+from stores import done, put
+
+from ropechat.conversation import Role
+from ropechat.errors import FileAccessError, HistoryError
+from ropechat.sampling import Sampling
+from ropechat.store import repair, schema, writer
+from ropechat.store.owner import Owner
+from ropechat.store.store import Store
+from ropechat.tree import State, Tree
+
+
+class Full:
+    """A connection that refuses to begin a change while `full` is set."""
+
+    def __init__(self, inner: sqlite3.Connection) -> None:
+        self.inner, self.full = inner, False
+
+    def execute(self, statement: str, *rest: Any) -> Any:
+        if self.full and statement.startswith("BEGIN"):
+            raise sqlite3.OperationalError("database or disk is full")
+        return self.inner.execute(statement, *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_a_full_disk_loses_nothing(opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Full] = []
+
+    def open_full(path: Path) -> Any:
+        made.append(Full(schema.open_database(path)))
+        return made[-1]
+
+    monkeypatch.setattr("ropechat.store.store.open_database", open_full)
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.05)
+    store, tree, draw = opened(), Tree(), random.Random(1)
+    done(store.keep("c", "t", tree.write(Role.USER, "first")))
+    made[0].full = True
+    question = tree.write(Role.USER, "second")
+    with pytest.raises(FileAccessError, match="full; not on disk yet"):
+        done(store.keep("c", "t", question))
+    node = tree.answer(question.id, "m", Sampling(seed=1))
+    recorder = store.record("c", node)
+    steps = [record(draw, f"w{i}", i + 1) for i in range(100)]
+    for step in steps:
+        recorder.add(step)
+    with pytest.raises(FileAccessError):
+        done(recorder.end(State.DONE, "stop"))
+    assert store.trouble == "database or disk is full"
+    assert len(done(store.load("c")).tree) == 1  # reading goes on
+    made[0].full = False
+    end = time.monotonic() + 5
+    while store.trouble:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    loaded = done(store.load("c")).tree
+    assert [n.text for n in loaded.path()] == ["first", "second", "".join(step.text for step in steps)]
+    made[0].full = True
+    done_or_not = store.rename("c", "never")
+    assert not store.close()
+    assert done_or_not.exception(1) is not None
+
+
+def test_a_start_waits_for_another_program(opened: Callable[[], Store], tmp_path: Path) -> None:
+    put(opened(), branched())
+    opened().close()
+    holder = schema.connect(tmp_path / "data" / "conversations.db")
+    holder.execute("BEGIN IMMEDIATE")
+    tries = []
+
+    def busy(path: Path) -> sqlite3.Connection:
+        tries.append(path)
+        if len(tries) == 3:
+            holder.execute("ROLLBACK")
+            holder.close()
+        connection = schema.open_database(path)
+        connection.execute("PRAGMA busy_timeout = 10")
+        return connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ropechat.store.store.open_database", busy)
+        store = opened()
+        assert len(done(store.conversations())) == 1
+    assert len(tries) == 3
+    assert store.trouble is None
+
+
+def test_a_question_that_nobody_waits_for(opened: Callable[[], Store]) -> None:
+    store = opened()
+    futures = [store.conversations() for _ in range(50)]
+    assert any(future.cancel() for future in futures)
+    put(store, branched())
+    assert len(done(store.conversations())) == 1
+
+
+def test_a_change_that_cannot_be_made_is_said(opened: Callable[[], Store]) -> None:
+    store, tree = opened(), branched()
+    tree.path()[-1].steps[0] = dataclasses.replace(tree.path()[-1].steps[0], id=-1)
+    with pytest.raises(struct.error):
+        put(store, tree)
+    assert "a bug in ropechat: error" in (store.trouble or "")
+    assert done(store.conversations()) == []  # all or nothing
+    assert not store.close()
+
+
+# ---- Damage
+
+
+def damaged(path: Path, how: str, draw: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "text":
+        path.write_text("this is no database, it is a letter\n" * 400)
+    elif how == "cut":
+        path.write_bytes(data[: len(data) * 2 // 3])
+    elif how == "page":
+        page = len(data) // 4096 // 2
+        data[page * 4096 : (page + 1) * 4096] = draw.randbytes(4096)
+        path.write_bytes(data)
+    else:
+        for _ in range(60):
+            data[draw.randrange(4096, len(data))] ^= 0xFF
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["text", "cut", "page", "bytes"])
+def test_damage_is_put_aside_and_the_rest_saved(
+    opened: Callable[[], Store], tmp_path: Path, how: str
+) -> None:
+    store, draw = opened(), random.Random(7)
+    for number in range(40):
+        put(store, branched(number), f"chat-{number:02}", f"title {number}")
+    store.close()
+    path = tmp_path / "data" / "conversations.db"
+    damaged(path, how, draw)
+    before = path.read_bytes()
+    store = opened()
+    saved = done(store.conversations())
+    if how == "bytes" and not store.notices:
+        pytest.skip("the bytes hit nothing that quick_check looks at")
+    assert "was damaged" in store.notices[0]
+    [copy] = list(path.parent.glob("damaged-*.db"))
+    assert copy.read_bytes() == before
+    assert len(saved) >= {"text": 0, "cut": 5, "page": 20, "bytes": 5}[how]
+    for summary in saved:
+        done(store.load(summary.id))
+    put(store, branched(99), "new")
+    assert done(store._writer.ask(lambda c: c.execute("PRAGMA integrity_check").fetchone()[0])) == "ok"
+    assert store.close()
+    assert not opened().notices
+
+
+def test_damage_waits_for_the_other_program(opened: Callable[[], Store], tmp_path: Path) -> None:
+    put(opened(), branched())
+    holder = Owner(tmp_path / "data" / "running")
+    for file in (tmp_path / "data").glob("conversations.db*"):
+        file.unlink()
+    (tmp_path / "data" / "conversations.db").write_text("no database\n" * 100)
+    with pytest.raises(HistoryError, match="in use by another"):
+        done(opened().conversations())
+    holder.release()
+
+
+def test_an_unreadable_chunk_keeps_the_text(opened: Callable[[], Store]) -> None:
+    store, tree = opened(), branched()
+    put(store, tree)
+    last = tree.path()[-1]
+    store._writer.submit(lambda c: c.execute("UPDATE chunk SET data = x'0101' WHERE node = ?", (last.id,)))
+    chat = done(store.load("chat-1"))
+    assert chat.tree[last.id].text == last.text
+    assert chat.tree[last.id].steps == []
+    assert len(chat.damaged) == 1
+
+
+def test_a_sound_file_is_not_touched_by_the_check(tmp_path: Path) -> None:
+    assert repair.checked(lambda: sqlite3.connect(":memory:")).execute("SELECT 1").fetchone() == (1,)
+    with pytest.raises(sqlite3.OperationalError):  # not damage: not to be put aside
+        repair.checked(lambda: sqlite3.connect(tmp_path / "no" / "folder"))
+
+
+def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = Store(tmp_path / "file" / "data")
+    with pytest.raises(FileAccessError, match="no conversation can be kept"):
+        done(store.conversations())
+    assert store.trouble
+    assert not store.close(0.5)
+
+
+# ---- Killed
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL of POSIX")
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """20 kills; `python tests/crashes.py run N` does more."""
+    found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
+    assert {name: found[name] for name in crashes.FAULTS} == dict.fromkeys(crashes.FAULTS, 0), found
+    assert found["questions"] > 0
+
+
+FULL_DISK = """
+import random, resource, signal, sys, time
+from pathlib import Path
+from chats import record
+from ropechat.conversation import Role
+from ropechat.errors import FileAccessError
+from ropechat.sampling import Sampling
+from ropechat.store import writer
+from ropechat.store.store import Store
+from ropechat.tree import State, Tree
+writer.RETRY_SECONDS = 0.05
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store, tree, draw = Store(Path(sys.argv[1])), Tree(), random.Random(1)
+store.keep("c", "t", tree.write(Role.USER, "before")).result(10)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+for number in range(20):
+    question = tree.write(Role.USER, "q" * 20_000)
+    store.keep("c", "t", question)
+    node = tree.answer(question.id, "m", Sampling(seed=1))
+    recorder = store.record("c", node)
+    for index in range(100):
+        tree.add(node.id, record(draw, f"w{index}", index + 1))
+        recorder.add(node.steps[-1])
+    tree.end(node.id, State.DONE, "stop")
+    recorder.end(State.DONE, "stop")
+end = time.monotonic() + 20
+while not store.trouble and time.monotonic() < end:
+    time.sleep(0.01)
+print("trouble:", store.trouble)
+assert len(store.load("c").result(10).tree) < len(tree)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+while store.trouble and time.monotonic() < end:
+    time.sleep(0.01)
+kept = store.load("c").result(10).tree
+assert [node.text for node in kept.path()] == [node.text for node in tree.path()]
+assert store.close(10)
+print("all there")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    """The system itself refuses to write; once it does not, all is there."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1:] == ["all there"], done.stdout + done.stderr
+    assert done.stdout.startswith("trouble: ")
+    assert "None" not in done.stdout

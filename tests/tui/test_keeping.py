@@ -1,0 +1,225 @@
+"""Kept chats in the app: all of it is on disk, and comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from branches import answers, last, transcript
+from fakes import STORY, FakeEngine
+
+from ropechat.store.store import Store
+from ropechat.tree import State as NodeState
+from ropechat.tui.screens.chats import ChatsScreen
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "data")
+    yield made
+    made.close()
+
+
+async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
+    engine = FakeEngine(["One answer.", "Another one.", "Third."])
+    async with chat(engine, store=store, system="Be brief.") as c:
+        await c.ask("Hi?")
+        await c.idle()
+        await transcript(c, "r")
+        await c.ask("More?")
+        await c.idle()
+        id, tree = c.app.session.keeper.id, c.app.session.tree
+    loaded = store.load(id).result(5)
+    assert loaded.title == "Hi?"
+    assert {node.id: node.text for node in loaded.tree.nodes.values()} == {
+        node.id: node.text for node in tree.nodes.values()
+    }
+    for node in tree.nodes.values():
+        assert dataclasses.replace(loaded.tree[node.id], written=node.written, steps=node.steps) == node
+    async with chat(FakeEngine("Fourth."), store=store, resume=id[:5]) as c:
+        await c.until(lambda: last(c) is not None)
+        assert "More?" in c.screen()
+        assert "Third." in c.screen()
+        assert "‹ 2/2 ›" in c.screen()
+        await c.ask("Again?")
+        await c.idle()
+        assert [m.content for m in c.engine.asked[-1]][-3:] == ["More?", "Third.", "Again?"]
+    assert len(store.load(id).result(5).tree) == len(tree) + 2
+
+
+async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store: Store) -> None:
+    engine = FakeEngine("ok")
+    seen = []
+    plain = engine.reply
+
+    def reply(*args: Any, **options: Any) -> Any:
+        id = c.app.session.keeper.id
+        seen.append([node.text for node in store.load(id).result(5).tree.nodes.values()])
+        return plain(*args, **options)
+
+    engine.reply = reply  # type: ignore[method-assign]
+    async with chat(engine, store=store) as c:
+        await c.ask("Kept?")
+        await c.idle()
+    assert seen == [["Kept?", ""]]
+
+
+async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Store) -> None:
+    gate = threading.Event()
+
+    def load() -> FakeEngine:
+        gate.wait(10)
+        return FakeEngine("x y z")
+
+    async with chat(load, store=store, wait=False) as c:
+        await c.pilot.pause(0.1)
+        await c.ask("Hi")
+        gate.set()
+        await c.ready()
+        await c.idle()
+        node = c.app.session.tree[last(c).node]
+        assert node.model == "fake-1m"
+        assert store.load(c.app.session.keeper.id).result(5).tree[node.id].model == "fake-1m"
+
+
+async def test_a_question_that_does_not_fit_is_not_kept(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine("ok", context=8), store=store) as c:
+        await c.ask("far too many words for this little context of eight")
+        await c.until(lambda: "Not sent" in c.screen())
+        assert "far too many" in c.app.composer.text
+        assert store.load(c.app.session.keeper.id).result(5).tree.nodes == {}
+
+
+async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Store) -> None:
+    engine = FakeEngine(STORY, fail_after=5)
+    async with chat(engine, store=store) as c:
+        await c.ask("Tell")
+        await c.idle()
+        id = c.app.session.keeper.id
+        failed = store.load(id).result(5).tree.path()[-1]
+        assert (failed.state, len(failed.steps)) == (NodeState.FAILED, 5)
+        assert "broken on purpose" in failed.error
+        engine.fail_after, engine.rate = None, 100
+        await c.ask("Again")
+        await c.until(lambda: len(last(c).answer.steps) > 3)
+        await c.pilot.press("escape")
+        await c.idle()
+        stopped = store.load(id).result(5).tree.path()[-1]
+        assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.text)
+
+
+async def test_the_list_of_chats(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine(["About apples.", "About pears."]), store=store, size=(100, 30)) as c:
+        await c.ask("Apples?")
+        await c.idle()
+        apples = c.app.session.keeper.id
+        await c.pilot.press("ctrl+n")
+        await c.pilot.pause(0.05)
+        assert not c.app.session.turns
+        await c.ask("Pears?")
+        await c.idle()
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "Apples?" in c.screen())
+        assert "Pears?" in c.screen()
+        await c.pilot.press(*"about app")
+        await c.until(lambda: "About apples." in c.screen())
+        await c.pilot.press("ctrl+r", "end", *"!!", "enter")
+        await c.until(lambda: "Apples?!!" in c.screen())
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: c.app.session.keeper.id == apples)
+        assert "About apples." in c.screen()
+        assert "Apples?!!" in c.line("title")
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "Pears?" in c.screen())
+        await c.pilot.press("down", "ctrl+x")
+        assert "again deletes" in c.screen()
+        await c.pilot.press("ctrl+x")
+        await c.until(lambda: "deleted" in c.screen())
+        await c.pilot.press("escape")
+        await c.until(lambda: not isinstance(c.app.screen, ChatsScreen))
+        assert not c.app.session.turns  # the open chat was the one that is gone
+        assert [summary.title for summary in store.conversations().result(5)] == ["Pears?"]
+
+
+async def test_slash_commands(
+    chat: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine = FakeEngine(["One.", "Two.", "Three."])
+    async with chat(engine, store=store, size=(100, 30)) as c:
+        await c.ask("/regn")
+        assert "/regen?" in c.line("footer")
+        assert c.app.composer.text == "/regn"
+        await c.ask("//literal slash")
+        await c.idle()
+        assert engine.asked[-1][-1].content == "/literal slash"
+        await c.ask("/regen")
+        await c.pilot.pause(0.1)
+        await c.idle()
+        assert answers(c) == ["One.", "Two."]
+        await c.ask("/rename A better name")
+        assert "A better name" in c.line("title")
+        for form in ("md", "json", "html"):
+            await c.ask(f"/export {form} out.{form}")
+            assert "written: out" in c.line("footer")
+            assert "Two." in (tmp_path / f"out.{form}").read_text()
+        await c.ask("/export md out.md")
+        assert "exists" in c.line("footer")
+        await c.ask("/export doc")
+        assert "/export md|json|html" in c.line("footer")
+        await c.ask("/open")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen))
+
+
+async def test_nothing_is_kept_without_a_store(chat: Any) -> None:
+    async with chat(FakeEngine("x")) as c:
+        await c.pilot.press("f2")
+        await c.pilot.pause(0.05)
+        assert "nothing is kept" in c.line("footer")
+
+
+async def test_trouble_is_on_the_screen(chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chat(FakeEngine("answer"), store=store) as c:
+        monkeypatch.setattr(type(store), "trouble", "database or disk is full")
+        await c.ask("Hi")
+        await c.idle()
+        assert "not on disk: database or disk is full" in c.line("footer")
+        assert "answer" in c.screen()
+
+
+async def test_a_database_that_cannot_be_opened_leaves_the_chat_usable(chat: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    broken = Store(tmp_path / "data")
+    async with chat(FakeEngine("answer"), store=broken, size=(160, 24)) as c:
+        await c.until(lambda: "kept in memory only" in " ".join(c.screen().split()))
+        await c.ask("Hi")
+        await c.idle()
+        assert "answer" in c.screen()
+    assert not broken.close(0.5)
+
+
+async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine(" upon a time", has_chat_template=False), store=store) as c:
+        await c.ask("Once")
+        await c.idle()
+        id = c.app.session.keeper.id
+    gate = threading.Event()
+    engine = FakeEngine("x", has_chat_template=False)
+
+    def load() -> FakeEngine:
+        gate.wait(10)
+        return engine
+
+    async with chat(load, store=store, resume="", wait=False) as c:
+        await c.until(lambda: last(c) is not None)
+        assert c.app.session.keeper.id == id
+        assert "▌ you" in c.screen()
+        gate.set()
+        await c.ready()
+        await c.idle()
+        assert "Once upon a time" in c.screen()
+        assert "▌ you" not in c.screen()
