@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ropechat import builtin
 from ropechat.errors import ConfigError, FileAccessError, ModelPathError
 from ropechat.model_files import read_json
 from ropechat.template import ChatTemplate
@@ -14,10 +15,12 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 
 
 def resolve(model: str | Path) -> Path:
-    """The folder of a model. Raises ModelPathError that lists what was tried."""
+    """The folder of a model, or of `builtin`. Raises ModelPathError that lists what was tried."""
     text = str(model)
     if not text or "\0" in text:
         raise ModelPathError(f"{text!r}: no model; name a folder with config.json and *.safetensors")
+    if text == builtin.NAME:
+        return builtin.FOLDER
     path = Path(text).expanduser()
     try:
         if path.is_dir():

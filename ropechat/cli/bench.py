@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
+from ropechat import builtin
 from ropechat.bench.shapes import SHAPES
-from ropechat.cli.common import Out, need_model
+from ropechat.cli.common import Out
 from ropechat.cli.door import say
 from ropechat.text import fit
 
@@ -49,7 +50,7 @@ class Progress:
 def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
     """The folder to measure: a given one, or that of a shape."""
     if shape is None:
-        return Path(need_model(model or os.environ.get("ROPECHAT_MODEL")))
+        return Path(model or os.environ.get("ROPECHAT_MODEL") or builtin.FOLDER)
     if model is not None:
         raise click.UsageError("--model and --shape together; give one of them")
     from ropechat.bench.shapes import make

@@ -9,7 +9,7 @@ from ropechat.cli.common import (
     Out,
     load_engine,
     model_options,
-    need_model,
+    model_or_builtin,
     note_missing_template,
     sampling_of,
     sampling_options,
@@ -79,7 +79,7 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 def chat(system: str | None, **given: Any) -> int:
     """Talk with a model. Without a terminal: a plain chat, each line of stdin is a message."""
     sampling = sampling_of(given)
-    model = need_model(given["model"])
+    model = model_or_builtin(given["model"])
     if not _has_terminal():
         line_chat(load_engine(given), sampling, system)
         return 0

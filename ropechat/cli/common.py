@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ropechat import builtin
 from ropechat.cli.door import say
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
@@ -29,7 +30,10 @@ def model_options(function: F) -> F:
             "--dtype", type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_0"]), default="auto"
         ),
         click.option(
-            "-m", "--model", envvar="ROPECHAT_MODEL", help="Folder of the model [env: ROPECHAT_MODEL]."
+            "-m",
+            "--model",
+            envvar="ROPECHAT_MODEL",
+            help="Folder of the model [env: ROPECHAT_MODEL; default: the built-in one].",
         ),
     ):
         function = option(function)
@@ -62,16 +66,14 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
         raise click.UsageError(f"--{name.replace('_', '-')}: {rest}") from None
 
 
-def need_model(model: str | None) -> str:
-    """The model's name, or a usage error that says how to give one."""
-    if not model:
-        raise click.UsageError("no model; name its folder with -m or in ROPECHAT_MODEL")
-    return model
+def model_or_builtin(model: str | None) -> str:
+    """The model's name; the one that comes with ropechat when none is given."""
+    return model or builtin.NAME
 
 
 def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
     """Takes the model options out of a command's options and loads the model; its warnings go to stderr."""
-    model = need_model(given.pop("model"))
+    model = model_or_builtin(given.pop("model"))
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
     from ropechat.engine import Engine
 
