@@ -5,7 +5,4 @@ from pathlib import Path
 NAME = "builtin"
 """What `-m` takes for it, and what is taken when no model is named."""
 FOLDER = Path(__file__).parent
-NOTE = (
-    "This is ropechat's built-in model, a tiny one: it knows ropechat, language models and a few simple "
-    "things. For a bigger one: ropechat chat -m path/to/model"
-)
+NOTE = "The built-in model, a tiny one. A bigger one: ropechat chat -m path/to/model"

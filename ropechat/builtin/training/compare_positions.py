@@ -14,22 +14,16 @@ from pathlib import Path
 from ropechat.builtin.training.curves import curve_of, svg
 
 NAMES = {"rope": "RoPE", "sinusoidal": "sinusoidal", "none": "no positions"}
-SMALL = [
-    "--hidden",
-    "128",
-    "--layers",
-    "3",
-    "--heads",
-    "4",
-    "--kv-heads",
-    "4",
-    "--intermediate",
-    "384",
-    "--batch-tokens",
-    "4096",
-    "--decay",
-    "0.4",
-]
+SMALL = {
+    "hidden": 128,
+    "layers": 3,
+    "heads": 4,
+    "kv-heads": 4,
+    "intermediate": 384,
+    "batch-tokens": 4096,
+    "check-every": 20,
+    "held-out": 150,
+}
 
 
 def main() -> None:
@@ -38,9 +32,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--dialogues", type=int, default=30_000)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--dialogues", type=int, default=16_000)
     given = parser.parse_args()
+    sizes = {"steps": given.steps, "dialogues": given.dialogues}
     first = given.work / next(iter(NAMES))
     for positions in NAMES:
         work = given.work / positions
@@ -48,16 +43,9 @@ def main() -> None:
         for name in ("tokenizer.json", "tokenizer_config.json", "corpus.npz"):
             if work != first:
                 shutil.copyfile(first / name, work / name)
-        options = ["--steps", str(given.steps), "--dialogues", str(given.dialogues), "--positions", positions]
-        command = [
-            sys.executable,
-            "-m",
-            "ropechat.builtin.training.train",
-            "--work",
-            str(work),
-            *options,
-            *SMALL,
-        ]
+        options = {**SMALL, "work": work, "positions": positions, **sizes}
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "ropechat.builtin.training.train", *words]
         subprocess.run(command, check=True)
     curves = {name: curve_of(given.work / positions / "log.json") for positions, name in NAMES.items()}
     (given.work / "positions.svg").write_text(svg(curves), encoding="utf-8")

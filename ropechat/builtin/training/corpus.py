@@ -18,17 +18,17 @@ from ropechat.builtin.training.turns import Turn
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
-    "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "ropechat": (15, lambda rng, part: topics.topic("ropechat", rng, part)),
+    "smalltalk": (12, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
-    "concept": (16, topics.concept),
-    "world": (17, world.fact),
-    "capital_of": (0.8, world.reversed_capital),
-    "sum": (9, sums.small_sum),
-    "story": (4, story),
-    "haiku": (2.5, haiku),
-    "list": (5, a_list),
-    "outside": (14, outside.unknown),
+    "concept": (13, topics.concept),
+    "world": (25, world.fact),
+    "capital_of": (1, world.reversed_capital),
+    "sum": (10, sums.small_sum),
+    "story": (2.5, story),
+    "haiku": (2, haiku),
+    "list": (4.5, a_list),
+    "outside": (13, outside.unknown),
     "memory": (2.5, outside.memory),
 }
 

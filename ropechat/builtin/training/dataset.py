@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.uint16]
 Weights = npt.NDArray[np.float32]
 
-BUCKETS = (64, 128, 256, 512)  # tokens to which dialogues are padded
+BUCKETS = (56, 112, 192, 320, 512)  # tokens to which dialogues are padded
 ASKED, ANSWERED = 0.1, 1.0  # weight of a token in the loss, by who wrote it
 
 

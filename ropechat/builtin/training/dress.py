@@ -12,13 +12,29 @@ _WORD = re.compile(r"[a-z']+")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
+def indirect(text: str, rng: random.Random, part: Part) -> str:
+    """`What is a token` as `can you tell me what a token is`, and the like."""
+    lead = rng.choice(_FRAMES["lead" if part == "train" else "held_lead"])
+    if asked := re.fullmatch(r"(what|who)(?: is|'s|s) ((?:\S+ ){0,5}\S+)", text):
+        return f"{lead} {asked[1]} {asked[2]} is"
+    if asked := re.fullmatch(r"how (?:do|can|could) (?:i|you|we) (.+)", text):
+        return f"{lead} how {rng.choice(('to', 'i can', 'to', 'one can'))} {asked[1]}"
+    if asked := re.fullmatch(r"(where|what|how) (?:does|do) (.+?) (live|mean|work|say|eat)", text):
+        return f"{lead} {asked[1]} {asked[2]} {asked[3]}{'' if rng.random() < 0.4 else 's'}"
+    if re.match(r"(what|which|how|where|who|why|when) ", text):
+        return lead + rng.choice((": ", ", ", " ")) + text
+    return text
+
+
 def framed(text: str, rng: random.Random, part: Part) -> str:
     """With words before or after; those of evaluation are never used in training."""
     held = "held_" if part != "train" else ""
     roll = rng.random()
-    if roll < 0.24:
+    if roll < 0.12:
+        return indirect(text, rng, part)
+    if roll < 0.3:
         return rng.choice(_FRAMES[held + "before"]) + text
-    if roll < 0.38:
+    if roll < 0.42:
         return text + rng.choice(_FRAMES[held + "after"])
     return text
 
@@ -66,7 +82,7 @@ def typed(text: str, rng: random.Random) -> str:
         text = text[:1].upper() + text[1:]
     elif style < 0.78:
         text = text.lower()
-    elif style < 0.8:
+    elif style < 0.785:
         text = text.upper()
     return re.sub(r"\bi\b", "I", text) if style < 0.4 else text
 

@@ -44,7 +44,7 @@ def _words(text: str) -> list[str]:
 def known_words() -> frozenset[str]:
     """Words of answers in the corpus."""
     seen: set[str] = set()
-    for chat in itertools.islice(dialogues(99, "train"), 6000):
+    for chat in itertools.islice(dialogues(99, "train"), 25_000):
         for turn in chat.turns:
             seen.update(_words(turn.answer))
     return frozenset(seen)

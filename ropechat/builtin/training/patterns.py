@@ -1,8 +1,7 @@
 """Patterns of questions: `(a|b)` is a choice, `(x|)` may be left out, a backslash keeps the next character.
 
 One pattern stands for many wordings. Which wordings are trained on and which are kept for evaluation is
-decided by a hash of the wording, before its slots ({x}, {a} ...) are filled: one that is held out is so for all
-things.
+decided by a hash of the wording, before its slots ({x} ...) are filled: held out is held out for all things.
 """
 
 import functools

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.builtin.training.corpus import dialogues
+from ropechat.builtin.training.material import table
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 END, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+NAMED = 60  # times that each name is added, so that it becomes a token
 SPECIAL = (END, TURN_START, TURN_END)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -23,6 +25,16 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def _names() -> list[str]:
+    """Names of the dictionary: each shall be one token, however rare."""
+    world = table("world")
+    rows = [*world["animals"], *world["capitals"], *world["opposites"]]
+    names = [row[0] for row in world["things"]] + [name for row in rows for name in (row[0], row[1], row[-1])]
+    names += [item for items in world["lists"].values() for item in items] + world["days"] + world["months"]
+    words = dict.fromkeys(word for name in names for word in name.split() if word.isalpha())
+    return [form for word in words for form in (word, word.lower())]
 
 
 def _texts(seed: int, count: int) -> Iterator[str]:
@@ -34,9 +46,11 @@ def _texts(seed: int, count: int) -> Iterator[str]:
             yield turn.answer
         yield "user\n"
         yield "assistant\n"
+    for name in _names():
+        yield f" {name}" * NAMED
 
 
-def learn(seed: int, vocab_size: int, count: int = 30_000) -> "Tokenizer":
+def learn(seed: int, vocab_size: int, count: int = 12_000) -> "Tokenizer":
     """A tokenizer of at most `vocab_size` tokens from `count` dialogues."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -25,7 +25,7 @@ from ropechat.builtin.training.tokenizer_training import learn, save
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SAVE_EVERY, CHECK_EVERY, SHOW_EVERY = 100, 100, 10  # steps
+SAVE_EVERY, SHOW_EVERY = 100, 10  # steps
 CONTEXT = 512
 
 
@@ -34,23 +34,24 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 3000
-    batch_tokens: int = 8192
-    dialogues: int = 240_000
-    held_out: int = 500
-    vocab_size: int = 2048
-    hidden: int = 256
+    steps: int = 2800
+    batch_tokens: int = 4096
+    dialogues: int = 120_000
+    held_out: int = 400
+    vocab_size: int = 4000
+    hidden: int = 192
     layers: int = 5
-    heads: int = 4
+    heads: int = 6
     kv_heads: int = 2
-    intermediate: int = 640
-    learning_rate: float = 3e-3
+    intermediate: int = 512
+    learning_rate: float = 4e-3
     weight_decay: float = 0.1
     warmup: int = 50
     decay: float = 0.5
     positions: Positions = "rope"
     optimizer: str = "muon"
     threads: int = 2
+    check_every: int = 100
 
     def config(self, vocab_size: int) -> Config:
         """The config.json of the model."""
@@ -133,6 +134,7 @@ class Run:
         torch.manual_seed(recipe.seed)
         torch.set_num_threads(recipe.threads)
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
         self.recipe, self.work, self.step = recipe, work, 0
         self.model = Decoder(recipe.config(vocab_size), recipe.positions)
         self.optimizers = optimizers(self.model, recipe)
@@ -179,14 +181,15 @@ class Run:
         return float(loss.detach())
 
 
-def train(run: Run, learned: list[Example], held: list[Example]) -> None:
-    """All steps that are missing, with a line of progress every few."""
+def train(run: Run, learned: list[Example], held: list[Example], until: int | None = None) -> None:
+    """All steps that are missing (or those up to `until`), with a line of progress every few."""
     recipe = run.recipe
+    end = recipe.steps if until is None else min(until, recipe.steps)
     started, first, smooth, tokens = time.monotonic(), run.step, math.nan, 0
     for at, batch in enumerate(batches(learned, recipe.batch_tokens, recipe.seed)):
         if at < run.step:  # going on: these were learned before
             continue
-        if run.step >= recipe.steps:
+        if run.step >= end:
             break
         loss = run.learn(torch.from_numpy(batch.ids), torch.from_numpy(batch.weights))
         smooth = loss if math.isnan(smooth) else 0.95 * smooth + 0.05 * loss
@@ -198,7 +201,7 @@ def train(run: Run, learned: list[Example], held: list[Example]) -> None:
                 f"step {run.step}/{recipe.steps}  loss {smooth:.4f}  {tokens / spent:,.0f} tokens/s  "
                 f"{left / 60:.0f} min left"
             )
-        if run.step % CHECK_EVERY == 0 or run.step == recipe.steps:
+        if run.step % recipe.check_every == 0 or run.step == recipe.steps:
             checked = held_out_loss(run.model, held, recipe)
             run.log.append({"step": run.step, "loss": round(smooth, 4), "held_out": round(checked, 4)})
             say(f"step {run.step}  held-out loss {checked:.4f}")
