@@ -20,7 +20,7 @@ SMALL = {
     "heads": 4,
     "kv-heads": 4,
     "intermediate": 384,
-    "batch-tokens": 4096,
+    "batch-tokens": 2048,
     "check-every": 20,
     "held-out": 150,
 }
@@ -33,7 +33,7 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--dialogues", type=int, default=16_000)
+    parser.add_argument("--dialogues", type=int, default=8_000)
     given = parser.parse_args()
     sizes = {"steps": given.steps, "dialogues": given.dialogues}
     first = given.work / next(iter(NAMES))
@@ -45,7 +45,7 @@ def main() -> None:
                 shutil.copyfile(first / name, work / name)
         options = {**SMALL, "work": work, "positions": positions, **sizes}
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "ropechat.builtin.training.train", *words]
+        command = [sys.executable, "-m", "ropechat.builtin.training.train", "--no-compile", *words]
         subprocess.run(command, check=True)
     curves = {name: curve_of(given.work / positions / "log.json") for positions, name in NAMES.items()}
     (given.work / "positions.svg").write_text(svg(curves), encoding="utf-8")
