@@ -1,6 +1,8 @@
-# make chat MODEL=path/to/model    build what is missing, open the chat
+# make chat                        build what is missing, open the chat with the built-in model
+# make chat MODEL=path/to/model    the same with another model
 # make test                        Rust and Python tests, on what the repository holds
 # make lint                        formats, warnings, types, stubs
+# make train WORK=folder           train the built-in model anew (about an hour on two cores); MODEL_CARD.md says more
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
 # Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
@@ -16,7 +18,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test lint bench build format clean
+.PHONY: help chat test lint train bench build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -39,6 +41,10 @@ lint: build $(VENV)/.dev
 bench: build
 	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
 
+train: $(VENV)/.train
+	nice -n 19 $(BIN)/python -m ropechat.builtin.training.train --work "$(WORK)" $(TRAIN)
+	$(BIN)/python -m ropechat.builtin.training.export --work "$(WORK)" --to "$(WORK)/model"
+
 format: $(VENV)/.dev
 	cargo fmt --all
 	$(BIN)/ruff check --fix
@@ -55,6 +61,10 @@ $(VENV)/.maturin:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' 'maturin>=1.9.4,<2'
+	@touch $@
+
+$(VENV)/.train: $(VENV)/.built
+	$(BIN)/maturin develop --release --extras train
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.maturin pyproject.toml

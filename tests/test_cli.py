@@ -79,11 +79,13 @@ def test_run_uses_the_template_unless_raw(door: Door, chat_model: Path) -> None:
 def test_run_takes_the_model_from_the_environment(
     door: Door, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, _, err = door("run", "a")
-    assert code == 2
-    assert err.startswith("error: no model; name one with -m or in ROPECHAT_MODEL")
-    monkeypatch.setenv("ROPECHAT_MODEL", str(model))
-    assert door("run", "--max-tokens", 1, "a")[0] == 0
+    names = []
+    for given in ("", str(model)):
+        monkeypatch.setenv("ROPECHAT_MODEL", given)
+        code, out, _ = door("run", "--max-tokens", 1, "--json", "a")
+        assert code == 0
+        names.append(json.loads(out)["model"])
+    assert names == ["builtin", "model"]
 
 
 # ---- Errors and exit codes

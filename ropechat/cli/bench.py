@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ropechat.bench.shapes import SHAPES
-from ropechat.cli.common import Out, need_model
+from ropechat.cli.common import Out, model_or_builtin
 from ropechat.cli.status import StatusLine
 from ropechat.model_source import resolve
 
@@ -32,7 +32,7 @@ class Progress(StatusLine):
 def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
     """The folder to measure: a given one, or that of a shape."""
     if shape is None:
-        return resolve(need_model(model or os.environ.get("ROPECHAT_MODEL")))
+        return resolve(model_or_builtin(model or os.environ.get("ROPECHAT_MODEL")))
     if model is not None:
         raise click.UsageError("--model and --shape together; give one of them")
     from ropechat.bench.shapes import make

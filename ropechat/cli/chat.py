@@ -9,8 +9,8 @@ from ropechat.cli.common import (
     Out,
     load_chat_engine,
     model_options,
+    model_or_builtin,
     model_path,
-    need_model,
     sampling_of,
     sampling_options,
     template_options,
@@ -88,7 +88,7 @@ def chat(
     if incognito and (newest or resume):
         raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
     sampling = sampling_of(given)
-    model = need_model(given["model"])
+    model = model_or_builtin(given["model"])
     if not _has_terminal():
         if newest or resume:
             raise click.UsageError("--continue and --resume need a terminal; a plain chat is not kept")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ropechat import builtin
 from ropechat.cli.door import say
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
@@ -55,7 +56,7 @@ def model_options(function: F) -> F:
             "--model",
             envvar="ROPECHAT_MODEL",
             help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
-            "[env: ROPECHAT_MODEL].",
+            "[env: ROPECHAT_MODEL; default: builtin].",
         ),
     ):
         function = option(function)
@@ -127,18 +128,16 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
         raise click.UsageError(f"--{name.replace('_', '-')}: {rest}") from None
 
 
-def need_model(model: str | None) -> str:
-    """The model's name, or a usage error that says how to give one."""
-    if not model:
-        raise click.UsageError("no model; name one with -m or in ROPECHAT_MODEL")
-    return model
+def model_or_builtin(model: str | None) -> str:
+    """The model's name; the one that comes with ropechat when none is given."""
+    return model or builtin.NAME
 
 
 def model_path(given: dict[str, Any]) -> Path:
     """Takes -m and --download out of a command's options; returns what to load, downloaded if need be."""
     from ropechat.cli.download import find_or_download
 
-    model = need_model(given.pop("model"))
+    model = model_or_builtin(given.pop("model"))
     return find_or_download(model, unasked=given.pop("download"))
 
 
@@ -188,7 +187,7 @@ def load_chat_engine(given: dict[str, Any], *, raw: bool = False, quiet: bool = 
         return engine
     from ropechat.template import warm
 
-    warm(need_model(given["model"]))
+    warm(model_or_builtin(given["model"]))
     engine = load_engine(given, quiet=quiet)
     engine.chat.use(name, variables)
     if not quiet:

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import click
 
-from ropechat.cli.common import Out, need_model, template_options, unused_variables
+from ropechat.cli.common import Out, model_or_builtin, template_options, unused_variables
 from ropechat.cli.door import say
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
@@ -88,7 +88,7 @@ def template(
     from ropechat.model_check import load_template
     from ropechat.template import SYSTEM_FOLDED
 
-    name, out = need_model(directory or model), Out()
+    name, out = model_or_builtin(directory or model), Out()
     found = load_template(name)
     if found is None:
         raise ChatTemplateError(

@@ -11,6 +11,7 @@ from textual.containers import Container, Horizontal
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label, TextArea
 
+from ropechat import builtin
 from ropechat.text import one_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
@@ -313,7 +314,9 @@ class ChatApp(Keeping):
 
     def _welcome(self) -> None:
         info = self.session.info
-        if info is not None and self._completes:
+        if info is not None and info.name == builtin.NAME:
+            self._notice("notice", builtin.NOTE, at=0)
+        elif info is not None and self._completes:
             self._notice(
                 "notice",
                 f"{info.name} has no chat template: it continues your text.",

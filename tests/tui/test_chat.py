@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 
+from ropechat import builtin
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
 from ropechat.tui.render.pieces import Mark
@@ -285,6 +286,12 @@ async def test_completion_mode_says_so_once(chat: Any) -> None:
         assert block.marks(0, "off") == [Mark(0, 4, "asked")]
         assert [block.token_at(offset) for offset in (0, 3, 4)] == [None, None, 0]
         assert c.screen().count("has no chat template") == 1
+
+
+async def test_the_builtin_model_says_what_it_is(chat: Any) -> None:
+    async with chat(FakeEngine(name=builtin.NAME)) as c:
+        screen = " ".join(c.screen().split())
+        assert builtin.NOTE in screen
 
 
 async def test_new_chat_asks_first(chat: Any) -> None:

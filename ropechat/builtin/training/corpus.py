@@ -1,0 +1,103 @@
+"""The corpus: dialogues drawn from all sources by a seed.
+
+`python -m ropechat.builtin.training.corpus` shows some.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ropechat.builtin.training import outside, sums, topics, world
+from ropechat.builtin.training.dress import dressed
+from ropechat.builtin.training.material import table
+from ropechat.builtin.training.patterns import Part, normal
+from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
+from ropechat.builtin.training.turns import Turn
+
+Source = Callable[[random.Random, Part], list[Turn] | None]
+
+SOURCES: dict[str, tuple[float, Source]] = {
+    "smalltalk": (12, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
+    "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
+    "concept": (13, topics.concept),
+    "world": (25, world.fact),
+    "capital_of": (1, world.reversed_capital),
+    "sum": (10, sums.small_sum),
+    "story": (2.5, story),
+    "haiku": (2, haiku),
+    "list": (4.5, a_list),
+    "outside": (13, outside.unknown),
+    "memory": (2.5, outside.memory),
+}
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Turns of one chat, or a plain text when there are no turns."""
+
+    turns: list[Turn]
+    system: str | None = None
+    text: str = ""
+
+
+def unit(rng: random.Random, part: Part) -> list[Turn]:
+    """A question, with those that lean on it, as people type them."""
+    names = list(SOURCES)
+    while True:
+        _, source = SOURCES[rng.choices(names, [weight for weight, _ in SOURCES.values()])[0]]
+        turns = source(rng, part)
+        if turns:
+            return [
+                Turn(turn.kind, dressed(turn.question, rng, part), turn.answer, turn.keys) for turn in turns
+            ]
+
+
+def _plain(rng: random.Random, part: Part) -> str:
+    """Text without a chat around it: a story, or a few sentences of the dictionary."""
+    if rng.random() < 0.4:
+        return tale(rng.choice(themes(part)), rng)
+    known = [concept["what"] for concept in topics.CONCEPTS]
+    known += [entry["answer"][0] for entry in topics.TOPICS["ropechat"] + topics.TOPICS["facts"]]
+    known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
+    known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
+    return " ".join(rng.sample(known, rng.randint(1, 5)))
+
+
+def dialogue(rng: random.Random, part: Part) -> Dialogue:
+    """One chat of one to six units; one text in twenty is plain."""
+    if rng.random() < 0.05:
+        return Dialogue([], text=_plain(rng, part))
+    units = rng.choices((1, 2, 3, 4, 5, 6), (58, 22, 10, 5, 3, 2))[0]
+    turns = [turn for _ in range(units) for turn in unit(rng, part)]
+    system = rng.choice(table("frames")["system"]) if rng.random() < 0.04 else None
+    return Dialogue(turns, system)
+
+
+def dialogues(seed: int, part: Part, banned: frozenset[str] = frozenset()) -> Iterator[Dialogue]:
+    """Dialogues without end. banned: questions and pairs of questions, normal, that must not occur."""
+    number = 0
+    while True:
+        made = dialogue(random.Random(f"{seed}/{part}/{number}"), part)
+        number += 1
+        asked = [normal(turn.question) for turn in made.turns]
+        pairs = (f"{first}\n{second}" for first, second in itertools.pairwise(asked))
+        if banned.isdisjoint(asked) and banned.isdisjoint(pairs):
+            yield made
+
+
+def main() -> None:
+    """Show thirty dialogues of each part."""
+    for part in ("train", "test"):
+        chats = dialogues(1, part)
+        for _ in range(30):
+            chat = next(chats)
+            print(f"--- {part}", chat.system or "")
+            print(chat.text, end="\n" if chat.text else "")
+            for turn in chat.turns:
+                print(f"  {turn.kind}\n  > {turn.question}\n  < {turn.answer!r}  {turn.keys}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What the sources of the corpus make: turns, and the small things they share."""
+
+import random
+import re
+from dataclasses import dataclass
+
+from ropechat.builtin.training.material import table
+from ropechat.builtin.training.patterns import Part, draw, fill
+
+FOLLOW: dict[str, list[str]] = table("followups")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its answer. keys: regular expressions that an acceptable answer all matches."""
+
+    kind: str
+    question: str
+    answer: str
+    keys: tuple[str, ...]
+
+
+def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | None:
+    """A second question of a kind, from followups.toml."""
+    wording = draw(FOLLOW[name], rng, part)
+    return None if wording is None else fill(wording, **slots)
+
+
+def one(name: str, rng: random.Random) -> str:
+    """One of the fixed sentences of followups.toml."""
+    return rng.choice(FOLLOW[name])
+
+
+def literal(*words: str) -> tuple[str, ...]:
+    """Keys that are plain words."""
+    return tuple(rf"\b{re.escape(word)}\b" for word in words)
+
+
+def about_last(turn: Turn, rng: random.Random, part: Part) -> Turn | None:
+    """A second question that fits any answer: say it again."""
+    question = follow("repeat", rng, part)
+    return (question and Turn(turn.kind + ".repeat", question, turn.answer, turn.keys)) or None

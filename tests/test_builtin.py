@@ -1,0 +1,246 @@
+"""The model that comes with ropechat: loaded and asked, as the trained model that tests may use."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropechat import Conversation, Engine, Sampling, builtin
+from ropechat.builtin.training import questions
+from ropechat.builtin.training.corpus import SOURCES, dialogues
+from ropechat.builtin.training.curves import svg
+from ropechat.builtin.training.dataset import BUCKETS, Batch, batches, examples
+from ropechat.builtin.training.evaluate import ask, faults_of, loops
+from ropechat.builtin.training.patterns import draw, expand, normal, part_of, wordings
+from ropechat.conversation import Message, Role
+
+GREEDY = Sampling(temperature=0, max_tokens=300)
+MAX_BYTES = 9_000_000
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.load(builtin.NAME)
+
+
+def answer(engine: Engine, *texts: str) -> str:
+    """The last answer of a chat; each must end by itself."""
+    chat = Conversation()
+    for text in texts:
+        chat.append(Role.USER, text)
+        steps = list(engine.reply(chat.messages, GREEDY))
+        assert steps[-1].finish_reason == "stop"
+        chat.append(Role.ASSISTANT, "".join(step.text for step in steps))
+    return chat.messages[-1].content
+
+
+# ---- The model
+
+
+@pytest.mark.parametrize(
+    ("texts", "key"),
+    [
+        (["What is the capital of France?"], "Paris"),
+        (["how do i stop an answer"], r"Esc|Ctrl\+C"),
+        (["What is a token?"], "piece"),
+        (["Who won the world cup in 1974?"], "do not know"),
+        (["What is the capital of Spain?", "And of Italy?"], "Rome"),
+    ],
+)
+def test_it_answers(engine: Engine, texts: list[str], key: str) -> None:
+    assert re.search(key, answer(engine, *texts)), answer(engine, *texts)
+
+
+def test_some_of_the_evaluation(engine: Engine) -> None:
+    """The whole of it is `python -m ropechat.builtin.training.evaluate`; the card has its figures."""
+    asked = [one for one in questions.questions() if one["part"] == "test"]
+    some = random.Random(0).sample(asked, 30)
+    good = sum(not ask(engine, question).faults for question in some)
+    assert good >= 22
+
+
+def test_it_is_small_and_complete() -> None:
+    names = ["config.json", "generation_config.json", "model.safetensors", "MODEL_CARD.md"]
+    names += ["tokenizer.json", "tokenizer_config.json"]
+    sizes = [(builtin.FOLDER / name).stat().st_size for name in names]
+    assert sum(sizes) <= MAX_BYTES
+    config = json.loads((builtin.FOLDER / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_every_byte_has_a_token(engine: Engine) -> None:
+    text = "naïve 漢字 🙂 \t\x07 ÿ" + "".join(map(chr, range(32, 300)))
+    ids = engine.tokenizer.encode(text)
+    assert b"".join(engine.tokenizer.token_bytes(id) for id in ids).decode() == text
+    assert len(engine.tokenizer.encode("2026")) == 4
+
+
+def test_no_model_named_is_the_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
+    code = "import sys; from ropechat.cli import main; sys.argv[0] = 'ropechat'; sys.exit(main())"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        "--temperature",
+        "0",
+        "--quiet",
+        "What is the capital of Japan?",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Tokyo" in done.stdout) == (0, True), done.stderr
+
+
+# ---- Patterns and the split
+
+
+def test_patterns_are_expanded() -> None:
+    pattern = r"(a|b(c|)) d\|(e|)"
+    found = {expand(pattern, random.Random(seed)) for seed in range(60)}
+    assert found == {"a d|", "a d|e", "b d|", "b d|e", "bc d|", "bc d|e"}
+    assert wordings(pattern) == 6
+    with pytest.raises(ValueError, match="closes"):
+        expand("a)b", random.Random(0))
+
+
+def test_parts_do_not_share_wordings() -> None:
+    patterns = ["(what is|explain|define|describe|tell me about) (the|a|some|this|that) {x}( please|)"]
+    rng = random.Random(1)
+    drawn = {part: {draw(patterns, rng, part) for _ in range(400)} for part in ("train", "dev", "test")}
+    assert all(part_of(wording) == part for part, found in drawn.items() for wording in found if wording)
+    assert len(drawn["train"]) > 30
+    assert drawn["test"]
+
+
+def test_no_question_of_the_evaluation_is_learned() -> None:
+    banned = questions.banned()
+    chats = dialogues(5, "train", banned)
+    for chat in (next(chats) for _ in range(3000)):
+        assert banned.isdisjoint(normal(turn.question) for turn in chat.turns)
+
+
+def test_the_evaluation_is_as_big_as_it_says() -> None:
+    asked = [one for one in questions.questions() if one["part"] == "test"]
+    counts = {group: sum(one["group"] == group for one in asked) for group in questions.COUNTS}
+    assert counts == questions.COUNTS
+
+
+def test_the_same_seed_gives_the_same_corpus() -> None:
+    first, second, other = dialogues(3, "train"), dialogues(3, "train"), dialogues(4, "train")
+    made = [[next(source) for _ in range(50)] for source in (first, second, other)]
+    assert made[0] == made[1] != made[2]
+
+
+def test_every_source_satisfies_its_own_keys() -> None:
+    rng = random.Random(2)
+    for name, (_, source) in SOURCES.items():
+        made = [turns for turns in (source(rng, "train") for _ in range(300)) if turns]
+        assert made, name
+        for turn in (turn for turns in made for turn in turns):
+            assert not faults_of(turn.question, turn.answer, turn.keys, ended=True), turn
+
+
+# ---- The evaluation's own checks
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "fault"),
+    [
+        ("The capital of France is Paris.", True, ""),
+        ("The capital of France is Rome.", True, "lacks"),
+        ("The capital of France is Paris.", False, "did not end"),
+        ("Paris. " + "The capital of France is a large city. " * 4, True, "loops"),
+        ("Paris blorf grumpf zzyx wobbel", True, "no words"),
+        ("", True, "empty"),
+    ],
+)
+def test_what_is_acceptable(text: str, ended: bool, fault: str) -> None:
+    found = "; ".join(faults_of("What is the capital of France?", text, ["Paris"] if text else [], ended))
+    assert (fault in found) if fault else not found
+
+
+def test_a_list_is_no_loop() -> None:
+    assert not loops("\n".join(f"{at}. apple pie" for at in range(9)))
+
+
+# ---- The training
+
+
+def test_batches_hold_every_dialogue_padded(engine: Engine) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(builtin.FOLDER / "tokenizer.json"))
+    made = examples(tokenizer, 1, "train", 200)
+    source = batches(made, 1024, 1)
+    for batch in (next(source) for _ in range(10)):
+        assert isinstance(batch, Batch)
+        assert batch.weights.shape == (batch.ids.shape[0], batch.ids.shape[1] - 1)
+        assert batch.weights.shape[1] in BUCKETS
+        assert batch.weights[batch.ids[:, 1:] == 0].sum() <= len(batch.ids)  # padding counts for nothing
+
+
+def test_examples_are_what_the_chat_template_renders(engine: Engine) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(builtin.FOLDER / "tokenizer.json"))
+    chats = dialogues(1, "train", questions.banned())
+    learned = examples(tokenizer, 1, "train", 20, questions.banned())
+    for example in learned:
+        chat = next(chats)
+        if chat.text:
+            continue
+        messages = [Message(Role.SYSTEM, chat.system)] if chat.system else []
+        for turn in chat.turns[:-1]:
+            messages += [Message(Role.USER, turn.question), Message(Role.ASSISTANT, turn.answer)]
+        messages.append(Message(Role.USER, chat.turns[-1].question))
+        head = engine.prompt_ids(messages)
+        assert list(example.ids[: len(head)]) == head
+
+
+def test_curves_are_drawn() -> None:
+    picture = svg({"RoPE": [(0, 3.0), (100, 1.0)], "none": [(0, 3.0), (100, 2.0)]})
+    assert picture.count("<polyline") == 4
+    assert "RoPE" in picture
+
+
+def test_an_interrupted_training_ends_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from ropechat.builtin.training.train import Recipe, Run, prepared, train
+
+    recipe = Recipe(steps=6, batch_tokens=512, dialogues=60, held_out=20, hidden=32, layers=1, heads=2)
+
+    def weights(name: str, until: int) -> list[float]:
+        work = tmp_path / name
+        work.mkdir(exist_ok=True)
+        tokenizer, learned, held = prepared(recipe, work)
+        run = Run(recipe, work, tokenizer.get_vocab_size())
+        train(run, learned, held, until)
+        run.save()
+        return [
+            value for parameter in run.model.parameters() for value in parameter.detach().flatten().tolist()
+        ]
+
+    whole = weights("whole", 6)
+    weights("cut", 3)
+    assert weights("cut", 6) == whole
+
+
+def test_the_engine_computes_what_was_trained(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from ropechat.builtin.training.export import export
+    from ropechat.builtin.training.train import Recipe, Run, prepared
+
+    recipe = Recipe(dialogues=20, held_out=5, hidden=64, layers=2, heads=4, kv_heads=2, intermediate=96)
+    tokenizer, _, _ = prepared(recipe, tmp_path)
+    run = Run(recipe, tmp_path, tokenizer.get_vocab_size())
+    run.save()
+    export(tmp_path, tmp_path / "model")
+    ids = tokenizer.encode("What is the capital of France? 3 + 4").ids
+    got = torch.from_numpy(Engine.load(tmp_path / "model", dtype="f32").logits(ids))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = run.model(torch.tensor([ids]))[0].float()
+        expected = hidden @ run.model.embed_tokens.weight.T
+    assert (got - expected).abs().max() < 0.03 * expected.abs().max()
