@@ -320,6 +320,12 @@ def test_models_check(door: Door, model: Path) -> None:
     assert (code, err) == (0, "")
     assert out.endswith("ok\n")
     assert "stop ids:       257" in out
+    (model / "tokenizer.json").unlink()
+    code, out, err = door("models", "check", model)
+    assert code == 2
+    assert not out.endswith("ok\n")
+    assert err.startswith(f"error: {model}: tokenizer: not there; ")
+    assert "tokenizer.json" in err
 
 
 def test_line_chat_remembers(door: Door, model: Path) -> None:

@@ -45,8 +45,9 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
 
 
 class _Screen(io.TextIOWrapper):
-    """The terminal to draw on. Once it is gone (its window was closed) drawing does nothing: Textual would wait
-    for ever to have drawn, and the SIGHUP that comes with it could not end the app.
+    """The terminal to draw on; once it is gone, as its window was closed, drawing does nothing.
+
+    An error would end Textual's writing thread, for which the app waits: SIGHUP could not end it.
     """
 
     def write(self, text: str, /) -> int:
