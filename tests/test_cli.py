@@ -43,6 +43,8 @@ def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
     assert "prompt 2 tokens" in err
     assert "reply 5 tokens" in err
     assert err.count("\n") == 3
+    code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "--quiet", "xa")
+    assert (code, out, err) == (0, "bcdef\n", "")
 
 
 def test_run_reads_stdin(door: Door, model: Path) -> None:
