@@ -178,7 +178,7 @@ def load_chat_engine(
 ) -> "Engine":
     """`load_engine` for a command with template_options; notes on the prompt go to stderr.
 
-    raw: no chat template is used, as if the model had none. quiet: no notes. screen: see `load_engine`; no notes.
+    raw: no chat template is used, as if the model had none. quiet, screen: no notes.
     """
     name, variables = given.pop("template"), given.pop("template_vars")
     if raw:
