@@ -95,7 +95,6 @@ def test_without_a_tokenizer_the_start_is_left_out(tmp_path: Path, capfd: pytest
     [
         (["--threads", "0"], "'0'; one number of 1 or more"),
         (["--threads", "1,x", "-m", "."], "'1,x'; one number of 1 or more"),
-        ([], "no model"),
         (["-m", ".", "--shape", "stories15m"], "give one of them"),
         (["-m", "nowhere"], "nowhere: no such model"),
     ],

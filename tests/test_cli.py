@@ -43,6 +43,8 @@ def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
     assert "prompt 2 tokens" in err
     assert "reply 5 tokens" in err
     assert err.count("\n") == 3
+    code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "--quiet", "xa")
+    assert (code, out, err) == (0, "bcdef\n", "")
 
 
 def test_run_reads_stdin(door: Door, model: Path) -> None:
@@ -320,6 +322,12 @@ def test_models_check(door: Door, model: Path) -> None:
     assert (code, err) == (0, "")
     assert out.endswith("ok\n")
     assert "stop ids:       257" in out
+    (model / "tokenizer.json").unlink()
+    code, out, err = door("models", "check", model)
+    assert code == 2
+    assert not out.endswith("ok\n")
+    assert err.startswith(f"error: {model}: tokenizer: not there; ")
+    assert "tokenizer.json" in err
 
 
 def test_line_chat_remembers(door: Door, model: Path) -> None:

@@ -103,5 +103,5 @@ def chat(
     store = None if incognito else Store(conversations_folder())
     wanted = "" if newest else resume
     return run_chat(
-        lambda: load_chat_engine(dict(given), raw=raw, quiet=True), model, sampling, system, store, wanted
+        lambda: load_chat_engine(dict(given), raw=raw, screen=True), model, sampling, system, store, wanted
     )

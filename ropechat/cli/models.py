@@ -8,7 +8,7 @@ import click
 
 from ropechat.cli.common import Out, say_warnings
 from ropechat.cli.door import say
-from ropechat.errors import ModelPathError, RopechatError
+from ropechat.errors import ModelPathError, RopechatError, TokenizerError
 from ropechat.text import byte_size, one_line
 
 
@@ -48,10 +48,16 @@ def models() -> None:
 def check(model: str) -> None:
     """Validate MODEL without running it: exit code 0, or 2 with the reason. Nothing is downloaded."""
     from ropechat.engine import Engine
+    from ropechat.model_source import resolve
 
     facts, out = Engine.check(model), Out()
     say_warnings(facts["warnings"])
     _write_sheet(out, _sheet(facts))
+    if facts["tokenizer"] is None:
+        raise TokenizerError(
+            f"{resolve(model)}: tokenizer: not there; commands take text, and this model takes token ids "
+            "only (from Python); add its tokenizer.json"
+        )
     out.write("ok\n")
 
 

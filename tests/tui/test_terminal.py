@@ -135,6 +135,13 @@ def test_signals_restore_the_terminal(number: signal.Signals, code: int) -> None
     assert all(mark in terminal.output for mark in RESTORED)
 
 
+def test_a_closed_window_ends_the_app() -> None:
+    terminal = Terminal(RUN)
+    terminal.generating()
+    os.close(terminal.master)
+    assert terminal.process.wait(20) == 129
+
+
 def test_load_error_on_stderr_after_the_screen() -> None:
     code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J no such directory')\n"
     terminal = Terminal(code + RUN)
