@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_door import Door, command, environment, process
+from cli_door import Door, command, environment, on_terminal, process
 from model_folders import CHATML, byte_folder
 
 NOTE = "note: this model has no chat template; it continues the text\n"
@@ -215,42 +214,17 @@ def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path)
 # ---- On a terminal
 
 
-def on_terminal(arguments: list[str], columns: int = 80, **changes: str) -> str:
-    """What a terminal on stdout and stderr gets."""
-    main, sub = pty.openpty()
-    child = subprocess.Popen(
-        command(arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=sub,
-        stderr=sub,
-        env=environment(COLUMNS=str(columns), **changes),
-    )
-    os.close(sub)
-    data = b""
-    while True:
-        try:
-            piece = os.read(main, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        data += piece
-    os.close(main)
-    assert child.wait(20) == 0
-    return data.decode().replace("\r\n", "\n")
-
-
 def test_a_terminal_gets_cleaned_text_a_pipe_the_raw(model: Path) -> None:
     arguments = ["run", "-m", str(model), "--temperature", "0", "--max-tokens", "5", "--quiet", "\x19"]
     assert process(arguments).stdout == b"\x1a\x1b\x1c\x1d\x1e\n"
-    assert "␚␛␜␝␞\n" in on_terminal(arguments)
+    assert "␚␛␜␝␞\n" in on_terminal(arguments)[1]
 
 
 def test_colours_only_where_they_are_wanted(model: Path) -> None:
     arguments = ["inspect", "-m", str(model), "abz"]
-    assert "\x1b[" in on_terminal(arguments)
-    assert "\x1b" not in on_terminal(arguments, NO_COLOR="1")
-    assert "\x1b" not in on_terminal(arguments, TERM="dumb")
+    assert "\x1b[" in on_terminal(arguments)[1]
+    assert "\x1b" not in on_terminal(arguments, NO_COLOR="1")[1]
+    assert "\x1b" not in on_terminal(arguments, TERM="dumb")[1]
     assert b"\x1b" not in process(arguments).stdout
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import resource
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_door import Door, command, environment
+from cli_door import Door, command, environment, on_terminal
 from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
@@ -199,26 +198,6 @@ def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
 
 
 # ---- A terminal
-
-
-def on_terminal(arguments: list[str], answer: bytes) -> tuple[int, str]:
-    """Exit code and what a terminal on all three streams gets; `answer` is typed when a question is asked."""
-    main, sub = pty.openpty()
-    child = subprocess.Popen(command(arguments), stdin=sub, stdout=sub, stderr=sub, env=environment())
-    os.close(sub)
-    data = b""
-    while True:
-        try:
-            piece = os.read(main, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        data += piece
-        if data.endswith(b"] "):
-            os.write(main, answer)
-    os.close(main)
-    return child.wait(30), data.decode().replace("\r\n", "\n")
 
 
 def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:

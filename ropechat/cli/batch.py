@@ -103,6 +103,8 @@ def batch(
     total = reader.check()
     refuse_output(out, source, overwrite=overwrite)
     engine = load_chat_engine(given, raw=raw)
+    for note in engine.facts["notes"]:
+        say(note)
     progress = Progress()
     engine.chat.on_note = lambda text: progress.note(f"note: {text}")
     with Output(out) as output:

@@ -70,13 +70,11 @@ def pull(model: str) -> None:
     :QUANT a GGUF of it; one that has only GGUFs gives Q4_K_M, else the usual next one, which the plan names.
     """
     from ropechat.cli.download import download
-    from ropechat.model_source import ALLOWED, hub_name
+    from ropechat.model_source import hub_name
 
     name = hub_name(model)
     if name is None:
-        raise ModelPathError(
-            f"{model}: no Hub id (org/name, org/name:QUANT or org/name@revision); see {ALLOWED}"
-        )
+        raise ModelPathError(f"{model}: no Hub id; org/name, org/name:QUANT or org/name@revision is required")
     Out().write(f"{download(name)}\n")
 
 
