@@ -47,6 +47,7 @@ class Composing(Keeping):
         """Do as the user chose."""
         self.set_keymap(self.keymap.changes)
         self.transcript.set_tint(self.look.tint)
+        self.follows = self.look.follow
         if not self.look.mouse:
             self.call_after_refresh(self.action_mouse)
 
