@@ -10,7 +10,7 @@ from textual.app import SystemCommand
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.text import clean, fit
+from ropechat.text import clean
 from ropechat.tui import editor, keys
 from ropechat.tui.clipboard import sequence
 from ropechat.tui.draft import AttachError, attachments
@@ -116,7 +116,7 @@ class Composing(Keeping):
 
     def _described(self, word: str) -> Content:
         command = keys.by_slash(word[1:]) if word.startswith("/") else None
-        name = Content.styled(f"  {fit(word, 50):<18}", "$primary")
+        name = Content.styled(f"  {word:<16}  ", "$primary")
         if command is None:
             return name
         return Content.assemble(name, (f"{command.arguments}  {command.help}".strip(), "$quiet"))

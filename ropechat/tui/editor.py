@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,14 +61,16 @@ def edit(app: App[None], command: list[str], text: str) -> str:
 def _interrupts_elsewhere() -> Iterator[None]:
     """ctrl+c is for the editor, which is in the same process group."""
     loop = asyncio.get_running_loop()
-    handlers = getattr(loop, "_signal_handlers", {})
-    handle = handlers.get(signal.SIGINT)
-    with suppress(NotImplementedError, ValueError):
-        loop.remove_signal_handler(signal.SIGINT)
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # a handler is not inherited, unlike SIG_IGN
+    handle = getattr(loop, "_signal_handlers", {}).get(signal.SIGINT)
+    if handle is None:
+        yield
+        return
+
+    def restore() -> None:
+        loop.add_signal_handler(signal.SIGINT, handle._callback, *handle._args)
+
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if handle is not None:
-            loop.add_signal_handler(signal.SIGINT, handle._callback, *handle._args)
+    finally:  # two rounds later: in the next one the loop hears of what came meanwhile
+        loop.call_soon(loop.call_soon, restore)
