@@ -18,6 +18,7 @@ RopechatError
 │   ├── ContextFullError          more tokens than the context holds
 │   ├── RequestError              an argument out of range
 │   ├── BatchInputError           a batch file cannot be read at all
+│   ├── SettingsError             the settings file or a variable of the environment cannot be used
 │   └── HistoryError              kept conversations cannot be used, or there is no such one
 ├── FileAccessError          74   the operating system refused
 ├── CancelledError          130   stopped on request
@@ -101,6 +102,10 @@ class RequestError(RefusedInputError):
 
 class BatchInputError(RefusedInputError):
     """A batch file cannot be read at all (a bad line is a record in the output, not this)."""
+
+
+class SettingsError(RefusedInputError):
+    """The settings file, or an environment variable that stands for a setting, cannot be used."""
 
 
 class HistoryError(RefusedInputError):

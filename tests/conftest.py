@@ -12,10 +12,11 @@ ISAS = ("scalar", "avx2", "avx512")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither read nor fill the caches of whoever runs them, nor their kept chats."""
+    """Tests neither read nor fill the caches of whoever runs them, nor their chats and settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROPECHAT_CACHE", "off")
         patch.setenv("ROPECHAT_DATA", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 
 

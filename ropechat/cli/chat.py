@@ -1,5 +1,6 @@
 """`ropechat chat`: the terminal app; without a terminal a plain chat, a line a turn."""
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ from ropechat.cli.common import (
     model_path,
     sampling_of,
     sampling_options,
+    setting_option,
     template_options,
 )
 from ropechat.cli.door import say
 from ropechat.conversation import Conversation, Message, Role
 from ropechat.errors import ContextFullError, RequestError
+from ropechat.settings import THEMES, TINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 
 def _has_terminal() -> bool:
+    if "TEXTUAL_DRIVER" in os.environ:  # `ropechat serve`: a browser is the terminal
+        return True
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
@@ -80,13 +85,23 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 @click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
 @click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
 @click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
-@click.option("--incognito", is_flag=True, help="Keep nothing of this chat.")
+@setting_option("store", flag="--store/--incognito", default=True, help="Keep this chat, or nothing of it.")
+@setting_option("theme", type=click.Choice(THEMES), default="auto", help="Colours of the chat.")
+@setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which figure tints tokens.")
+@setting_option("follow", flag="--follow/--no-follow", default=True, help="Scroll along with an answer.")
+@setting_option("mouse", flag="--mouse/--no-mouse", default=True, help="Take the mouse (F8 in the chat).")
 def chat(
-    system: str | None, raw: bool, newest: bool, resume: str | None, incognito: bool, **given: Any
+    system: str | None,
+    raw: bool,
+    newest: bool,
+    resume: str | None,
+    store: bool,
+    **given: Any,
 ) -> int:
     """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
-    if incognito and (newest or resume):
+    if not store and (newest or resume):
         raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
+    look = {name: given.pop(name) for name in ("theme", "tint", "follow", "mouse")}
     sampling = sampling_of(given)
     model = model_or_builtin(given["model"])
     if not _has_terminal():
@@ -96,12 +111,20 @@ def chat(
         return 0
     path = model_path(given)  # questions come before the screen is taken
     given |= {"model": str(path), "download": False}
+    from ropechat.cli.config import checked_keys
     from ropechat.paths import conversations_folder
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
+    from ropechat.tui.look import Look
 
-    store = None if incognito else Store(conversations_folder())
-    wanted = "" if newest else resume
+    settings = click.get_current_context().find_root().obj
+    keys = checked_keys(settings) if settings is not None else {}
     return run_chat(
-        lambda: load_chat_engine(dict(given), raw=raw, screen=True), model, sampling, system, store, wanted
+        lambda: load_chat_engine(dict(given), raw=raw, screen=True),
+        model,
+        sampling,
+        system,
+        Store(conversations_folder()) if store else None,
+        "" if newest else resume,
+        Look(**look, keys=keys),
     )

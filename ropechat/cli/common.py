@@ -14,6 +14,7 @@ from ropechat import builtin
 from ropechat.cli.door import say
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
+from ropechat.settings import DTYPES, MOST, SETTINGS
 from ropechat.text import clean
 
 if TYPE_CHECKING:
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
-_MOST = 2**62  # of the compiled engine's numbers
+_VARIABLE = {setting.option: setting.variable for setting in SETTINGS}
 
 
 def _no_cache(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         os.environ["ROPECHAT_CACHE"] = "off"
+
+
+def setting_option(name: str, **details: Any) -> Callable[[F], F]:
+    """An option for one of SETTINGS: a flag goes before the environment, that before the settings file."""
+    flag = details.pop("flag", f"--{name.replace('_', '-')}")
+    return click.option(flag, name, envvar=_VARIABLE[name], **details)
 
 
 def model_options(function: F) -> F:
@@ -44,17 +51,13 @@ def model_options(function: F) -> F:
             callback=_no_cache,
             help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
         ),
-        click.option("--context", type=click.IntRange(1, _MOST), help="Most tokens of a conversation."),
-        click.option("--threads", type=click.IntRange(1, _MOST), help="Default: all cores."),
-        click.option(
-            "--dtype",
-            type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0"]),
-            default="auto",
-        ),
+        setting_option("context", type=click.IntRange(1, MOST), help="Most tokens of a conversation."),
+        setting_option("threads", type=click.IntRange(1, MOST), help="Default: all cores."),
+        setting_option("dtype", type=click.Choice(DTYPES), default="auto"),
         click.option(
             "-m",
             "--model",
-            envvar="ROPECHAT_MODEL",
+            envvar=_VARIABLE["model"],
             help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
             "[env: ROPECHAT_MODEL; default: builtin].",
         ),
@@ -105,16 +108,17 @@ def template_options(function: F) -> F:
 def sampling_options(function: F) -> F:
     """The fields of Sampling; ranges are checked there."""
     for name, kind, text in (
-        ("--seed", int, "Makes the draws repeatable."),
-        ("--repetition-penalty", float, "1 is none."),
-        ("--min-p", float, "Keep ids with at least this share of the best one's probability; 0 keeps all."),
-        ("--top-p", float, "Keep the smallest set that reaches this probability; 1 keeps all."),
-        ("--top-k", int, "Keep the k most probable ids; 0 keeps all."),
-        ("--temperature", float, "0 is greedy."),
-        ("--max-tokens", int, "Most new tokens."),
+        ("seed", int, "Makes the draws repeatable."),
+        ("repetition_penalty", float, "1 is none."),
+        ("min_p", float, "Keep ids with at least this share of the best one's probability; 0 keeps all."),
+        ("top_p", float, "Keep the smallest set that reaches this probability; 1 keeps all."),
+        ("top_k", int, "Keep the k most probable ids; 0 keeps all."),
+        ("temperature", float, "0 is greedy."),
+        ("max_tokens", int, "Most new tokens."),
     ):
-        default = getattr(_DEFAULTS, name.strip("-").replace("-", "_"))
-        function = click.option(name, type=kind, default=default, show_default=True, help=text)(function)
+        default = getattr(_DEFAULTS, name)
+        option = setting_option(name, type=kind, default=default, show_default=True, help=text)
+        function = option(function)
     return function
 
 

@@ -12,8 +12,16 @@ _COMMANDS = {
     "chats": "List, search, export and delete kept conversations.",
     "template": "Show the text that a chat template makes of messages.",
     "models": "List, download, show, check and remove models.",
+    "config": "Show and check the settings.",
+    "serve": "The chat in a browser on this machine.",
     "bench": "Measure how fast this machine is with a model.",
 }
+_SETTLED = {
+    "chat": True,
+    "run": True,
+    "batch": True,
+    "inspect": False,
+}  # those with settings; do they sample?
 _OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 
 
@@ -37,6 +45,11 @@ class LateGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in _OWN_OPTIONS):
             args = ["chat", *args]
+        if args[0] in _SETTLED and not {"-h", "--help"} & set(args):
+            from ropechat import settings
+
+            ctx.obj = settings.read()
+            ctx.default_map = {args[0]: ctx.obj.options(sampling=_SETTLED[args[0]])}
         return super().parse_args(ctx, args)
 
 

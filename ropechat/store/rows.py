@@ -193,6 +193,13 @@ def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:
     ]
 
 
+def read_questions(connection: sqlite3.Connection, limit: int) -> list[str]:
+    """The newest questions of all conversations, the oldest of them first; none twice in a row."""
+    query = "SELECT text FROM node WHERE role = 'user' ORDER BY number DESC LIMIT ?"
+    found = [text for (text,) in connection.execute(query, (limit,))][::-1]
+    return [text for index, text in enumerate(found) if index == 0 or text != found[index - 1]]
+
+
 def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool) -> list[Summary]:
     """Conversations in which one message (or the title) holds every word of the query, the newest first.
 

@@ -202,6 +202,10 @@ class Store:
         """Conversations in which one message, or the title, holds every word of the query."""
         return self._writer.ask(lambda connection: rows.search(connection, query, limit, self._indexed))
 
+    def questions(self, limit: int) -> "Future[list[str]]":
+        """The newest questions of all conversations, the oldest of them first."""
+        return self._writer.ask(lambda connection: rows.read_questions(connection, limit))
+
     def load(self, id: str) -> "Future[Chat]":
         """A conversation by its id, or by the beginning of it. Raises HistoryError."""
         return self._writer.ask(lambda connection: rows.read_chat(connection, id))

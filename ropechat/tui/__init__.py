@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
+    from ropechat.tui.look import Look
     from ropechat.tui.ports import ChatEngine
 
 __all__ = ["run_chat"]
@@ -23,12 +24,14 @@ def run_chat(
     system: str | None = None,
     store: Store | None = None,
     resume: str | None = None,
+    look: Look | None = None,
 ) -> int:
     """Open the chat and return the exit code once it is closed.
 
     `load` is called on the inference thread after the first frame; `model` is what the title says until then.
     A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
     store: keeps the chats; without one nothing is kept. resume: the kept chat to open, "" for the newest.
+    look: theme, tint, keys and the like.
     """
     from ropechat.text import one_line
     from ropechat.tui.app import ChatApp
@@ -36,7 +39,7 @@ def run_chat(
     from ropechat.tui.terminal import owned_screen, teach_keys
 
     teach_keys()
-    app = ChatApp(load, model, sampling, system, store, resume)
+    app = ChatApp(load, model, sampling, system, store, resume, look)
     with owned_screen():
         app.run()
         stopped = app.inference.shutdown()

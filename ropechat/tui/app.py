@@ -6,19 +6,21 @@ import os
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import App, ComposeResult
 from textual.containers import Container, Horizontal
 from textual.theme import BUILTIN_THEMES
-from textual.widgets import Label, TextArea
+from textual.widgets import Label
 
 from ropechat import builtin
 from ropechat.text import one_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
+from ropechat.tui.composing import Composing
 from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.keeper import Keeper
-from ropechat.tui.keeping import Keeping
+from ropechat.tui.keymap import Keymap
+from ropechat.tui.look import Look
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
 from ropechat.tui.terminal import leave_on_signals
@@ -26,10 +28,9 @@ from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from textual.binding import BindingType
-    from textual.screen import Screen
     from textual.timer import Timer
 
     from ropechat.sampling import Sampling
@@ -46,7 +47,7 @@ ARMED = 3.0  # seconds in which a key may be pressed again
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(Keeping):
+class ChatApp(Composing):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -63,16 +64,19 @@ class ChatApp(Keeping):
         system: str | None = None,
         store: Store | None = None,
         resume: str | None = None,
+        look: Look | None = None,
     ) -> None:
-        self.set_reactive(App.theme, theme.choose(os.environ))
+        look = look or Look()
+        self.set_reactive(App.theme, theme.choose(os.environ, look.theme))
         super().__init__()
+        self.look, self.keymap = look, Keymap(look.keys)
         self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
         self.resume = resume
         self.inference = Inference()
+        self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.composer = Composer(self._send, id="composer")
-        self._load = load
+        self.composer = Composer(self._send, self.keymap, id="composer")
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
         self._counter: Timer | None = None
@@ -91,6 +95,7 @@ class ChatApp(Keeping):
             yield Label("/ ", id="slash", markup=False)
             yield self.find_bar
             yield self.found
+        yield self.completions
         with Horizontal(id="compose"):
             yield Label("› ", id="prompt", markup=False)
             yield self.composer
@@ -101,25 +106,12 @@ class ChatApp(Keeping):
         """Our own colour names, for themes that lack them."""
         return dict(theme.DEFAULTS)
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: every command with an action, and the themes."""
-        for command in keys.COMMANDS:
-            if command.action and command.id != "chat.interrupt":
-                action = command.action
-                yield SystemCommand(
-                    command.label.capitalize(),
-                    command.help,
-                    lambda action=action: self.call_later(self.run_action, action),
-                )
-        yield SystemCommand("Tint", "Another figure as tint, or none", self.action_next_tint)
-        yield SystemCommand("Tint on or off", "Colour tokens, or not", self.action_toggle_tint)
-        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
-
     # --- life ---
 
     def on_mount(self) -> None:
         """Show the first frame, then start loading."""
         self.composer.focus()
+        self.apply_look()
         rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
         self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
         self.theme_changed_signal.subscribe(self, lambda _: self._redraw())
@@ -130,7 +122,8 @@ class ChatApp(Keeping):
     def _begin(self) -> None:
         self._redraw()
         self.inference.start()
-        self._submit(ev.Load(self._load))
+        if self._ticker is not None:
+            self._ticker.resume()
         self.open_store()
 
     async def action_quit(self) -> None:
@@ -152,26 +145,6 @@ class ChatApp(Keeping):
             self._close_messages_no_wait()
 
     # --- asking and stopping ---
-
-    def _send(self, text: str) -> bool:
-        """Send a question, or say why not; a line that begins with one "/" is a command."""
-        if text.startswith("/") and not text.startswith("//") and self._editing is None:
-            return self.slash(text[1:])
-        text = text.removeprefix("/") if text.startswith("//") else text
-        if self.session.load_error is not None:
-            self._say_hint("no model is loaded")
-        elif self.session.generating:
-            self._say_hint("still writing: esc stops it, then ⏎ sends")
-        else:
-            turn = self.edited(text)
-            if turn is None:
-                turn = self.session.ask(text)
-                self.add_turn(turn)
-                self.write(turn)
-            else:
-                self.show_path(turn)
-            return True
-        return False
 
     @property
     def _completes(self) -> bool:
@@ -204,7 +177,6 @@ class ChatApp(Keeping):
             return
         if selected:
             self.copy_to_clipboard(selected)
-            self._say_hint("copied")
         elif self._again("interrupt", "ctrl+c again quits"):
             self.call_later(self.action_quit)
 
@@ -213,43 +185,6 @@ class ChatApp(Keeping):
         drops = self.session.turns and self.session.keeper.store is None
         if not drops or self._again("new", "ctrl+n again drops this chat and begins a new one"):
             self.when_idle(self.begin_chat)
-
-    def action_help(self) -> None:
-        """The list of keys."""
-        from ropechat.tui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen())
-
-    # --- what the composer reports ---
-
-    async def on_composer_leave(self) -> None:
-        """ctrl+d on an empty line."""
-        await self.action_quit()
-
-    def on_composer_page(self, message: Composer.Page) -> None:
-        """Scroll the transcript without leaving the composer."""
-        if message.direction < 0:
-            self.transcript.action_page_up()
-        else:
-            self.transcript.action_page_down()
-
-    def on_text_area_changed(self, _: TextArea.Changed) -> None:
-        """Count the draft once the typing rests; an emptied one edits nothing."""
-        if not self.composer.text:
-            self.stop_editing()
-        if self._counter is not None:
-            self._counter.stop()
-        self._counter = self.set_timer(COUNT_DELAY, self._count)
-
-    def _count(self) -> None:
-        session, draft = self.session, self.composer.text
-        if session.info is None or session.generating:
-            return
-        if not session.turns and not draft.strip():
-            session.draft_tokens = None
-            self._redraw()
-            return
-        self._submit(session.count(draft))
 
     # --- events of the inference thread ---
 
@@ -357,13 +292,8 @@ class ChatApp(Keeping):
         left, right = panel.gauge(self.session, width)
         self.gauge.show(left, self.with_legend(right, width))
         hint = self._hint or self.standing_hint()
-        left = [(f"  {hint}", "$warning")] if hint else whole_items(self._keys(), width)
+        left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
         self.footer.show(left)
-
-    def _keys(self) -> list[tuple[str, str]]:
-        if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
-            return self.reading_keys()
-        return keys.footer(self.session.generating)
 
     def on_resize(self) -> None:
         """Fit the lines to the new width."""

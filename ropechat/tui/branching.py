@@ -42,6 +42,7 @@ class Branching(ReadingApp):
         def _stop(self) -> bool: ...
         def _answer_title(self) -> str: ...
 
+    follows = True  # does the view go along with an answer?
     _then: Callable[[], None] | None = None  # what waits for the answer to end
     _editing: Node | None = None  # what the composer's text will stand beside
     _on_preview: Callable[[ev.Previewed], None] | None = None
@@ -53,6 +54,8 @@ class Branching(ReadingApp):
         if turn.request is not None:
             self.transcript.follow = True
             self._submit(turn.request)
+            if not self.follows:
+                self.call_after_refresh(self.transcript.leave_end)
 
     def show_path(self, turn: Turn | None = None) -> None:
         """Show the session's turns anew; the answer of `turn` is to be written."""

@@ -12,6 +12,7 @@ from ropechat.tui.errors import explain
 if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
 
+RECALLED = 200  # questions that can be recalled from earlier chats
 NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
 
 
@@ -19,6 +20,9 @@ class Keeping(Branching):
     """The commands over kept chats. resume: the chat to open at the start; "" for the newest."""
 
     resume: str | None = None
+
+    def recall(self, questions: list[str]) -> None:
+        """What was asked before this start, the newest last."""
 
     def action_chats(self) -> None:
         """The kept chats."""
@@ -66,6 +70,7 @@ class Keeping(Branching):
         assert store is not None
         try:
             newest = await asyncio.wrap_future(store.conversations(1))
+            self.recall(await asyncio.wrap_future(store.questions(RECALLED)))
         except RopechatError as error:
             self._notice("error", f"{explain(error)}. This chat is kept in memory only.")
             return

@@ -1,16 +1,27 @@
-"""Every command of the chat, once: keys, footer, help and palette are all made from this list."""
+"""Every command of the chat, once: keys, footer, help, palette and typed commands come from these lists."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CONTEXTS = {
+    "composer": "In the composer",
+    "transcript": "In the transcript (esc goes there and back)",
+    "everywhere": "Everywhere",
+}
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command. `action` is the app's; commands without one are keys that a widget handles itself.
+    """One command. `action` is the app's, or the transcript's for those of READING.
 
+    keys: as Textual names them; none for a command that is only typed. shown: how people read them.
     slash: what is typed for it behind a "/"; arguments: what may follow, for the help.
     """
 
@@ -24,42 +35,51 @@ class Command:
     slash: str = ""
     arguments: str = ""
 
+    @property
+    def context(self) -> str:
+        """Where its keys work: one of CONTEXTS, by the first part of the id."""
+        place = self.id.partition(".")[0]
+        if place in ("answer", "question", "sibling", "read"):
+            return "transcript"
+        return "composer" if place == "composer" else "everywhere"
 
+
+WRITING = (  # what the composer does itself
+    Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
+    Command(
+        "composer.newline",
+        "ctrl+j,alt+enter,shift+enter",
+        "^j alt+⏎",
+        "newline",
+        "New line; also \\ at a line's end",
+    ),
+    Command("composer.previous", "up", "↑", "earlier", "From the first line: what you sent before"),
+    Command("composer.next", "down", "↓", "later", "From the last line: what you sent after it"),
+    Command("composer.complete", "tab", "tab", "complete", "Complete a /command or an @file"),
+    Command("composer.page_up", "pageup", "PgUp", "scroll", "Scroll the transcript"),
+    Command("composer.page_down", "pagedown", "PgDn", "scroll", "Scroll on; at the end: follow again"),
+)
 BRANCHING = (
     Command(
         "answer.regenerate",
         "r",
         "r",
         "regenerate",
-        "In the transcript: answer anew, beside the old answer",
+        "Answer anew, beside the old answer",
         "regenerate",
         slash="regen",
     ),
+    Command("answer.resume", "c", "c", "continue", "Go on with an answer", "resume", slash="continue"),
+    Command("question.edit", "e", "e", "edit", "Ask it otherwise", "edit", slash="edit"),
     Command(
-        "answer.resume",
-        "c",
-        "c",
-        "continue",
-        "In the transcript: go on with an answer",
-        "resume",
-        slash="continue",
-    ),
-    Command("question.edit", "e", "e", "edit", "In the transcript: ask it otherwise", "edit", slash="edit"),
-    Command(
-        "answer.edit",
-        "E",
-        "E",
-        "edit answer",
-        "In the transcript: write the answer otherwise",
-        "edit_answer",
-        slash="rewrite",
+        "answer.edit", "E", "E", "edit answer", "Write the answer otherwise", "edit_answer", slash="rewrite"
     ),
     Command(
         "answer.fork",
         "f",
         "f",
         "fork",
-        "In the transcript: put another token at the cursor",
+        "Put another token at the cursor",
         "fork",
         slash="fork",
         arguments="[TOKEN]",
@@ -69,7 +89,7 @@ BRANCHING = (
         "left_square_bracket",
         "[",
         "previous answer",
-        "In the transcript: the answer beside this one",
+        "The answer beside this one",
         "sibling(-1)",
     ),
     Command(
@@ -85,20 +105,36 @@ BRANCHING = (
         slash="tree",
     ),
 )
+READING = (  # what the transcript does itself
+    Command("read.down", "j,down", "j ↓", "down", "Scroll; token below; next alternative", "row(1)"),
+    Command("read.up", "k,up", "k ↑", "up", "Scroll; token above; alternative before", "row(-1)"),
+    Command("read.left", "h,left", "h ←", "token before", "To the token before", "token(-1)"),
+    Command("read.right", "l,right", "l →", "next token", "To the next token", "token(1)"),
+    Command("read.word", "w", "w", "next word", "To the next word", "word(1)"),
+    Command("read.back", "b", "b", "word before", "To the word before", "word(-1)"),
+    Command("read.next", "n", "n", "next surprise", "To the next match, or surprise", "next(1)"),
+    Command("read.previous", "N", "N", "surprise before", "To the match or surprise before", "next(-1)"),
+    Command("read.take", "enter", "⏎", "inspect", "Why this token; then: fork here", "take"),
+    Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
+    Command("read.find", "slash", "/", "find", "Find in this chat", "app.find"),
+    Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.next_tint"),
+    Command("read.home", "g,home", "g", "begin", "To the beginning", "scroll_home"),
+    Command("read.end", "G,end", "G", "end", "To the end; the view follows again", "scroll_end"),
+    Command("read.page_down", "space,pagedown", "space", "page down", "A page on", "page_down"),
+    Command("read.page_up", "pageup", "PgUp", "page up", "A page back", "page_up"),
+)
 COMMANDS = (
-    Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
     Command(
-        "composer.newline",
-        "ctrl+j",
-        "^j",
-        "newline",
-        "New line; alt+⏎, shift+⏎ or \\ at the end of a line also do",
+        "composer.editor",
+        "ctrl+g",
+        "^g",
+        "editor",
+        "Write in $VISUAL or $EDITOR",
+        "external_editor",
+        slash="editor",
     ),
     Command(
-        "composer.history", "up,down", "↑ ↓", "history", "Earlier questions, from the first and the last line"
-    ),
-    Command(
-        "chat.stop", "escape", "esc", "stop", "Stop the answer and keep its text; ctrl+c also does", "stop"
+        "chat.stop", "escape", "esc", "stop", "Stop, keeping the text; else: transcript", "stop", slash="stop"
     ),
     Command(
         "chat.interrupt",
@@ -111,70 +147,84 @@ COMMANDS = (
     ),
     Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True, "new"),
     Command("chat.list", "f2", "F2", "chats", "Open, search, rename and delete chats", "chats", slash="open"),
-    *BRANCHING,
-    Command("view.toggle", "f3", "F3", "prose", "Tokens as they came, or Markdown as prose", "toggle_view"),
-    Command("view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", "inspect"),
-    Command("view.tint", "T", "T", "tint", "In the transcript: another figure as tint, or none"),
-    Command("view.find", "ctrl+f", "^f", "find", "Find in this chat; also / in the transcript", "find"),
-    Command("view.token", "h,l,j,k", "h j k l", "token", "In the transcript: to another token; w b: word"),
-    Command("view.next", "n,N", "n N", "next", "The next match, or the next token that surprised the model"),
     Command(
-        "scroll.page", "pageup,pagedown", "PgUp PgDn", "scroll", "Scroll; at the end the view follows again"
+        "chat.rename", "", "", "rename", "Give this chat another title", slash="rename", arguments="TITLE"
     ),
-    Command("focus.transcript", "escape", "esc", "transcript", "While idle: to the transcript, and back"),
-    Command("app.palette", "ctrl+p", "^p", "commands", "All commands"),
-    Command("app.help", "f1", "F1", "help", "List the keys", "help", slash="help"),
     Command(
-        "app.quit",
-        "ctrl+q",
-        "^q",
-        "quit",
-        "Quit at once; ctrl+d on an empty line also does",
-        "quit",
-        True,
-        "quit",
+        "chat.export",
+        "",
+        "",
+        "export",
+        "Write this chat to a file",
+        slash="export",
+        arguments="md|json|html [FILE]",
+    ),
+    Command("chat.delete", "", "", "delete", "Delete chats for good", "chats", slash="delete"),
+    *BRANCHING,
+    Command("answer.copy", "y", "y", "copy", "Copy the answer", "copy", slash="copy"),
+    Command("answer.copy_code", "Y", "Y", "copy code", "Copy the answer's last code block", "copy_code"),
+    Command(
+        "view.toggle",
+        "f3",
+        "F3",
+        "prose",
+        "Tokens as they came, or Markdown as prose",
+        "toggle_view",
+        slash="prose",
+    ),
+    Command(
+        "view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", "inspect", slash="inspect"
+    ),
+    Command(
+        "view.tint",
+        "",
+        "",
+        "tint on or off",
+        "Tint on or off, or another one",
+        "toggle_tint",
+        slash="tint",
+        arguments="[NAME]",
+    ),
+    Command("view.find", "ctrl+f", "^f", "find", "Find in this chat", "find", slash="find"),
+    Command(
+        "view.mouse", "f8", "F8", "mouse", "Leave the mouse to the terminal, and back", "mouse", slash="mouse"
+    ),
+    Command("view.theme", "", "", "theme", "Change the colours", "change_theme", slash="theme"),
+    Command("app.palette", "ctrl+p", "^p", "commands", "All commands", "command_palette", True),
+    Command("app.help", "f1", "F1", "help", "List keys and commands", "help", slash="help"),
+    Command(
+        "app.quit", "ctrl+q", "^q", "quit", "Quit at once; also ^d on an empty line", "quit", True, "quit"
     ),
 )
-BY_ID = {command.id: command for command in COMMANDS}
+ALL = (*WRITING, *COMMANDS, *READING)
+BY_ID = {command.id: command for command in ALL}
+NO_PALETTE = ("chat.interrupt", "app.palette")
+WHILE_WRITING = (
+    "chat.stop",
+    "composer.newline",
+    "view.toggle",
+    "view.inspect",
+    "app.palette",
+    "app.help",
+    "app.quit",
+)
+WHILE_IDLE = (
+    *("composer.send", "composer.newline", "view.toggle", "view.inspect"),
+    *("chat.new", "app.palette", "app.help", "app.quit"),
+)
 
 
-def bindings() -> list[Binding]:
-    """The app's key bindings, each with an id that a keymap can name."""
+def bindings(commands: Iterable[Command] = COMMANDS) -> list[Binding]:
+    """Key bindings, each with an id that a keymap can name."""
     return [
         Binding(
             command.keys, command.action, command.label, id=command.id, show=False, priority=command.priority
         )
-        for command in COMMANDS
-        if command.action
+        for command in commands
+        if command.action and command.keys
     ]
 
 
 def by_slash(name: str) -> Command | None:
     """The command that is typed so."""
-    return next((command for command in COMMANDS if command.slash == name), None)
-
-
-def footer(generating: bool) -> list[tuple[str, str]]:
-    """(key, label) pairs, the most wanted first."""
-    if generating:
-        names = [
-            "chat.stop",
-            "composer.newline",
-            "view.toggle",
-            "view.inspect",
-            "app.palette",
-            "app.help",
-            "app.quit",
-        ]
-    else:
-        names = [
-            "composer.send",
-            "composer.newline",
-            "view.toggle",
-            "view.inspect",
-            "chat.new",
-            "app.palette",
-            "app.help",
-            "app.quit",
-        ]
-    return [(BY_ID[name].shown, BY_ID[name].label) for name in names]
+    return next((command for command in ALL if command.slash == name), None)

@@ -10,6 +10,7 @@ from textual.widgets import Input, Label
 
 from ropechat.text import one_line
 from ropechat.tui import panel
+from ropechat.tui.keymap import Keymap
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
@@ -51,6 +52,7 @@ class ReadingApp(App[None]):
     """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
 
     fork: Callable[..., None] | None = None  # (node, index of the token, id instead)
+    keymap = Keymap()
     preview: Callable[..., bool] | None = None  # the same, and what to call with the result; False: busy
 
     def __init__(self) -> None:
@@ -249,15 +251,20 @@ class ReadingApp(App[None]):
 
     def reading_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs while the transcript has the focus."""
-        last = [("esc", "back"), ("F1", "help"), ("^q", "quit")]
+        key = self.keymap.first
+        last = [("esc", "back"), (key("app.help"), "help"), (key("app.quit"), "quit")]
         if self.find_bar.has_focus:
             return [("⏎", "to the matches"), ("esc", "close"), *last[1:]]
+        surprise = (key("read.next", "read.previous"), "surprise")
         if self.finding:
-            return [("n N", "next"), ("/", "find"), *last]
+            return [(surprise[0], "next"), (key("read.find"), "find"), *last]
+        token = (key("read.left", "read.right"), "token")
         if self.transcript.choosing:
-            keys = [("h l", "token"), ("j k", "choice"), ("n N", "surprise")]
-            keys += [("⏎", "fork here")] if self.fork else []
-            return [*keys, *([("p", "preview")] if self.preview else []), *last]
+            keys = [token, (key("read.down", "read.up"), "choice"), surprise]
+            keys += [(key("read.take"), "fork here")] if self.fork else []
+            return [*keys, *([(key("read.preview"), "preview")] if self.preview else []), *last]
         if self.transcript.cursor is not None:
-            return [("h j k l", "token"), ("⏎", "inspect"), ("n N", "surprise"), *last]
-        return [("j k", "scroll"), ("h l", "token"), ("n N", "surprise"), ("/", "find"), ("T", "tint"), *last]
+            every = key("read.left", "read.down", "read.up", "read.right")
+            return [(every, "token"), (key("read.take"), "inspect"), surprise, *last]
+        found = [(key("read.down", "read.up"), "scroll"), token, surprise]
+        return [*found, (key("read.find"), "find"), (key("read.tint"), "tint"), *last]

@@ -10,39 +10,34 @@ from ropechat.errors import RopechatError
 from ropechat.store.rows import Chat
 from ropechat.tui import keys
 from ropechat.tui.errors import explain
+from ropechat.tui.render.tint import NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropechat.tui.app import ChatApp
 
 FORMATS = ("md", "json", "html")
-WITH_WORDS = ("rename", "delete", "export")
 
 
 def names() -> list[str]:
     """Everything that may follow the slash."""
-    return sorted([*(command.slash for command in keys.COMMANDS if command.slash), *WITH_WORDS])
+    return sorted(command.slash for command in keys.ALL if command.slash)
 
 
 def run(app: ChatApp, line: str) -> str:
     """Do what a line says; returns a hint for the user, "" when there is nothing to say."""
     name, _, words = line.strip().partition(" ")
     words = words.strip()
-    if name == "rename":
-        return _rename(app, words)
-    if name == "export":
-        return _export(app, words)
-    if name == "delete":
-        app.action_chats()
-        return ""
-    if name == "fork" and words:
-        return _fork(app, words)
     command = keys.by_slash(name)
-    if command is not None:
-        app.call_later(app.run_action, command.action)
-        return ""
-    near = get_close_matches(name, names(), 1)
-    known = f"/{near[0]}?" if near else "F1 lists the commands"
-    return f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)"
+    if command is None:
+        near = get_close_matches(name, names(), 1)
+        known = f"/{near[0]}?" if near else "F1 lists the commands"
+        return f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)"
+    if command.id in WITH_WORDS and (words or not command.action):
+        return WITH_WORDS[command.id](app, words)
+    app.call_later(app.run_action, command.action)
+    return ""
 
 
 def _rename(app: ChatApp, title: str) -> str:
@@ -79,3 +74,18 @@ def _export(app: ChatApp, words: str) -> str:
     except RopechatError as error:
         return explain(error)
     return f"written: {path}"
+
+
+def _tint(app: ChatApp, name: str) -> str:
+    if name not in NAMES:
+        return f"/tint {'|'.join(NAMES)}"
+    app.say_tint(app.transcript.set_tint(name))
+    return ""
+
+
+WITH_WORDS: dict[str, Callable[[ChatApp, str], str]] = {
+    "chat.rename": _rename,
+    "chat.export": _export,
+    "answer.fork": _fork,
+    "view.tint": _tint,
+}

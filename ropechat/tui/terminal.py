@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.text import clean
+from ropechat.tui.watcher import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def owned_screen() -> Iterator[None]:
     File descriptor 2 is a scratch file meanwhile; whatever a library wrote there comes out, cleaned, once the
     screen is restored. If it was no terminal to begin with (`2> log`) it stays, and the UI draws on /dev/tty.
     """
-    terminal = _terminal()
+    terminal = None if "TEXTUAL_DRIVER" in os.environ else _terminal()  # else a browser is the terminal
     if terminal is None:
         yield
         return
@@ -85,7 +86,8 @@ def owned_screen() -> Iterator[None]:
             os.dup2(scratch.fileno(), 2)
         sys.__stderr__ = screen  # type: ignore[misc]
         try:
-            yield
+            with watched(screen.fileno()):
+                yield
         finally:
             sys.stderr.flush()
             screen.flush()

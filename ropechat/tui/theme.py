@@ -77,13 +77,18 @@ def tints(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, ...]:
     return _TINT_16 if ansi else _TINT_DARK if dark else _TINT_LIGHT
 
 
-def choose(environ: Mapping[str, str]) -> str:
-    """The theme to start with: the terminal's own colours when it has few, or NO_COLOR asks for none."""
-    if wanted := environ.get("TEXTUAL_THEME"):
-        return wanted
-    if "NO_COLOR" in environ or not _many_colours(environ):
-        return ANSI_DARK.name
-    return DARK.name
+def choose(environ: Mapping[str, str], wanted: str = "auto") -> str:
+    """The theme to start with: what is wanted, or the terminal's own colours when it has few.
+
+    NO_COLOR leaves only dark or light to choose: in the terminal's own colours.
+    """
+    if name := environ.get("TEXTUAL_THEME"):
+        return name
+    if "NO_COLOR" in environ:
+        return ANSI_LIGHT.name if wanted.endswith("light") else ANSI_DARK.name
+    if wanted != "auto":
+        return f"ropechat-{wanted}"
+    return DARK.name if _many_colours(environ) else ANSI_DARK.name
 
 
 def _many_colours(environ: Mapping[str, str]) -> bool:

@@ -86,9 +86,10 @@ def chat() -> Callable[..., Any]:
                 raise engine
             return engine() if callable(engine) else engine
 
-        system, store, resume = (settings.pop(name, None) for name in ("system", "store", "resume"))
+        names = ("system", "store", "resume", "look")
+        system, store, resume, look = (settings.pop(name, None) for name in names)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume)
+        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:

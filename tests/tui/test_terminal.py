@@ -142,6 +142,62 @@ def test_a_closed_window_ends_the_app() -> None:
     assert terminal.process.wait(20) == 129
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
+def test_a_killed_program_leaves_the_terminal_restored(number: signal.Signals) -> None:
+    terminal = Terminal("import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n" + RUN)
+    before = termios.tcgetattr(terminal.master)
+    terminal.generating()
+    assert termios.tcgetattr(terminal.master)[3] != before[3]  # raw: no echo
+    terminal.process.send_signal(number)
+    terminal.process.wait()
+    terminal.wait_for(b"\x1b[?1003l")
+    terminal.wait_for(b"\x1b[?25h\x1b[?7h")
+    assert b"\x1b[?1049l" in terminal.output
+    assert termios.tcgetattr(terminal.master)[3] == before[3]
+    assert terminal.leave() == -number
+
+
+def test_the_death_of_a_child_is_no_death() -> None:
+    code = "import subprocess\ndef load():\n    child = subprocess.Popen(['sleep', '60'])\n"
+    code += "    child.kill()\n    return FakeEngine(STORY * 50, rate=50, context=10**6)\n"
+    terminal = Terminal(code + RUN)
+    terminal.generating()
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+
+
+def test_the_editor_has_the_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "edit.sh"
+    script.write_text('#!/bin/sh\n[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && printf "from the editor" > "$1"\n')
+    script.chmod(0o700)
+    terminal = Terminal(RUN, VISUAL=str(script))
+    terminal.wait_for(b"ready")
+    terminal.type(b"\x07")
+    terminal.wait_for(b"from the editor")
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+
+
+def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path) -> None:
+    script = tmp_path / "edit.sh"
+    script.write_text("#!/bin/sh\ntrap 'printf interrupted > \"$0.out\"; exit 0' INT\n")
+    script.write_text(script.read_text() + "echo waiting; i=0; while [ $i -lt 100 ]; do sleep 0.1; done\n")
+    script.chmod(0o700)
+    terminal = Terminal(RUN, VISUAL=str(script))
+    terminal.wait_for(b"ready")
+    terminal.type(b"\x07")
+    terminal.wait_for(b"waiting")
+    terminal.type(b"\x03")
+    end = time.monotonic() + 10
+    while not script.with_name("edit.sh.out").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    terminal.type(b"still here")
+    terminal.wait_for(b"still here")
+    terminal.type(b"\x11")
+    assert terminal.leave() == 0
+
+
 def test_load_error_on_stderr_after_the_screen() -> None:
     code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J no such directory')\n"
     terminal = Terminal(code + RUN)

@@ -1,4 +1,4 @@
-"""Where the user writes: several lines, a history, and a clean text whatever is pasted."""
+"""Where the user writes: several lines, a history, completion, and a clean text whatever is pasted."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from ropechat.text import clean
+from ropechat.tui import keys
+from ropechat.tui.draft import Pastes, begun_path, paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual import events
 
-NEWLINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter")
+    from ropechat.tui.keymap import Keymap
 
 
 class Composer(TextArea):
-    """Enter sends; ctrl+j, alt+enter, shift+enter or a trailing backslash make a new line."""
+    """Sends, makes new lines, recalls and completes by the keys of `keys.WRITING`."""
 
     class Leave(Message):
         """ctrl+d on an empty line."""
-
-    class Away(Message):
-        """Escape, with nothing to stop."""
 
     @dataclass
     class Page(Message):
@@ -33,15 +32,18 @@ class Composer(TextArea):
 
         direction: int
 
-    def __init__(self, send: Callable[[str], bool], *, id: str | None = None) -> None:
+    def __init__(self, send: Callable[[str], bool], keymap: Keymap, *, id: str | None = None) -> None:
         super().__init__(
             id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus", placeholder="Message"
         )
         self._send = send  # true if the text was taken; asked at once, for the next key may be on its way
+        self._commands = keymap.of(keys.WRITING)
         self.cursor_blink = False  # no timer while idle
         self.sent: list[str] = []
+        self.pastes = Pastes()
         self._back = 0  # how far back in the history; 0 is the draft
         self._draft = ""
+        self._offered: tuple[tuple[str, object], int, list[str], int] | None = None
 
     def set_text(self, text: str) -> None:
         """Show a text, cleaned, with the cursor at its end."""
@@ -49,29 +51,37 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
-        key = event.key
-        if key == "enter":
-            self._take(event)
-            self._enter()
-        elif key in NEWLINE_KEYS:
-            self._take(event)
-            self.insert("\n")
-        elif key == "up" and self._at_first_row():
-            self._take(event)
-            self._recall(self._back + 1)
-        elif key == "down" and self._back and self._at_last_row():
-            self._take(event)
-            self._recall(self._back - 1)
-        elif key in ("pageup", "pagedown"):
-            self._take(event)
-            self.post_message(self.Page(-1 if key == "pageup" else 1))
+        if self._do(self._commands.get(event.key, "")):
+            event.stop()
+            event.prevent_default()
         else:
             await super()._on_key(event)
+
+    def _do(self, command: str) -> bool:
+        """Do what a key is for; False when it is not for that now."""
+        match command:
+            case "composer.send":
+                self._enter()
+            case "composer.newline":
+                self.insert("\n")
+            case "composer.previous" if self._at_first_row():
+                self._recall(self._back + 1)
+            case "composer.next" if self._back and self._at_last_row():
+                self._recall(self._back - 1)
+            case "composer.complete":
+                return self._complete()
+            case "composer.page_up":
+                self.post_message(self.Page(-1))
+            case "composer.page_down":
+                self.post_message(self.Page(1))
+            case _:
+                return False
+        return True
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        text = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        text = self.pastes.fold(clean(event.text.replace("\r\n", "\n").replace("\r", "\n")))
         if result := self._replace_via_keyboard(text, *self.selection):
             self.move_cursor(result.end_location)
 
@@ -82,15 +92,53 @@ class Composer(TextArea):
         else:
             self.post_message(self.Leave())
 
-    def _remember(self, text: str) -> None:
-        """Add a sent text to the history."""
-        if not self.sent or self.sent[-1] != text:
-            self.sent.append(text)
-        self._back = 0
+    def action_delete_left(self) -> None:
+        """Delete to the left: a folded paste as a whole."""
+        row, column = self.cursor_location
+        label = self.pastes.ending(self.document.get_line(row)[:column])
+        if label is not None and self.selection.is_empty:
+            self.delete((row, column - len(label)), (row, column))
+        else:
+            super().action_delete_left()
 
-    def _take(self, event: events.Key) -> None:
-        event.stop()
-        event.prevent_default()
+    # --- completion ---
+
+    def offers(self) -> tuple[int, list[str]]:
+        """(column where the word begins, what it could become) at the cursor."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        if row == 0 and before.startswith("/") and " " not in before and before != "//":
+            words = sorted(
+                f"/{one.slash}" for one in keys.ALL if one.slash.startswith(before[1:]) and one.slash
+            )
+            return 0, words
+        if (begun := begun_path(before)) is not None:
+            return begun[0], paths(begun[1])
+        return column, []
+
+    def _complete(self) -> bool:
+        state = (self.text, self.cursor_location)
+        if self._offered is not None and self._offered[0] == state:
+            _, start, words, at = self._offered
+            chosen = words[at]
+        else:
+            start, words = self.offers()
+            at = -1
+            chosen = _shared(words)
+            row, column = self.cursor_location
+            if words and self.document.get_line(row)[start:column] == chosen:
+                at, chosen = 0, words[0]
+        if not words:
+            return False
+        if len(words) == 1 and not chosen.endswith("/"):
+            chosen += " "
+        row, column = self.cursor_location
+        self.replace(chosen, (row, start), (row, column))
+        self.move_cursor((row, start + len(chosen)))
+        self._offered = ((self.text, self.cursor_location), start, words, (at + 1) % len(words))
+        return True
+
+    # --- sending, and what was sent ---
 
     def _enter(self) -> None:
         row, column = self.cursor_location
@@ -102,6 +150,12 @@ class Composer(TextArea):
             if self._send(text):
                 self._remember(text)
                 self.set_text("")
+
+    def _remember(self, text: str) -> None:
+        """Add a sent text to the history."""
+        if not self.sent or self.sent[-1] != text:
+            self.sent.append(text)
+        self._back = 0
 
     def _at_first_row(self) -> bool:
         return (
@@ -120,3 +174,10 @@ class Composer(TextArea):
             self._draft = self.text
         self._back = back
         self.set_text(self._draft if back == 0 else self.sent[-back])
+
+
+def _shared(words: list[str]) -> str:
+    """What all words begin with."""
+    first, last = min(words, default=""), max(words, default="")
+    same = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    return first[:same]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from ropechat.tui import keys
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.find import Finder
 from ropechat.tui.render.page import Place
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual import events
+    from textual.binding import BindingType
 
     from ropechat.trace import Step
     from ropechat.tui.render.blocks import AnswerBlock, Block
@@ -31,24 +32,7 @@ GHOST = 12  # characters shown of a token that the row does not show
 class Reader(Transcript):
     """Keys move a cursor from token to token; a click sets it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "row(1)", show=False),
-        Binding("k,up", "row(-1)", show=False),
-        Binding("h,left", "token(-1)", show=False),
-        Binding("l,right", "token(1)", show=False),
-        Binding("w", "word(1)", show=False),
-        Binding("b", "word(-1)", show=False),
-        Binding("n", "next(1)", show=False),
-        Binding("N", "next(-1)", show=False),
-        Binding("enter", "take", show=False),
-        Binding("p", "ask_preview", show=False),
-        Binding("slash", "app.find", show=False),
-        Binding("T", "app.next_tint", show=False),
-        Binding("g,home", "scroll_home", show=False),
-        Binding("G,end", "scroll_end", show=False),
-        Binding("space,pagedown", "page_down", show=False),
-        Binding("pageup", "page_up", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings(keys.READING))
 
     @dataclass
     class Moved(Message):

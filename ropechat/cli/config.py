@@ -1,0 +1,72 @@
+"""`ropechat config`: where the settings are, what they are, and whether the file is sound."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat import settings
+from ropechat.cli.common import Out
+from ropechat.paths import settings_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_COLUMNS = (28, 24)
+
+
+def checked_keys(found: settings.Settings) -> "Mapping[str, tuple[str, ...]]":
+    """The keys of the file. Raises SettingsError for those that cannot be."""
+    if not found.keys:
+        return {}
+    from ropechat.tui.keymap import Keymap, KeymapError
+
+    try:
+        Keymap(found.keys)
+    except KeymapError as error:
+        raise found.error(f"{settings.KEYS}{error.command}", str(error)) from None
+    return found.keys
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@click.group()
+def config() -> None:
+    """Settings, in a TOML file. What goes before what: flags, the environment, the file, defaults."""
+
+
+@config.command()
+def path() -> None:
+    """Print where the file is, or would be (ROPECHAT_CONFIG names another)."""
+    Out().write(f"{settings_file()}\n")
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per setting.")
+def show(as_json: bool) -> None:
+    """Print every setting, its value, and where that comes from."""
+    found = settings.read()
+    rows: list[tuple[str, Any, str]] = [(one.name, value, at) for one, value, at in found.effective()]
+    for name, keys in checked_keys(found).items():
+        at = f"{found.path}: line {found.lines.get(settings.KEYS + name)}"
+        rows.append((settings.KEYS + name, list(keys), at))
+    out = Out()
+    for name, value, at in rows:
+        if as_json:
+            out.write(json.dumps({"name": name, "value": value, "origin": at}) + "\n")
+        else:
+            out.write(f"{name:{_COLUMNS[0]}}{_shown(value):{_COLUMNS[1]}}  {at}\n")
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+def check(file: Path | None) -> None:
+    """Check a FILE (the usual one when none is given): exit code 2, and what is wrong in which line."""
+    found = settings.read(file)
+    checked_keys(found)
+    if file is None:
+        found.effective()
+    Out().write(f"{found.path}: sound\n" if found.path.exists() else f"{found.path}: absent, which is fine\n")

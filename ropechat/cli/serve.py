@@ -1,0 +1,61 @@
+"""`ropechat serve`: the chat in a browser on this machine."""
+
+import ipaddress
+import shlex
+import sys
+
+import click
+
+from ropechat.cli.chat import chat
+from ropechat.cli.common import model_path, sampling_of
+from ropechat.cli.config import checked_keys
+from ropechat.cli.door import say
+from ropechat.errors import RequestError
+from ropechat.settings import read
+
+INSTALL = "textual-serve is not installed; pip install 'ropechat[serve]'"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.option("--expose", is_flag=True, help="Allow another HOST than this machine's own.")
+@click.argument("chat_options", nargs=-1, type=click.UNPROCESSED)
+def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> None:
+    """Serve the chat to browsers on this machine; CHAT_OPTIONS are those of `ropechat chat`.
+
+    Each page is a chat of its own, with a model of its own. Whoever reaches the port can chat, read the kept
+    chats and the files of the user who runs this: other users of this machine can, too. Needs the extra
+    `serve`: pip install 'ropechat[serve]'.
+    """
+    if not _is_loopback(host):
+        if not expose:
+            raise RequestError(f"--host: {host!r:.60}: not this machine alone; 127.0.0.1, or add --expose")
+        say(f"warning: --host {host}: anyone in the network can chat, and read your chats and files")
+    try:
+        from ropechat.cli.web_server import WebServer
+    except ImportError:
+        raise RequestError(INSTALL) from None
+    _prepare(chat_options)
+    command = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
+    server = WebServer(shlex.join([*command, "chat", *chat_options]), host, port, exposed=expose)
+    say(f"{server.public_url}  (Ctrl-C ends it)")
+    server.serve()
+
+
+def _prepare(chat_options: tuple[str, ...]) -> None:
+    """What a page could not ask or say: wrong options, settings and a model that is to be downloaded."""
+    settings = read()
+    checked_keys(settings)
+    with chat.make_context("chat", list(chat_options), default_map=settings.options(sampling=True)) as made:
+        sampling_of(dict(made.params))
+        model_path(dict(made.params))

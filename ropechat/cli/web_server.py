@@ -1,0 +1,40 @@
+"""The web server of `ropechat serve`: textual-serve's, closed to other sites. Needs the extra `serve`."""
+
+import socket
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from textual_serve.server import Server
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class WebServer(Server):
+    """Answers only pages of its own.
+
+    A page of any other site that the user visits could connect to a port of this machine, and a name of that
+    site could be pointed at it: so Host must be ours (unless exposed), and Origin the same if there is one.
+    """
+
+    def __init__(self, command: str, host: str, port: int, *, exposed: bool) -> None:
+        self._exposed = exposed
+        shown = f"[{host}]" if ":" in host else host
+        if host in ("0.0.0.0", "::"):
+            shown = socket.gethostname()
+        super().__init__(command, host, port, "ropechat", public_url=f"http://{shown}:{port}")
+        self._names = {f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]")}
+
+    async def _make_app(self) -> web.Application:
+        made = await super()._make_app()
+        made.middlewares.append(self._only_ours)
+        return made
+
+    @web.middleware
+    async def _only_ours(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if not self._exposed and host not in self._names:
+            raise web.HTTPForbidden(text=f"not the name of this server; open {self.public_url}")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise web.HTTPForbidden(text="a page of another site")
+        return await handler(request)

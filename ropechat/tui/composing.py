@@ -1,0 +1,225 @@
+"""What the chat does around the composer: send, complete, attach, editor, copy, mouse, help, palette."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from textual.app import SystemCommand
+from textual.content import Content
+from textual.widgets import Static
+
+from ropechat.text import clean
+from ropechat.tui import editor, keys
+from ropechat.tui.clipboard import sequence
+from ropechat.tui.draft import AttachError, attachments
+from ropechat.tui.keeping import Keeping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual.screen import Screen
+    from textual.timer import Timer
+    from textual.widgets import TextArea
+
+    from ropechat.tui.look import Look
+    from ropechat.tui.widgets.composer import Composer
+
+COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
+OFFERS = 6  # completions that are shown
+_MODES = ("1000", "1003", "1015", "1006")  # of the mouse: xterm's clicks, moves, and how they are written
+_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Composing(Keeping):
+    """The commands around the composer. look: what the user chose."""
+
+    look: Look
+    _counter: Timer | None = None
+    _mouse = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.completions = Static("", id="completions", markup=False)
+
+    def apply_look(self) -> None:
+        """Do as the user chose."""
+        self.set_keymap(self.keymap.changes)
+        self.transcript.set_tint(self.look.tint)
+        self.follows = self.look.follow
+        if not self.look.mouse:
+            self.call_after_refresh(self.action_mouse)
+
+    # --- sending ---
+
+    def _send(self, text: str) -> bool:
+        """Send a question, or say why not; a line that begins with one "/" is a command."""
+        if text.startswith("/") and not text.startswith("//") and self._editing is None:
+            return self.slash(text[1:])
+        text = text.removeprefix("/") if text.startswith("//") else text
+        if self.session.load_error is not None:
+            self._say_hint("no model is loaded")
+        elif self.session.generating:
+            self._say_hint(f"still writing: {self.keymap.shown('chat.stop')} stops it, then ⏎ sends")
+        elif (whole := self._expanded(text)) is not None:
+            turn = self.edited(whole)
+            if turn is None:
+                turn = self.session.ask(whole)
+                self.add_turn(turn)
+                self.write(turn)
+            else:
+                self.show_path(turn)
+            return True
+        return False
+
+    def _expanded(self, text: str, *, quiet: bool = False) -> str | None:
+        """The text with files and pastes in their places; None, and a hint, where a file cannot be read."""
+        try:
+            behind = attachments(text)
+        except AttachError as error:
+            if not quiet:
+                self._say_hint(str(error))
+            return None
+        return self.composer.pastes.unfold(text) + behind
+
+    # --- what the composer reports ---
+
+    async def on_composer_leave(self) -> None:
+        """ctrl+d on an empty line."""
+        await self.action_quit()
+
+    def on_composer_page(self, message: Composer.Page) -> None:
+        """Scroll the transcript without leaving the composer."""
+        if message.direction < 0:
+            self.transcript.action_page_up()
+        else:
+            self.transcript.action_page_down()
+
+    def on_text_area_changed(self, _: TextArea.Changed) -> None:
+        """Offer completions; count the draft once the typing rests; an emptied one edits nothing."""
+        if not self.composer.text:
+            self.stop_editing()
+        self._offer()
+        if self._counter is not None:
+            self._counter.stop()
+        self._counter = self.set_timer(COUNT_DELAY, self._count)
+
+    def _offer(self) -> None:
+        """Show what tab would complete to, above the composer."""
+        _, words = self.composer.offers()
+        rows = [self._described(word) for word in words[:OFFERS]]
+        if len(words) > OFFERS:
+            rows.append(Content.styled(f"  {len(words) - OFFERS:,} more", "$quiet"))
+        self.completions.display = bool(rows)
+        self.completions.update(Content("\n").join(rows))
+
+    def _described(self, word: str) -> Content:
+        command = keys.by_slash(word[1:]) if word.startswith("/") else None
+        name = Content.styled(f"  {word:<16}  ", "$primary")
+        if command is None:
+            return name
+        return Content.assemble(name, (f"{command.arguments}  {command.help}".strip(), "$quiet"))
+
+    def _count(self) -> None:
+        session = self.session
+        draft = self._expanded(self.composer.text, quiet=True) or self.composer.text
+        if session.info is None or session.generating:
+            return
+        if not session.turns and not draft.strip():
+            session.draft_tokens = None
+            self._redraw()
+            return
+        self._submit(session.count(draft))
+
+    def recall(self, questions: list[str]) -> None:
+        """What was asked before this start can be recalled too."""
+        self.composer.sent[:0] = [clean(question) for question in questions]
+
+    # --- editor, clipboard, mouse ---
+
+    def action_external_editor(self) -> None:
+        """Write the draft in the user's editor."""
+        composer = self.composer
+        if self._driver is None or not self._driver.can_suspend:
+            self._say_hint("no editor can be opened here")
+            return
+        try:
+            text = editor.edit(self, editor.chosen(os.environ), composer.pastes.unfold(composer.text))
+        except editor.EditorError as error:
+            self._say_hint(str(error))
+        else:
+            composer.set_text(text)
+            composer.focus()
+        self._set_mouse(self._mouse)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy through the terminal, and say so."""
+        self._clipboard = text
+        sent = sequence(clean(text), os.environ)
+        if sent is None:
+            self._say_hint(f"{len(text):,} characters are too many to copy; /export writes a file")
+            return
+        if self._driver is not None:
+            self._driver.write(sent)
+        self._say_hint(f"copied: {len(text):,} characters, if the terminal allows it (OSC 52)")
+
+    def action_copy(self) -> None:
+        """Copy the answer under the cursor, or the newest."""
+        turn = self._turn()
+        if turn is not None:
+            self.copy_to_clipboard(turn.answer.text)
+
+    def action_copy_code(self) -> None:
+        """Copy the last code block of the answer under the cursor, or of the newest."""
+        turn = self._turn()
+        if turn is None:
+            return
+        blocks = _FENCE.findall(turn.answer.text)
+        if blocks:
+            self.copy_to_clipboard(blocks[-1][1].rstrip("\n"))
+        else:
+            self._say_hint("no code block in this answer")
+
+    def action_mouse(self) -> None:
+        """Leave the mouse to the terminal, which then selects text itself; or take it back."""
+        self._set_mouse(not self._mouse)
+        key = self.keymap.shown("view.mouse")
+        self._say_hint(
+            "the chat has the mouse" if self._mouse else f"the terminal has the mouse; {key} takes it"
+        )
+
+    def _set_mouse(self, taken: bool) -> None:
+        self._mouse = taken
+        if self._driver is not None:
+            self._driver.write("".join(f"\x1b[?{mode}{'h' if taken else 'l'}" for mode in _MODES))
+            self._driver.flush()
+
+    # --- help, palette, footer ---
+
+    def action_help(self) -> None:
+        """The keys and commands, those of this place first."""
+        from ropechat.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.keymap, "transcript" if self.transcript.has_focus else "composer"))
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: every command with an action, also of the transcript; others begin to be typed."""
+        for command in (*keys.COMMANDS, *keys.READING):
+            if command.id not in keys.NO_PALETTE:
+                label = command.label.capitalize()
+                shown = self.keymap.shown(command.id)
+                help = f"{command.help}  ({shown})" if shown else command.help
+                yield SystemCommand(label, help, self._doing(command))
+
+    def _doing(self, command: keys.Command) -> Callable[[], object]:
+        if not command.action:
+            return lambda: self.composer.set_text(f"/{command.slash} ")
+        place = self.transcript if command in keys.READING else self
+        return lambda: self.call_later(self.run_action, command.action, place)
+
+    def footer_keys(self) -> list[tuple[str, str]]:
+        """What the footer says: the keys of what has the focus."""
+        if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
+            return self.reading_keys()
+        return self.keymap.footer(self.session.generating)

@@ -1,0 +1,47 @@
+"""A small process that puts the terminal right if this one is killed, or crashes in native code."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# No reports of mouse, focus and pastes; usual keys; the main screen, a cursor, wrapped lines, no style.
+_MODES = (1000, 1002, 1003, 1006, 1015, 1004, 2004, 2026)
+_RESET = "".join(f"\\033[?{mode}l" for mode in _MODES) + "\\033[<u\\033[?1049l\\033[?25h\\033[?7h\\033[0m"
+_SCRIPT = f"""
+saved=$(stty -g <&2)
+echo
+read -r word && exit
+[ -n "$saved" ] && stty "$saved" <&2
+printf '{_RESET}' >&2
+"""
+
+
+@contextmanager
+def watched(terminal: int) -> Iterator[None]:
+    """Restore the terminal if this process ends within the block without leaving it. Where there is a sh."""
+    try:
+        watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _SCRIPT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            start_new_session=True,  # what ends the group of this process leaves it alive
+        )
+    except OSError:
+        yield
+        return
+    with watcher:
+        assert watcher.stdin is not None
+        assert watcher.stdout is not None
+        watcher.stdout.readline()  # it knows how the terminal was
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                watcher.stdin.write(b"left\n")
+                watcher.stdin.flush()

@@ -1,0 +1,205 @@
+"""Settings: what is read, what is refused and where, and what goes before what."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from cli_door import Door
+from model_folders import byte_folder
+
+from ropechat import settings
+from ropechat.errors import SettingsError
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("ROPECHAT_CONFIG", str(path))
+    return path
+
+
+GOOD = """# mine
+model = "org/name"
+store = false
+threads = 3
+
+[sampling]
+temperature = 1
+top_k = 7
+
+[keys]
+"chat.new" = ["ctrl+o", "f9"]
+view.find = "ctrl+l"
+"""
+
+
+def test_what_a_file_says(file: Path) -> None:
+    file.write_text(GOOD)
+    found = settings.read()
+    assert found.values == {
+        "model": "org/name",
+        "store": False,
+        "threads": 3,
+        "sampling.temperature": 1,
+        "sampling.top_k": 7,
+    }
+    assert found.keys == {"chat.new": ("ctrl+o", "f9"), "view.find": ("ctrl+l",)}
+    assert found.lines["sampling.top_k"] == 8
+    assert found.lines["keys.chat.new"] == 11
+    assert "top_k" not in found.options(sampling=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = 3", "line 1: model: 3 is not allowed; a text is"),
+        ('\nthreads = "2"', "line 2: threads: '2' is not allowed; an integer from 1 on is"),
+        ("threads = true", "line 1: threads: True is not allowed"),
+        ("dtype = 'int4'", "line 1: dtype: 'int4' is not allowed; auto, f32"),
+        ("store = 1", "line 1: store: 1 is not allowed; true or false is"),
+        (
+            "[sampling]\n\ntemperature = 200",
+            "line 3: sampling.temperature: 200 is not allowed; a number from",
+        ),
+        ("sampling.top_p = nan", "line 1: sampling.top_p: nan is not allowed"),
+        ("modle = 'x'", "line 1: modle: no such setting; perhaps model"),
+        ("sampling = 3", "line 1: sampling: no such setting"),
+        ("[keys]\nchat.new = 3", "line 2: keys.chat.new: 3 is not allowed; a key or a list of keys is"),
+        ("a = \n", "not TOML: Invalid value (at line 1, column 5)"),
+        ("x = [" + "[" * 5000, "not TOML"),
+    ],
+)
+def test_what_is_refused(text: str, message: str, file: Path) -> None:
+    file.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        settings.read()
+    assert str(error.value).startswith(f"{file}: {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no such file"):
+        settings.read()
+    file.write_bytes(b"model = 'x'\n# \xff\n")
+    with pytest.raises(SettingsError, match="line 2: not UTF-8"):
+        settings.read()
+    file.write_bytes(b"#" * (2 << 20))
+    with pytest.raises(SettingsError, match="more than"):
+        settings.read()
+    with pytest.raises(SettingsError, match="no regular file"):
+        settings.read(tmp_path)
+
+
+def test_without_a_file_all_is_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROPECHAT_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found = settings.read()
+    assert not found.values
+    assert {origin for _, _, origin in found.effective({})} == {"default"}
+
+
+def test_the_environment_goes_before_the_file(file: Path) -> None:
+    file.write_text(GOOD)
+    environ = {"ROPECHAT_TOP_K": "9", "ROPECHAT_STORE": "on", "ROPECHAT_DTYPE": "q8_0"}
+    found = {one.name: (value, at) for one, value, at in settings.read().effective(environ)}
+    assert found["sampling.top_k"] == (9, "ROPECHAT_TOP_K")
+    assert found["store"] == (True, "ROPECHAT_STORE")
+    assert found["dtype"] == ("q8_0", "ROPECHAT_DTYPE")
+    assert found["sampling.temperature"] == (1, f"{file}: line 7")
+    with pytest.raises(SettingsError, match="ROPECHAT_TOP_K: 'x' is not allowed"):
+        settings.read().effective({"ROPECHAT_TOP_K": "x"})
+
+
+def test_every_setting_is_an_option_with_its_variable() -> None:
+    from ropechat.cli.chat import chat
+
+    options = {option.name: option for option in chat.params if isinstance(option, click.Option)}
+    for setting in settings.SETTINGS:
+        assert options[setting.option].envvar == setting.variable, setting.name
+        if setting.default is not None and setting.name != "model":
+            assert options[setting.option].default == setting.default, setting.name
+
+
+def test_choices_are_those_of_the_chat() -> None:
+    from ropechat.tui.render.tint import NAMES
+
+    assert settings.TINTS == NAMES
+
+
+# --- the command line ---
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+def tokens(door: Door, *arguments: object) -> int:
+    code, out, err = door("run", "--json", "--raw", "--quiet", *arguments, "x")
+    assert code == 0, err
+    count: int = json.loads(out)["usage"]["completion_tokens"]
+    return count
+
+
+def test_flag_before_environment_before_file_before_default(
+    door: Door, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = byte_folder(tmp_path / "model")
+    file.write_text(f"model = {str(model)!r}\n[sampling]\nmax_tokens = 2\n")
+    assert tokens(door) == 2
+    monkeypatch.setenv("ROPECHAT_MAX_TOKENS", "3")
+    assert tokens(door) == 3
+    assert tokens(door, "--max-tokens", "4") == 4
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "inspect", "batch"])
+def test_a_broken_file_stops_what_uses_it(command: str, door: Door, file: Path) -> None:
+    file.write_text("\ntop_k = 3\n")
+    code, out, err = door(command, "x")
+    assert (code, out) == (2, "")
+    assert err == f"error: {file}: line 2: top_k: no such setting; perhaps sampling.top_k\n"
+    assert door(command, "--help")[0] == 0
+    assert door("models", "list")[0] == 0
+
+
+def test_inspect_counts_candidates_not_what_is_drawn_from(door: Door, file: Path, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    file.write_text("[sampling]\ntop_k = 1\n")
+    code, out, err = door("inspect", "-m", model, "--format", "jsonl", "ab")
+    assert code == 0, err
+    assert len(json.loads(out.splitlines()[-1])["top"]) == 20
+
+
+def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("ROPECHAT_TOP_P", "0.5")
+    assert door("config", "path") == (0, f"{file}\n", "")
+    code, out, _ = door("config", "show", "--json")
+    rows: dict[str, Any] = {row["name"]: row for row in map(json.loads, out.splitlines())}
+    assert code == 0
+    assert rows["sampling.top_k"] == {"name": "sampling.top_k", "value": 7, "origin": f"{file}: line 8"}
+    assert rows["sampling.top_p"]["origin"] == "ROPECHAT_TOP_P"
+    assert rows["theme"]["origin"] == "default"
+    assert rows["keys.chat.new"]["value"] == ["ctrl+o", "f9"]
+    assert door("config", "check") == (0, f"{file}: sound\n", "")
+    assert "temperature" in door("config", "show")[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('"chat.nwe" = "ctrl+o"', "keys.chat.nwe: no such command; perhaps chat.new"),
+        ('"chat.new" = "ctrl+q"', "keys.chat.new: ctrl+q is also a key of app.quit"),
+        ('"chat.new" = "ctrl+i"', "keys.chat.new: ctrl+i: terminals send the same for tab"),
+        ('"chat.new" = "hyperspace"', "keys.chat.new: hyperspace: no such key"),
+        ('"chat.new" = "n"', "keys.chat.new: n: would be typed"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_keys_that_cannot_be(command: str, line: str, message: str, door: Door, file: Path) -> None:
+    file.write_text(f"[keys]\n{line}\n")
+    code, out, err = door("config", command)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {file}: line 2: {message}")

@@ -1,0 +1,232 @@
+"""The composer: completion, pastes, files, history, the user's editor."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeEngine
+from textual import events
+
+from ropechat.store.store import Store
+from ropechat.tui import draft
+
+PASTE = "\n".join(f"line {number}" for number in range(120))
+
+
+async def paste(c: Any, text: str) -> None:
+    c.app.composer.post_message(events.Paste(text))
+    await c.pilot.pause(0.05)
+
+
+# --- pastes ---
+
+
+async def test_a_long_paste_is_folded_and_sent_whole(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.pilot.press(*"see ")
+        await paste(c, PASTE)
+        await c.pilot.press(*" ok")
+        assert c.app.composer.text == "see [pasted 120 lines] ok"
+        await c.pilot.press("enter")
+        await c.idle()
+        assert c.engine.asked[-1][-1].content == f"see {PASTE} ok"
+        await c.pilot.press("up")
+        assert c.app.composer.text == "see [pasted 120 lines] ok"
+
+
+async def test_backspace_takes_a_folded_paste_as_a_whole(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        await paste(c, PASTE)
+        await paste(c, PASTE.replace("line", "row"))
+        assert c.app.composer.text == "[pasted 120 lines][pasted 120 lines #2]"
+        await c.pilot.press("backspace")
+        assert c.app.composer.text == "[pasted 120 lines]"
+        await c.pilot.press("left", "backspace")  # within the word: one character
+        assert c.app.composer.text == "[pasted 120 line]"
+
+
+def test_folds() -> None:
+    pastes = draft.Pastes()
+    assert pastes.fold("short\ntext") == "short\ntext"
+    assert pastes.fold("x" * 2500) == "[pasted 2,500 characters]"
+    assert pastes.fold(PASTE) == pastes.fold(PASTE)
+    tricky = "[pasted 120 lines]\n" * 12
+    label = pastes.fold(tricky)
+    assert pastes.unfold(f"{label} and [pasted 120 lines]") == f"{tricky} and {PASTE}"
+    assert pastes.unfold("[pasted 121 lines]") == "[pasted 121 lines]"
+
+
+# --- files ---
+
+
+async def test_files_are_put_behind_the_text(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_bytes("Ünï\r\n```\nx\n```\n".encode())
+    (tmp_path / "a b.txt").write_text("blank")
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask('Sum up @notes.md, and @"a b.txt" for @alice, a@notes.md')
+        await c.idle()
+        sent = c.engine.asked[-1][-1].content
+        assert sent == (
+            'Sum up @notes.md, and @"a b.txt" for @alice, a@notes.md'
+            "\n\nnotes.md:\n````\nÜnï\n```\nx\n```\n````\n\na b.txt:\n```\nblank\n```"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "@folder: a folder; name a text file"),
+        ("big", "@big: more than 256 KiB; attach a part of it"),
+        ("binary", "@binary: not UTF-8 text; only text can be attached"),
+        ("nul", "@nul: not UTF-8 text; only text can be attached"),
+        ("dangling", "@dangling: No such file or directory"),
+        ("/dev/zero", "@/dev/zero: no regular file; name a text file"),
+    ],
+)
+async def test_files_that_cannot_be_attached(
+    name: str, message: str, chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "big").write_text("x" * (draft.MAX_FILE + 1))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "nul").write_bytes(b"a\0b")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask(f"Read @{name}")
+        assert message in c.line("footer")
+        assert c.app.composer.text == f"Read @{name}"
+        assert not c.app.session.turns
+
+
+async def test_the_gauge_counts_what_will_be_sent(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("many words " * 30)
+    async with chat(FakeEngine("ok", context=10_000)) as c:
+        await paste(c, PASTE)
+        c.app.composer.insert(" @notes")
+        whole = f"{PASTE} @notes\n\nnotes:\n```\n{'many words ' * 30}\n```"
+        used = len(c.engine.prompt_ids(c.app.session.messages(whole)))
+        await c.until(lambda: c.app.session.draft_tokens == used)
+
+
+# --- completion ---
+
+
+async def test_commands_are_completed(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.pilot.press(*"/re")
+        await c.until(lambda: "Answer anew, beside the old answer" in c.screen())
+        assert "/regen" in c.screen()
+        found = []
+        for _ in range(4):
+            await c.pilot.press("tab")
+            found.append(c.app.composer.text)
+        assert found == ["/regen", "/rename", "/rewrite", "/regen"]
+        c.app.composer.set_text("")
+        await c.pilot.press(*"/ren", "tab")
+        assert c.app.composer.text == "/rename "
+        await c.pilot.press(*"New name", "enter")
+        assert "New name" in c.line("title")
+        assert not c.app.completions.display
+
+
+async def test_paths_are_completed(chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    for name in ("main.py", "my file.md", ".hidden", "bad\x1b[31m"):
+        (tmp_path / "src" / name).write_text("x")
+    async with chat(FakeEngine("ok")) as c:
+        await c.pilot.press(*"read @s", "tab")
+        assert c.app.composer.text == "read @src/"
+        await c.until(lambda: "@src/main.py" in c.screen())
+        assert "hidden" not in c.screen()
+        assert "bad" not in c.screen()
+        await c.pilot.press(*"my", "tab")
+        assert c.app.composer.text == 'read @"src/my file.md" '
+
+
+async def test_tab_with_nothing_to_complete_moves_the_focus(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press(*"word", "tab")
+        assert c.app.composer.text == "word"
+        assert not c.app.composer.has_focus
+
+
+# --- history ---
+
+
+async def test_questions_of_earlier_chats_are_recalled(chat: Any, tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    async with chat(FakeEngine("ok"), store=store) as c:
+        for text in ("one", "two", "two"):
+            await c.ask(text)
+            await c.idle()
+    async with chat(FakeEngine("ok"), store=store) as c:
+        await c.until(lambda: bool(c.app.composer.sent))
+        await c.pilot.press("up")
+        assert c.app.composer.text == "two"
+        await c.pilot.press("up")
+        assert c.app.composer.text == "one"
+    store.close()
+    async with chat(FakeEngine("ok")) as c:  # nothing is kept, nothing is recalled
+        await c.pilot.press("up")
+        assert c.app.composer.text == ""
+
+
+# --- the editor ---
+
+
+def editor(tmp_path: Path, code: str) -> str:
+    script = tmp_path / "edit.py"
+    script.write_text(f"import sys, pathlib\nfile = pathlib.Path(sys.argv[-1])\n{code}\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return f"{sys.executable} {script} --flag"
+
+
+@pytest.fixture
+def suspendable(monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.drivers.headless_driver import HeadlessDriver
+
+    monkeypatch.setattr(HeadlessDriver, "can_suspend", property(lambda self: True))
+
+
+@pytest.mark.usefixtures("suspendable")
+async def test_the_editor_gets_and_gives_the_text(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", editor(tmp_path, "file.write_text(file.read_text().upper() + '\\x1b!\\n')"))
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press(*"draft", "ctrl+g")
+        assert c.app.composer.text == "DRAFT␛!"
+        assert not c.app.session.turns
+        monkeypatch.setenv("VISUAL", editor(tmp_path, "sys.exit(3)"))
+        await c.pilot.press("ctrl+g")
+        assert c.app.composer.text == "DRAFT␛!"
+        assert "ended with 3" in c.line("footer")
+
+
+@pytest.mark.usefixtures("suspendable")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [("", "no editor"), ("/nowhere/ed", "/nowhere/ed: No such file"), ("ed 'x", "$VISUAL or $EDITOR")],
+)
+async def test_editors_that_cannot_be(
+    command: str, message: str, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", command)
+    async with chat(FakeEngine()) as c:
+        c.app.composer.set_text("kept")
+        await c.ask("/editor")
+        await c.until(lambda: message in c.line("footer"))

@@ -1,0 +1,238 @@
+"""Keys that users chose, copying, the mouse, themes, and questions that come before the model."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from fakes import STORY, FakeEngine
+
+from ropechat.tui import keys, theme
+from ropechat.tui.clipboard import MOST, sequence
+from ropechat.tui.keymap import Keymap, KeymapError
+from ropechat.tui.look import Look
+
+
+def look(**chosen: str) -> Look:
+    return Look(keys={id.replace("__", "."): tuple(wanted.split()) for id, wanted in chosen.items()})
+
+
+# --- keys ---
+
+
+async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
+    chosen = look(chat__stop="f12", app__help="ctrl+o", composer__newline="enter", composer__send="ctrl+s")
+    async with chat(FakeEngine(STORY, rate=50), look=chosen, size=(100, 100)) as c:
+        await c.pilot.press("a", "enter", "b", "ctrl+s")
+        assert c.app.session.last.question == "a\nb"
+        await c.until(lambda: bool(c.app.session.last.answer.steps))
+        assert "F12 stop" in c.line("footer")
+        await c.pilot.press("escape")
+        assert c.app.session.generating
+        await c.pilot.press("f12")
+        await c.idle()
+        assert c.app.session.last.answer.reason == "cancelled"
+        await c.pilot.press("f1")
+        assert len(c.app.screen_stack) == 1
+        await c.pilot.press("ctrl+o")
+        assert len(c.app.screen_stack) == 2
+        assert "^s " in c.screen()
+
+
+async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), look=look(read__right="x", read__left="z shift+left")) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await c.pilot.press("escape", "g", "x")
+        assert "z j k x token" in c.line("footer")
+        first = c.app.transcript.cursor_token()
+        await c.pilot.press("l")
+        assert c.app.transcript.cursor_token() == first
+        await c.pilot.press("x")
+        assert c.app.transcript.cursor_token()[1] == first[1] + 1
+        await c.pilot.press("shift+left")
+        assert c.app.transcript.cursor_token() == first
+
+
+async def test_quit_and_palette_can_move(chat: Any) -> None:
+    async with chat(FakeEngine(), look=look(app__quit="f12", app__palette="ctrl+k")) as c:
+        await c.pilot.press("ctrl+q", "ctrl+p")
+        assert c.app.is_running
+        assert len(c.app.screen_stack) == 1
+        await c.pilot.press("ctrl+k")
+        assert len(c.app.screen_stack) == 2
+        await c.pilot.press("escape", "f12")
+        await c.until(lambda: not c.app.is_running, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "command", "message"),
+    [
+        ({"chat.new": ("f2",)}, "chat.new", "F2 is also a key of chat.list; give one of them another"),
+        ({"chat.new": ("f9",), "chat.list": ("f9",)}, "chat.list", "F9 is also a key of chat.new"),
+        ({"read.word": ("e",)}, "read.word", "e is also a key of question.edit"),
+        ({"composer.complete": ("ctrl+f",)}, "composer.complete", "ctrl+f is also a key of view.find"),
+        ({"chat.rename": ("f9",)}, "chat.rename", "no such command"),
+        ({"view.find": ("ctrl+m",)}, "view.find", "ctrl+m: terminals send the same for enter"),
+        ({"view.find": ("space",)}, "view.find", "space: would be typed"),
+        ({"view.find": ("ctrl++x",)}, "view.find", "ctrl++x: no such key"),
+    ],
+)
+def test_keys_that_cannot_be(chosen: Any, command: str, message: str) -> None:
+    with pytest.raises(KeymapError) as error:
+        Keymap(chosen)
+    assert error.value.command == command
+    assert str(error.value).startswith(message)
+
+
+def test_keys_may_be_swapped() -> None:
+    keymap = Keymap({"chat.list": ("f5",), "chat.branches": ("F2".lower(),), "read.find": ("?",)})
+    assert keymap.changes == {"chat.list": "f5", "chat.branches": "f2", "read.find": "question_mark"}
+
+
+def test_what_is_shown_is_what_is_pressed() -> None:
+    from ropechat.tui.keymap import shown
+
+    for command in keys.ALL:
+        if command.keys:
+            first = shown(command.keys.split(",")[0])
+            assert command.shown.split()[0] == first, command.id
+
+
+def test_every_action_is_in_the_palette_or_typed(chat: Any) -> None:
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.slash import WITH_WORDS
+    from ropechat.tui.widgets.reader import Reader
+
+    for command in keys.ALL:
+        place = Reader if command in keys.READING else ChatApp
+        name = command.action.partition("(")[0]
+        target: Any = ChatApp if name.startswith("app.") else place
+        if command not in keys.WRITING and command.action:
+            assert hasattr(target, f"action_{name.removeprefix('app.')}"), command.id
+        elif command not in keys.WRITING:
+            assert command.id in WITH_WORDS, command.id
+    typed = [command.slash for command in keys.ALL if command.slash]
+    assert len(set(typed)) == len(typed)
+
+
+async def test_the_palette_acts_in_the_transcript_and_begins_lines(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        found = {command.title: command.callback for command in c.app.get_system_commands(c.app.screen)}
+        found["Next token"]()
+        await c.until(lambda: c.app.transcript.cursor is not None)
+        found["Rename"]()
+        assert c.app.composer.text == "/rename "
+        found["Prose"]()
+        await c.until(lambda: c.app.transcript.page.view == "prose")
+
+
+@pytest.mark.parametrize("line", [f"/{one.slash}" for one in keys.ALL if one.slash and one.slash != "quit"])
+async def test_every_typed_command_is_known_and_harmless(line: str, chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await c.ask(line)
+        await c.pilot.pause(0.05)
+        assert "is no command" not in c.line("footer")
+        assert c.app._exception is None
+
+
+# --- copying and the mouse ---
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    from textual.drivers.headless_driver import HeadlessDriver
+
+    found: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "write", lambda self, data: found.append(data))
+    monkeypatch.delenv("TMUX", raising=False)
+    monkeypatch.delenv("STY", raising=False)
+    return found
+
+
+async def test_answers_and_code_are_copied(chat: Any, written: list[str]) -> None:
+    text = "Do this:\n```python\nprint(1)\n```\nor \x1b[31m that"
+    async with chat(FakeEngine(text)) as c:
+        await c.ask("How?")
+        await c.idle()
+        await c.pilot.press("escape", "y")
+        copied = base64.b64encode(text.replace("\x1b", "␛").encode()).decode()
+        assert f"\x1b]52;c;{copied}\a" in written
+        assert "copied" in c.line("footer")
+        await c.pilot.press("Y")
+        assert f"\x1b]52;c;{base64.b64encode(b'print(1)').decode()}\a" in written
+        del written[:]
+        c.app.copy_to_clipboard("x" * MOST)
+        assert not [data for data in written if "]52" in data]
+        assert "too many to copy" in c.line("footer")
+
+
+def test_the_clipboard_through_tmux_and_screen() -> None:
+    plain = "\x1b]52;c;aGk=\a"
+    assert sequence("hi", {}) == plain
+    assert sequence("hi", {"TMUX": "/tmp/x"}) == f"{plain}\x1bPtmux;\x1b\x1b]52;c;aGk=\a\x1b\\"
+    wrapped = sequence("x" * 1000, {"STY": "1.pts"})
+    assert wrapped is not None
+    parts = wrapped.split("\x1b\\")
+    assert all(part.startswith("\x1bP") for part in parts[:-1])
+    assert "".join(part.removeprefix("\x1bP") for part in parts) == sequence("x" * 1000, {})
+
+
+async def test_the_mouse_is_left_to_the_terminal_and_taken_back(chat: Any, written: list[str]) -> None:
+    async with chat(FakeEngine()) as c:
+        await c.pilot.press("f8")
+        assert "\x1b[?1003l" in written[-1]
+        assert "F8 takes it" in c.line("footer")
+        await c.pilot.press("f8")
+        assert "\x1b[?1003h" in written[-1]
+
+
+# --- looks ---
+
+
+@pytest.mark.parametrize(
+    ("wanted", "environ", "name"),
+    [
+        ("auto", {"COLORTERM": "truecolor"}, "ropechat-dark"),
+        ("auto", {"TERM": "xterm"}, "ropechat-ansi-dark"),
+        ("light", {"TERM": "xterm"}, "ropechat-light"),
+        ("light", {"NO_COLOR": "1"}, "ropechat-ansi-light"),
+        ("dark", {"NO_COLOR": "", "COLORTERM": "truecolor"}, "ropechat-ansi-dark"),
+        ("ansi-light", {"COLORTERM": "truecolor"}, "ropechat-ansi-light"),
+    ],
+)
+def test_themes(wanted: str, environ: dict[str, str], name: str) -> None:
+    assert theme.choose(environ, wanted) == name
+
+
+async def test_a_look_is_what_the_app_begins_with(chat: Any, written: list[str]) -> None:
+    chosen = Look(theme="light", tint="rank", mouse=False)
+    async with chat(FakeEngine(), look=chosen) as c:
+        assert c.app.theme == "ropechat-light"
+        assert c.app.transcript.tint == "rank"
+        assert any("\x1b[?1000l" in data for data in written)
+
+
+async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
+    async with chat(FakeEngine(STORY * 20, context=10**5), look=Look(follow=False)) as c:
+        await c.ask("Tell me")
+        await c.idle()
+        assert "Tell me" in c.screen()
+        assert c.app.transcript.max_scroll_y > c.app.transcript.scroll_y
+
+
+# --- before the model ---
+
+
+def test_loading_is_the_first_request() -> None:
+    from ropechat.sampling import Sampling
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.events import Load
+
+    app = ChatApp(lambda: FakeEngine(), "fake", Sampling())
+    assert isinstance(app.inference._requests.get_nowait(), Load)
