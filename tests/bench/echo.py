@@ -1,0 +1,137 @@
+"""From a key to its echo while the real engine writes on all cores: the real program in a pseudo-terminal.
+
+    python tests/bench/echo.py [-m MODEL] [--keys 300] [--threads N] [--json]
+
+Keys are pressed at random moments, about 12 a second, and timed until their letter is on the terminal; then
+ctrl+c is, until the footer offers to send again. Without -m: a model of 10 million random weights. All in ms;
+the exit code is 1 when p99 is over 60 or the stop over 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import random
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from model_folders import byte_tokenizer  # noqa: E402
+from models import write_llama  # noqa: E402
+
+P99, STOP = 60.0, 100.0
+CODE = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+CODE += "from ropechat.cli import main; sys.exit(main())"
+
+
+class Screen:
+    """The program on a pseudo-terminal, and what it wrote since the last look."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        env["PYTHONPATH"] = str(Path(__file__).parents[2])
+        for name in ("NO_COLOR", "SSH_CONNECTION"):
+            env.pop(name, None)
+        command = [sys.executable, "-c", CODE, *arguments]
+        self.child = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+        )
+        os.close(slave)
+
+    def until(self, text: bytes, limit: float) -> float:
+        """Seconds until a text is written; raises SystemExit when it is not."""
+        begun, seen = time.perf_counter(), b""
+        while text not in seen:
+            left = begun + limit - time.perf_counter()
+            if left <= 0 or not select.select([self.master], [], [], left)[0]:
+                raise SystemExit(f"{text!r} did not come within {limit} s: {seen[-500:]!r}")
+            seen += os.read(self.master, 1 << 20)
+        return time.perf_counter() - begun
+
+    def drain(self, seconds: float) -> None:
+        """Read and forget for a while."""
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            try:
+                if select.select([self.master], [], [], left)[0] and not os.read(self.master, 1 << 20):
+                    return
+            except OSError:  # the program ended
+                return
+
+    def press(self, data: bytes) -> None:
+        """Type."""
+        os.write(self.master, data)
+
+
+def random_model(folder: Path) -> Path:
+    """Random weights that never end a text, of the size of a small built-in model."""
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8, "head_dim": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 65536}
+    path = write_llama(folder, vocab_size=260, eos_token_id=None, **sizes, **heads)
+    (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
+    (path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
+    return path
+
+
+def measure(model: str, keys: int, threads: int) -> dict[str, float]:
+    """The figures of one run."""
+    arguments = ["chat", "-m", model, "--threads", str(threads), "--incognito", "--seed", "1"]
+    screen = Screen([*arguments, "--max-tokens", "30000", "--context", "32768"])
+    draw = random.Random(5)
+    screen.until(b"ready", 120)
+    screen.press(b"go\r")
+    screen.until(b"tok/s", 60)
+    echoes = []
+    for number in range(keys):
+        screen.drain(draw.uniform(0.02, 0.14))
+        letter = chr(0x0430 + number % 32).encode()  # Cyrillic: random bytes hardly make them
+        screen.press(letter)
+        echoes.append(1000 * screen.until(letter, 10))
+        if number % 32 == 31:
+            screen.press(b"\x15")  # ctrl+u: the line is short again
+    begun = time.perf_counter()
+    screen.press(b"\x03")
+    screen.until(b"send", 10)
+    stop = 1000 * (time.perf_counter() - begun)
+    screen.press(b"\x11")
+    screen.drain(0.5)
+    if screen.child.wait(10):
+        raise SystemExit(f"the chat ended with {screen.child.returncode}")
+    echoes.sort()
+    figures = {"p50": echoes[keys // 2], "p99": echoes[min(keys - 1, int(keys * 0.99))], "max": echoes[-1]}
+    return {name: round(value, 1) for name, value in (figures | {"stop": stop}).items()}
+
+
+def main() -> int:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-m", "--model")
+    parser.add_argument("--keys", type=int, default=300)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = args.model or str(random_model(Path(folder) / "model"))
+        found = measure(model, args.keys, args.threads)
+    print(
+        json.dumps(found) if args.json else "  ".join(f"{name} {value} ms" for name, value in found.items())
+    )
+    return int(found["p99"] > P99 or found["stop"] > STOP)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
