@@ -15,6 +15,8 @@ from cli_door import Door, command, environment, on_terminal
 from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
+from ropechat import builtin
+
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
 TOKENIZER_CONFIG = b'{"bos_token": "<s>", "eos_token": "</s>"}'
 FILES = {
@@ -222,7 +224,10 @@ def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
 # ---- list, show, check, rm
 
 
-def test_list_show_check_rm(door: Door, hub: Hub, folder: Path) -> None:
+def test_list_show_check_rm(
+    door: Door, hub: Hub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builtin, "FOLDER", tmp_path / "none")
     code, out, err = door("models", "list")
     assert (code, out) == (0, "no models here; `ropechat models pull org/name` downloads one\n")
     hub.repos["org/half"] = Repo(dict(FILES))
@@ -249,6 +254,7 @@ def test_list_show_check_rm(door: Door, hub: Hub, folder: Path) -> None:
     assert code == 0
     assert f"where:          {folder}/snapshots/{COMMIT}\n" in out
     assert "512 kB  model.safetensors" in out
+    assert "m-Q8_0.gguf" not in out
     assert "architecture:   llama" in out
     assert "cannot load:" in door("models", "show", "org/name:q8_0")[1]
     assert door("models", "check", "org/name")[1].endswith("ok\n")

@@ -126,13 +126,18 @@ def show(model: str) -> None:
 
 
 def _files(path: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files of a model."""
-    from ropechat.hub.cache import file_names
+    """Names and sizes of the files of a model; of all files in a folder that holds none."""
+    from ropechat.hub.cache import contents, file_names
     from ropechat.weight_files import parts
 
-    folder = path if path.is_dir() else path.parent
-    names = file_names(folder) if path.is_dir() else list(parts(path.name))
-    return [(name, (folder / name).stat().st_size) for name in names]
+    folder, names = path.parent, parts(path.name)
+    if path.is_dir():
+        folder = path
+        try:
+            names = contents(folder, None, str(folder))[0].files
+        except RopechatError:
+            names = tuple(file_names(folder))
+    return [(name, (folder / name).stat().st_size) for name in names if (folder / name).is_file()]
 
 
 @models.command()
