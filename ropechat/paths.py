@@ -31,3 +31,21 @@ def conversations_folder() -> Path:
 
         folder = user_data_path("ropechat", appauthor=False)
     return folder / "conversations"
+
+
+def settings_file() -> Path:
+    """The settings: ROPECHAT_CONFIG, or config.toml in the user's configuration; it need not exist yet."""
+    chosen = os.environ.get("ROPECHAT_CONFIG", "")
+    if chosen.strip():
+        return Path(chosen)
+    folder = _of_home("XDG_CONFIG_HOME", ".config")
+    if folder is None:
+        from platformdirs import user_config_path
+
+        folder = user_config_path("ropechat", appauthor=False, roaming=True)
+    return folder / "config.toml"
+
+
+def personas_folder() -> Path:
+    """Where personas are kept: beside the settings; it need not exist yet."""
+    return settings_file().parent / "personas"

@@ -85,6 +85,76 @@ BRANCHING = (
         slash="tree",
     ),
 )
+PANELS = (
+    Command(
+        "model.pick",
+        "f6",
+        "F6",
+        "models",
+        "Load another model, or download one",
+        "models",
+        slash="model",
+        arguments="[NAME]",
+    ),
+    Command(
+        "sampling.open",
+        "f7",
+        "F7",
+        "sampling",
+        "How tokens are drawn, and what a change would do",
+        "sampling",
+        slash="sampling",
+        arguments="[PRESET]",
+    ),
+    Command(
+        "sampling.set",
+        "",
+        "/set",
+        "set",
+        "One setting of the sampler",
+        "sampling",
+        slash="set",
+        arguments="[NAME [VALUE]]",
+    ),
+    Command(
+        "prompt.persona",
+        "",
+        "/persona",
+        "personas",
+        "System texts with a name",
+        "personas",
+        slash="persona",
+        arguments="[NAME | save NAME]",
+    ),
+    Command(
+        "prompt.system",
+        "",
+        "/system",
+        "system text",
+        "Put the next question under another system text; - for none",
+        "personas",
+        slash="system",
+        arguments="[TEXT | -]",
+    ),
+    Command(
+        "prompt.full",
+        "",
+        "/context",
+        "full context",
+        "What happens to a question that does not fit",
+        slash="context",
+        arguments="[ask|slide|stop]",
+    ),
+    Command(
+        "engine.facts",
+        "f9",
+        "F9",
+        "facts",
+        "Speed, cache and memory of the engine",
+        "facts",
+        slash="facts",
+    ),
+)
 COMMANDS = (
     Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
     Command(
@@ -112,6 +182,7 @@ COMMANDS = (
     Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True, "new"),
     Command("chat.list", "f2", "F2", "chats", "Open, search, rename and delete chats", "chats", slash="open"),
     *BRANCHING,
+    *PANELS,
     Command("view.toggle", "f3", "F3", "prose", "Tokens as they came, or Markdown as prose", "toggle_view"),
     Command("view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", "inspect"),
     Command("view.tint", "T", "T", "tint", "In the transcript: another figure as tint, or none"),
@@ -145,7 +216,7 @@ def bindings() -> list[Binding]:
             command.keys, command.action, command.label, id=command.id, show=False, priority=command.priority
         )
         for command in COMMANDS
-        if command.action
+        if command.action and command.keys
     ]
 
 
@@ -173,6 +244,8 @@ def footer(generating: bool) -> list[tuple[str, str]]:
             "view.toggle",
             "view.inspect",
             "chat.new",
+            "model.pick",
+            "sampling.open",
             "app.palette",
             "app.help",
             "app.quit",

@@ -10,6 +10,7 @@ from ropechat.errors import RopechatError
 from ropechat.store.rows import Chat
 from ropechat.tui import keys
 from ropechat.tui.errors import explain
+from ropechat.tui.typed import WORDS
 
 if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
@@ -37,6 +38,8 @@ def run(app: ChatApp, line: str) -> str:
     if name == "fork" and words:
         return _fork(app, words)
     command = keys.by_slash(name)
+    if command is not None and command.id in WORDS and (words or not command.action):
+        return WORDS[command.id](app, words)
     if command is not None:
         app.call_later(app.run_action, command.action)
         return ""

@@ -13,8 +13,8 @@ from fakes import STORY, FakeEngine
 from ropechat import builtin
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
+from ropechat.tui.answer import State
 from ropechat.tui.render.pieces import Mark
-from ropechat.tui.session import State
 
 
 def answer(c: Any) -> Any:
