@@ -72,7 +72,7 @@ class FakeEngine:
         self.gate.set()
         self.closed = False
         self.reused = 0  # tokens of a prompt that are in the cache
-        self.kv_bytes = 4096
+        self.kv_bytes = 0
         self.stop_ids = frozenset({STOP})
         self.prefixes: list[list[int]] = []
         self.cancels = 0

@@ -19,7 +19,7 @@ _END = ".txt"
 
 def _file(name: str) -> Path:
     if not _NAME.fullmatch(name):
-        raise RequestError(f"persona: {name!r:.60}; letters, digits, blanks, - and _ are allowed, 40 at most")
+        raise RequestError(f"persona: {name!r:.20}; 40 letters, digits, blanks, - and _ are allowed")
     return personas_folder() / (name + _END)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import fields, replace
 
-from ropechat.sampling import Sampling
+from ropechat.sampling import MAX_COUNT, Sampling
 
 NAMES = tuple(field.name for field in fields(Sampling))
 PRESETS: dict[str, dict[str, float]] = {
@@ -17,13 +17,13 @@ PRESETS: dict[str, dict[str, float]] = {
 STEPS = {"temperature": 0.05, "top_k": 1, "top_p": 0.01, "min_p": 0.01, "repetition_penalty": 0.05}
 HIGHEST = {"temperature": 2.0, "top_k": 100, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
 MEANING = {
-    "temperature": "0 always takes the best",
+    "temperature": "0: always the best",
     "top_k": "the k best; 0: all",
-    "top_p": "the best that reach this; 1: all",
-    "min_p": "this share of the best; 0: all",
+    "top_p": "the best up to it; 1: all",
+    "min_p": "share of best; 0: all",
     "repetition_penalty": "1: none",
     "max_tokens": "of one answer",
-    "seed": "none: a new one each time",
+    "seed": "none: a new one each",
 }
 
 
@@ -76,7 +76,7 @@ def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
     if name == "seed":
         return replace(sampling, seed=None if by < 0 else secrets.randbits(31))
     if name == "max_tokens":
-        return replace(sampling, max_tokens=max(1, value * 2 if by > 0 else value // 2))
+        return replace(sampling, max_tokens=min(MAX_COUNT, max(1, value * 2 if by > 0 else value // 2)))
     step = STEPS[name]
     lowest = step if name in ("top_p", "repetition_penalty") else 0
     moved = round((round(value / step) + by) * step, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import ModalScreen
 
 from ropechat import builtin
 from ropechat.conversation import Role
@@ -36,11 +38,19 @@ class Prompting(Keeping):
 
     # --- sampling ---
 
+    def closes(self, sheet: type[ModalScreen[Any]]) -> bool:
+        """The key that opens a sheet closes it; False where there is none over the chat."""
+        over = isinstance(self.screen, ModalScreen)
+        if isinstance(self.screen, sheet):
+            self.screen.dismiss(None)
+        return over
+
     def action_sampling(self) -> None:
         """The sampler's settings, tried on the token under the cursor, or the newest."""
         from ropechat.tui.screens.sampling import SamplingScreen
 
-        self.push_screen(SamplingScreen(self.session.sampling, self._recorded()))
+        if not self.closes(SamplingScreen):
+            self.push_screen(SamplingScreen(self.session.sampling, self._recorded()))
 
     def _recorded(self) -> TokenPlace | None:
         if self.transcript.cursor is not None:

@@ -30,7 +30,8 @@ class Switching(Prompting):
 
     def action_models(self) -> None:
         """The models here, and those to be had."""
-        self._push(ModelsScreen(self.model), self.switch_model)
+        if not self.closes(ModelsScreen):
+            self._push(ModelsScreen(self.model), self.switch_model)
 
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is known to be sound."""

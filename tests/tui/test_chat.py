@@ -228,6 +228,8 @@ async def test_context_full_ends_the_answer_and_says_so(chat: Any) -> None:
         assert answer(c).reason == "context"
         assert "The context is full (40 tokens)" in c.screen()
         await c.ask("More")
+        await c.until(lambda: "leave out the oldest" in c.screen())
+        await c.pilot.press("escape")
         await c.idle()
         assert "Not sent" in c.screen()
         assert c.app.composer.text == "More"  # nothing is lost
@@ -314,7 +316,7 @@ async def test_new_chat_asks_first(chat: Any) -> None:
 async def test_help_lists_every_command(chat: Any) -> None:
     from ropechat.tui.keys import COMMANDS
 
-    async with chat(FakeEngine(), size=(100, 40)) as c:
+    async with chat(FakeEngine(), size=(100, 60)) as c:
         await c.pilot.press("f1")
         await c.pilot.pause(0.1)
         for command in COMMANDS:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
     from ropechat.tui.downloading import Download
 
-KEYS = "⏎ load or get   type: filter, Hub id, path   ctrl+o pause   ctrl+x cancel   esc back"
+WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
+KEYS = "⏎ load or get   ctrl+o pause   ctrl+x cancel   esc back"
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 COLUMNS = (("params", 6), ("dtype", 6), ("size", 7), ("needs", 8), ("context", 7))
 METER = 24
 PATHS = ("/", "./", "../", "~")
@@ -52,7 +54,7 @@ class ModelsScreen(ModalScreen["str | None"]):
     """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f6", "dismiss", show=False, priority=True),
+        Binding("escape", "dismiss", show=False, priority=True),
         Binding("down", "move(1)", show=False, priority=True),
         Binding("up", "move(-1)", show=False, priority=True),
         Binding("ctrl+o", "pause", show=False, priority=True),
@@ -80,7 +82,8 @@ class ModelsScreen(ModalScreen["str | None"]):
         with Vertical(id="models", classes="sheet"):
             yield Static(id="free", markup=False)
             yield Input(
-                placeholder="filter, or a Hub id to download: org/name, org/name:Q4_K_M", id="wanted-model"
+                placeholder=WANTED,
+                id="wanted-model",
             )
             yield Static(id="head", markup=False)
             yield OptionList(id="rows", markup=False)
@@ -169,7 +172,7 @@ class ModelsScreen(ModalScreen["str | None"]):
         free = free_memory()
         values = {
             "params": "–" if one.num_parameters is None else count(one.num_parameters),
-            "dtype": one.dtype or "–",
+            "dtype": SHORT.get(one.dtype or "–", one.dtype or "–"),
             "size": byte_size(one.size),
             "needs": "–" if one.needs is None else f"≈{byte_size(one.needs)}",
             "context": f"{one.context:,}" if one.context else "–",

@@ -26,16 +26,18 @@ if TYPE_CHECKING:
     from ropechat.tui.render.cursor import TokenPlace
 
 KEYS = "↑ ↓ setting   ← → value   ⏎ type it   1-4 preset   r as it was   esc back"
-NAME, VALUE, METER = 20, 10, 16  # cells
+NAME, VALUE, METER = 20, 8, 16  # cells
 TOKEN = 16
 
 
 class SamplingScreen(ModalScreen[None]):
     """Every change is used from the next answer on, and tried at once on a recorded token."""
 
+    AUTO_FOCUS = ""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
-        Binding("f7,q", "dismiss", show=False),
+        Binding("q", "dismiss", show=False),
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
         Binding("left,h", "step(-1)", show=False),
@@ -58,6 +60,7 @@ class SamplingScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Settings, presets, what they do, keys."""
         with Vertical(id="sampling", classes="sheet"):
+            yield Static(Content.styled("sampling", "bold $primary"))
             yield Static(id="settings", markup=False)
             yield Input(id="value", placeholder="value")
             yield Static(id="presets", markup=False)
@@ -148,12 +151,12 @@ class SamplingScreen(ModalScreen[None]):
         value = presets.shown(self.sampling, name).rjust(VALUE)
         note = presets.MEANING[name] if self.app.size.width >= 76 else ""
         return Content.assemble(
-            ("▸ " if here else "  ", "$primary"),
+            (" ▸ " if here else "   ", "$primary"),
             (name.ljust(NAME), "bold" if here else ""),
             (value + "  ", "bold $primary" if here else "$foreground"),
             (full, "$primary"),
             (rest, "$rule"),
-            ("  " + note, "$quiet"),
+            (" " + note, "$quiet"),
         )
 
     def _presets(self) -> Content:
@@ -186,7 +189,7 @@ class SamplingScreen(ModalScreen[None]):
                 (head, "$foreground"), ("  sampled" if found.exact else "  sampled, about", "$quiet")
             )
         ]
-        room = max(2, self.app.size.height - len(presets.NAMES) - 8)
+        room = max(2, self.app.size.height - len(presets.NAMES) - 9)
         rows += [self._candidate(one, found, one.id == step.id) for one in found.candidates[:room]]
         return rows
 
