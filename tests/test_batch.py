@@ -13,8 +13,8 @@ from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
-from ropechat.cli.status import clock
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.text import clock
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
 

@@ -13,7 +13,8 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
-from ropechat.cli.status import StatusLine, bar, clock
+from ropechat.cli.status import StatusLine, bar
+from ropechat.text import clock
 
 if TYPE_CHECKING:
     from ropechat.batch.runner import BatchReport

@@ -13,7 +13,7 @@ from ropechat.text import byte_size, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from ropechat.cli.models_table import count
+    from ropechat.model_list import count
 
     tokenizer = facts["tokenizer"]
     return [
@@ -82,9 +82,10 @@ def pull(model: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
 def list_models(as_json: bool) -> None:
     """List the models in the Hub cache and the built-in one, from their headers."""
-    from ropechat.cli.models_table import Row, rows, table
+    from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
     from ropechat.hub.cache import cache_folder
+    from ropechat.model_list import Row, rows
     from ropechat.packed import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[Row](), Out()
@@ -107,8 +108,8 @@ def list_models(as_json: bool) -> None:
 @click.argument("model")
 def show(model: str) -> None:
     """Show everything about MODEL: where it is, its files, its facts."""
-    from ropechat.cli.models_table import packed_size
     from ropechat.engine import Engine
+    from ropechat.model_list import packed_size
     from ropechat.model_source import resolve
 
     path, out = resolve(model), Out()
