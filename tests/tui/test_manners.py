@@ -70,7 +70,7 @@ async def test_quit_and_palette_can_move(chat: Any) -> None:
     ("chosen", "command", "message"),
     [
         ({"chat.new": ("f2",)}, "chat.new", "F2 is also a key of chat.list; give one of them another"),
-        ({"chat.new": ("f9",), "chat.list": ("f9",)}, "chat.list", "F9 is also a key of chat.new"),
+        ({"chat.new": ("f12",), "chat.list": ("f12",)}, "chat.list", "F12 is also a key of chat.new"),
         ({"read.word": ("e",)}, "read.word", "e is also a key of question.edit"),
         ({"composer.complete": ("ctrl+f",)}, "composer.complete", "ctrl+f is also a key of view.find"),
         ({"chat.rename": ("f9",)}, "chat.rename", "no such command"),
