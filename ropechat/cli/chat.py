@@ -126,5 +126,5 @@ def chat(
         system,
         Store(conversations_folder()) if store else None,
         "" if newest else resume,
-        Look(**look, keys=keys),
+        look=Look(**look, keys=keys),
     )

@@ -39,7 +39,7 @@ def run_chat(
     from ropechat.tui.terminal import owned_screen, teach_keys
 
     teach_keys()
-    app = ChatApp(load, model, sampling, system, store, resume, look)
+    app = ChatApp(load, model, sampling, system, store, resume, look=look)
     with owned_screen():
         app.run()
         stopped = app.inference.shutdown()

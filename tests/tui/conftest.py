@@ -89,7 +89,7 @@ def chat() -> Callable[..., Any]:
         names = ("system", "store", "resume", "look")
         system, store, resume, look = (settings.pop(name, None) for name in names)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look)
+        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look=look)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:
