@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 OnPrefill = Callable[[int, int], None]
 
 
+@dataclasses.dataclass(eq=False)
 class _Request:
     """One running request: what `Engine.cancel` reaches."""
 
-    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
-        self.core = core
-        self.token = token
+    core: "_core.Engine"
+    token: "_core.CancelToken"
 
 
 class Engine:
@@ -93,6 +93,11 @@ class Engine:
         return self._core is None or self._core.finish_pack(seconds)
 
     check = staticmethod(model_check.check)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache allocated now."""
+        return 0 if self._core is None else self._core.kv_bytes
 
     def _request(self) -> _Request:
         if self._core is None:
@@ -333,16 +338,13 @@ class Engine:
         top_k: candidates recorded per row. on_progress(done, total): in tokens.
         Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, CancelledError.
         """
-        if isinstance(prompt, str):
-            tokens = self.tokenizer.encode_aligned(prompt)
-        else:
-            tokens = self.tokenizer.align(checked_ids(prompt))
+        words = self.tokenizer
+        tokens = words.encode_aligned(prompt) if isinstance(prompt, str) else words.align(checked_ids(prompt))
         if not tokens:
             raise RequestError("prompt: no tokens; at least one is required")
         check_top_k(top_k)
         request = self._request()
-        core = request.core
-        scores: list[TokenScore] = []
+        core, scores = request.core, list[TokenScore]()
         following: Row | None = None
         sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
         try:
@@ -378,8 +380,7 @@ class _Many:
         self.seed = seed_of(sampling)
         self._engine = engine
         self._request = request
-        self._sampling = sampling
-        self._stops = stops
+        self._sampling, self._stops = sampling, stops
 
     def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
         engine = self._engine

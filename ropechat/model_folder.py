@@ -46,7 +46,7 @@ def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
 
 def is_gguf(model: Path) -> bool:
     """Whether a model is one GGUF file (or the first part of a split one), not a folder."""
-    return model.suffix.lower() == ".gguf" and not model.is_dir()
+    return not model.is_dir()
 
 
 def tokenizer_of(model: Path, vocab_size: int, gguf_metadata: GgufMetadata) -> Tokenizer:

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from ropechat import builtin
 from ropechat.errors import FileAccessError, ModelNotFoundError, ModelPathError, NotDownloadedError
 from ropechat.hub import cache
 from ropechat.hub.names import HubName, parse
 from ropechat.weight_files import CONFIG, INDEX, SINGLE, choose_gguf, gguf_sets, listed, parts
 
-BUILTIN = "builtin"
+BUILTIN = builtin.NAME
 ALLOWED = "a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision) or `builtin`"
 _LOCAL_STARTS = ("/", "./", "../", "~")
 
@@ -60,7 +61,7 @@ def _exists(path: Path) -> bool:
 
 def builtin_folder() -> Path:
     """Where the model that comes with ropechat lies."""
-    return Path(__file__).parent / BUILTIN
+    return builtin.FOLDER
 
 
 def _builtin() -> Path:
@@ -72,7 +73,7 @@ def _builtin() -> Path:
 
 def _file(path: Path) -> Path:
     """A GGUF file that begins a model."""
-    if path.suffix != ".gguf":
+    if path.suffix.lower() != ".gguf" and not _begins_as_gguf(path):
         raise ModelPathError(
             f"{path}: no GGUF file; a .gguf file, or a folder with {CONFIG} and *.safetensors, is required"
         )
@@ -83,6 +84,17 @@ def _file(path: Path) -> Path:
     if missing:
         raise ModelPathError(f"{path}: {listed(missing)} missing beside it; download all parts")
     return path
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    """Whether a file of another name is one, as in the stores of other programs."""
+    if not path.is_file():  # a pipe would not answer
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror}") from None
 
 
 def _in_folder(folder: Path, quant: str | None, text: str) -> Path:

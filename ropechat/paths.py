@@ -44,3 +44,8 @@ def settings_file() -> Path:
 
         folder = user_config_path("ropechat", appauthor=False, roaming=True)
     return folder / "config.toml"
+
+
+def personas_folder() -> Path:
+    """Where personas are kept: beside the settings; it need not exist yet."""
+    return settings_file().parent / "personas"

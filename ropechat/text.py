@@ -63,3 +63,11 @@ def byte_size(count: int) -> str:
             value = count / limit
             return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.3g} {unit}"
     return f"{count} B"
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss, or m:ss below an hour."""
+    whole = int(seconds + 0.5)
+    minutes, second = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"

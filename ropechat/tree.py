@@ -172,16 +172,20 @@ class Tree:
             yield self.nodes[id], depth
             waiting += [(child, depth + 1) for child in reversed(self._children[id])]
 
-    def messages(self, id: str | None = None) -> tuple[Message, ...]:
+    def read(self, id: str | None = None) -> list[Node]:
         """What the model reads: the path to a node, without questions that were never answered on the way."""
-        found: list[Message] = []
+        found: list[Node] = []
         for node in self.path(id):
             unanswered = node.role is Role.USER or not node.counts
             if unanswered and found and found[-1].role is Role.USER:
                 found.pop()
             if node.counts:
-                found.append(Message(node.role, node.text))
-        return tuple(found)
+                found.append(node)
+        return found
+
+    def messages(self, id: str | None = None) -> tuple[Message, ...]:
+        """`read` as messages."""
+        return tuple(Message(node.role, node.text) for node in self.read(id))
 
     # --- growing ---
 
@@ -198,6 +202,10 @@ class Tree:
         self.restore(node)
         self.current = node.id
         return node
+
+    def follow(self, id: str | None) -> None:
+        """What is written next follows this node, or (None) begins the chat anew beside all that is there."""
+        self.current = id
 
     def write(self, role: Role, text: str) -> Node:
         """Add a text at the end of the current path."""

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,28 @@ def process(arguments: list[str], stdin: bytes = b"", after: str = "", **changes
     return subprocess.run(
         command(arguments, after), input=stdin, capture_output=True, timeout=60, env=environment(**changes)
     )
+
+
+def on_terminal(arguments: list[str], answer: bytes = b"", **changes: str) -> tuple[int, str]:
+    """Exit code and what a terminal on all three streams gets; `answer` is typed when a question is asked."""
+    main, sub = pty.openpty()
+    child = subprocess.Popen(
+        command(arguments), stdin=sub, stdout=sub, stderr=sub, env=environment(**{"COLUMNS": "80", **changes})
+    )
+    os.close(sub)
+    data = b""
+    while True:
+        try:
+            piece = os.read(main, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        data += piece
+        if answer and data.endswith(b"] "):
+            os.write(main, answer)
+    os.close(main)
+    return child.wait(30), data.decode().replace("\r\n", "\n")
 
 
 class Door:

@@ -28,9 +28,10 @@ from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.store import FILE, Store  # noqa: E402
 from ropechat.tree import State  # noqa: E402
 from ropechat.tui import events as ev  # noqa: E402
+from ropechat.tui.answer import Turn  # noqa: E402
 from ropechat.tui.inference import Inference  # noqa: E402
 from ropechat.tui.keeper import Keeper  # noqa: E402
-from ropechat.tui.session import Session, Turn  # noqa: E402
+from ropechat.tui.session import Session  # noqa: E402
 
 SCRIPT = pieces(STORY * 3)
 

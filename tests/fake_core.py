@@ -227,7 +227,11 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
         "isa": "scalar",
         "context": 64,
         **dict.fromkeys(
-            ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1
+            (
+                *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+                "head_dim",
+            ),
+            1,
         ),
         "max_position_embeddings": 64,
         "num_parameters": 67_600,

@@ -71,6 +71,8 @@ class FakeEngine:
         self.gate = threading.Event()  # closed: the answer waits before each token
         self.gate.set()
         self.closed = False
+        self.reused = 0  # tokens of a prompt that are in the cache
+        self.kv_bytes = 0
         self.stop_ids = frozenset({STOP})
         self.prefixes: list[list[int]] = []
         self.cancels = 0
@@ -133,6 +135,8 @@ class FakeEngine:
         on_prefill: Callable[[int, int], None] | None,
     ) -> Iterator[Step]:
         chunks = 10
+        if on_prefill is not None:
+            on_prefill(min(self.reused, used), used)
         for chunk in range(1, chunks + 1):
             if self._wait(self.prefill / chunks):
                 return

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,18 @@ def load_fake(monkeypatch: Any, folder: Path, **options: Any) -> Any:
     monkeypatch.setitem(sys.modules, "ropechat._core", fake_core)
     monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)
     return Engine.load(folder, **options)
+
+
+def load_bytes(monkeypatch: Any, path: Path) -> Any:
+    """An Engine on fake_core with one token per byte; greedy continues "a" with "bcdef..."."""
+    return load_fake(monkeypatch, byte_folder(path / "bytes"))
+
+
+def core_of(engine: Any) -> Any:
+    """The fake_core.Engine of an engine."""
+    return engine._core
+
+
+def text_of(steps: Iterator[Any]) -> str:
+    """What the steps say together."""
+    return "".join(step.text for step in steps)

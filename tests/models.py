@@ -9,6 +9,19 @@ import numpy as np
 
 Tensor = tuple[str, list[int], bytes]  # name, shape, little-endian bytes
 
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 300,
+    "max_position_embeddings": 256,
+    "rope_theta": 10000.0,
+}
+"""A config.json of a model that takes no time."""
+
 NAMES = {"f32": ("F32", "float32"), "f16": ("F16", "float16"), "bf16": ("BF16", "bfloat16")}
 
 

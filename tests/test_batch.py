@@ -13,8 +13,8 @@ from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
-from ropechat.cli.status import clock
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.text import clock
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
 
@@ -129,6 +129,7 @@ def test_all_good(door: Door, tmp_path: Path, model: Path) -> None:
         },
     ]
     assert err.count("note: this model has no chat template") == 1
+    assert err.count("dtype: f32, as stored (0 bytes)\n") == 1
     assert "2 rows, 2 ok, 0 failed; 3 + 6 tokens" in err
 
 

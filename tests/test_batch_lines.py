@@ -162,8 +162,8 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 def test_fields_that_are_not_known_are_named_in_the_order_of_the_line(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "a", "name": "x"}, {"content": "b", "role": "user", "name": "y"}]
-    request = request_of(tmp_path, {"z": 1, "messages": messages, "model": "other", "text": "t", "seed": 1})
-    assert request.unused == ("messages[].name", "z", "model", "text")
+    request = request_of(tmp_path, {"z": 1, "messages": messages, "model_id": "m", "text": "t", "seed": 1})
+    assert request.unused == ("messages[].name", "z", "model_id", "text")
     assert request.content == [Message(Role.USER, "a"), Message(Role.USER, "b")]
     assert request_of(tmp_path, {"id": 1, "prompt": "a", "stop": [], "seed": 1, "n": 1}).unused == ()
 
@@ -257,6 +257,12 @@ def test_bad_settings_are_named(field: str, value: Any, tmp_path: Path) -> None:
 def test_two_names_for_one_setting(tmp_path: Path) -> None:
     fault = fault_of(tmp_path, {"prompt": "a", "max_tokens": 3, "max_new_tokens": 4})
     assert fault.startswith("max_new_tokens: stands beside max_tokens")
+
+
+def test_another_model_is_not_to_be_had(tmp_path: Path) -> None:
+    fault = fault_of(tmp_path, {"prompt": "a", "model": "../../etc/passwd"})
+    assert fault.startswith("model: '../../etc/passwd'; the model of -m answers all lines")
+    assert request_of(tmp_path, {"prompt": "a", "model": None}).unused == ("model",)
 
 
 OPENAI = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from model_folders import byte_tokenizer
-from models import write_llama
+from models import TINY, write_llama
 
 from ropechat import Engine
 from ropechat.bench import shapes
@@ -21,17 +21,6 @@ from ropechat.bench.result import Report, Rounds, Spread, quiet
 from ropechat.cli import main
 
 LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
-TINY = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": 300,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 
 
 @pytest.fixture
@@ -95,7 +84,6 @@ def test_without_a_tokenizer_the_start_is_left_out(tmp_path: Path, capfd: pytest
     [
         (["--threads", "0"], "'0'; one number of 1 or more"),
         (["--threads", "1,x", "-m", "."], "'1,x'; one number of 1 or more"),
-        ([], "no model"),
         (["-m", ".", "--shape", "stories15m"], "give one of them"),
         (["-m", "nowhere"], "nowhere: no such model"),
     ],

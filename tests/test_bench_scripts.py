@@ -7,21 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from models import TINY
 
 from ropechat.bench import shapes
 
 SCRIPTS = Path(__file__).parent / "bench"
-TINY = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": 300,
-    "max_position_embeddings": 256,
-    "rope_theta": 10000.0,
-}
 
 
 @pytest.fixture

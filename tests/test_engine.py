@@ -2,7 +2,6 @@
 
 import math
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,11 @@ from model_folders import (
     adds_bos,
     byte_folder,
     byte_tokenizer,
+    core_of,
     golden_folder,
+    load_bytes,
     load_fake,
+    text_of,
     write_folder,
 )
 
@@ -33,24 +35,14 @@ from ropechat.errors import (
 )
 from ropechat.sampling import Sampling
 from ropechat.text_lane import TextLane
-from ropechat.trace import Step
 
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """One token per byte; greedy continues "a" with "bcdef..."."""
-    loaded: Engine = load_fake(monkeypatch, byte_folder(tmp_path / "bytes"))
+    loaded: Engine = load_bytes(monkeypatch, tmp_path)
     return loaded
-
-
-def core_of(engine: Engine) -> Any:
-    return engine._core
-
-
-def text_of(steps: Iterator[Step]) -> str:
-    return "".join(step.text for step in steps)
 
 
 # ---- Loading

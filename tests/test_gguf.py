@@ -101,6 +101,14 @@ def test_the_python_engine_takes_a_file() -> None:
     assert [step.id for step in steps] == expected[: len(steps)]
 
 
+def test_a_file_of_another_name_is_a_gguf_by_what_it_holds(tmp_path: Path) -> None:
+    stored = tmp_path / "sha256-0"
+    stored.write_bytes((GOLDEN / "gguf/llama3/q8_0.gguf").read_bytes())
+    found, expected = Engine.load(stored), Engine.load(GOLDEN / "gguf/llama3/q8_0.gguf")
+    assert (found.stop_ids, found.has_chat_template) == (expected.stop_ids, expected.has_chat_template)
+    assert found.tokenizer.encode("Hello there") == expected.tokenizer.encode("Hello there")
+
+
 def test_metadata_comes_out_whole() -> None:
     metadata = gguf_metadata(str(GOLDEN / "gguf/llama3/f16.gguf"))
     assert metadata["general.architecture"] == "llama"

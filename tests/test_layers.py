@@ -21,7 +21,7 @@ LADDER: list[set[str]] = [
     {"template", "tokenizer", "hub"},
     {"model_folder", "model_source", "records", "chat_prompt"},
     {"model_check", "schedule"},
-    {"engine"},
+    {"engine", "model_list"},
     {"store", "batch", "report", "bench"},
     {"tui"},
     {"cli"},

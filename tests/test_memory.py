@@ -1,12 +1,13 @@
 """A model is held against the memory there is before it is loaded: errors that help, never an abort."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from models import write_llama
+from models import llama_tensors, write_llama, write_safetensors
 
 from ropechat import Engine
 from ropechat.errors import MemoryLimitError
@@ -98,3 +99,19 @@ def test_a_trained_length_beyond_all_memory_is_not_allocated(tmp_path: Path) -> 
     engine = Engine.load(write_llama(tmp_path, max_position_embeddings=1 << 40))
     assert engine.context == 8192
     assert len(engine.logits([1, 2, 3])) == 3
+
+
+def test_the_dtype_is_that_of_most_weights(tmp_path: Path) -> None:
+    """Files with a few finer matrices, as Q4_K_M is of GGUF, have the name of the rest."""
+    folder = write_llama(tmp_path, dtype="bf16")
+    config = json.loads((folder / "config.json").read_text())
+    finer = "model.layers.0.self_attn.q_proj.weight"
+    (folder / "model.safetensors").unlink()
+    index = {}
+    for kind in ("f32", "bf16"):
+        tensors = [one for one in llama_tensors(config, kind, 0) if (one[0] == finer) == (kind == "f32")]
+        write_safetensors(folder / f"{kind}.safetensors", tensors, kind)
+        index |= {name: f"{kind}.safetensors" for name, _, _ in tensors}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    facts = Engine.load(folder).facts
+    assert (facts["dtype"], facts["notes"][0].split(" (")[0]) == ("bf16", "dtype: bf16, as stored")

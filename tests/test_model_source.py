@@ -185,6 +185,9 @@ def test_folders_and_files(tmp_path: Path) -> None:
     assert resolve(str(one)) == one / "m-Q8_0.gguf"
     split = put(tmp_path / "split", "m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
     assert resolve(split) == resolve(split / "m-00001-of-00002.gguf") == split / "m-00001-of-00002.gguf"
+    stored = tmp_path / "sha256-0"  # as other programs keep it
+    stored.write_bytes(b"GGUF\3\0\0\0")
+    assert resolve(stored) == stored
     empty = tmp_path / "empty"
     empty.mkdir()
     assert resolve(empty) == empty  # the engine says what it lacks

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import resource
 import signal
 import subprocess
@@ -12,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_door import Door, command, environment
+from cli_door import Door, command, environment, on_terminal
 from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
+
+from ropechat import builtin
 
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
 TOKENIZER_CONFIG = b'{"bos_token": "<s>", "eos_token": "</s>"}'
@@ -201,26 +202,6 @@ def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
 # ---- A terminal
 
 
-def on_terminal(arguments: list[str], answer: bytes) -> tuple[int, str]:
-    """Exit code and what a terminal on all three streams gets; `answer` is typed when a question is asked."""
-    main, sub = pty.openpty()
-    child = subprocess.Popen(command(arguments), stdin=sub, stdout=sub, stderr=sub, env=environment())
-    os.close(sub)
-    data = b""
-    while True:
-        try:
-            piece = os.read(main, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        data += piece
-        if data.endswith(b"] "):
-            os.write(main, answer)
-    os.close(main)
-    return child.wait(30), data.decode().replace("\r\n", "\n")
-
-
 def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
     run = ["run", "-m", "org/name", "--temperature", "0", "--max-tokens", "2", "a"]
     code, text = on_terminal(run, b"n\n")
@@ -243,7 +224,10 @@ def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
 # ---- list, show, check, rm
 
 
-def test_list_show_check_rm(door: Door, hub: Hub, folder: Path) -> None:
+def test_list_show_check_rm(
+    door: Door, hub: Hub, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builtin, "FOLDER", tmp_path / "none")
     code, out, err = door("models", "list")
     assert (code, out) == (0, "no models here; `ropechat models pull org/name` downloads one\n")
     hub.repos["org/half"] = Repo(dict(FILES))
@@ -270,6 +254,7 @@ def test_list_show_check_rm(door: Door, hub: Hub, folder: Path) -> None:
     assert code == 0
     assert f"where:          {folder}/snapshots/{COMMIT}\n" in out
     assert "512 kB  model.safetensors" in out
+    assert "m-Q8_0.gguf" not in out
     assert "architecture:   llama" in out
     assert "cannot load:" in door("models", "show", "org/name:q8_0")[1]
     assert door("models", "check", "org/name")[1].endswith("ok\n")

@@ -106,6 +106,17 @@ def test_run_prints_the_story(model: Given) -> None:
     assert told in done.stdout
 
 
+def test_run_tells_the_same_story_from_a_gguf(model: Given) -> None:
+    directory, cases, _ = model
+    name = directory.parent.name
+    files = [directory.parent / "gguf" / f"{name}.{kind}.gguf" for kind in ("f32", "f16")]
+    greedy = ("--temperature", "0", "--max-tokens", "60", "--quiet")
+    for case in cases:
+        told = [ropechat("run", "-m", path, *greedy, case["prompt"]) for path in (directory, *files)]
+        assert [(done.returncode, done.stdout) for done in told] == [(0, told[0].stdout)] * 3
+        assert len(told[0].stdout) > 40
+
+
 def test_inspect_says_what_score_says(model: Given) -> None:
     directory, cases, engine = model
     done = ropechat("inspect", "-m", directory, "--top-k", "5", "--format", "jsonl", stdin=cases[0]["text"])

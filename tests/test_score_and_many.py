@@ -13,7 +13,10 @@ from model_folders import (
     adds_bos,
     byte_folder,
     byte_tokenizer,
+    core_of,
+    load_bytes,
     load_fake,
+    text_of,
 )
 
 from ropechat.conversation import Message, Role
@@ -26,24 +29,14 @@ from ropechat.errors import (
 )
 from ropechat.sampling import Sampling
 from ropechat.schedule import LOOKAHEAD, Job
-from ropechat.trace import Step
 
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
 
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """One token per byte; greedy continues "a" with "bcdef..."."""
-    loaded: Engine = load_fake(monkeypatch, byte_folder(tmp_path / "bytes"))
+    loaded: Engine = load_bytes(monkeypatch, tmp_path)
     return loaded
-
-
-def core_of(engine: Engine) -> Any:
-    return engine._core
-
-
-def text_of(steps: Iterator[Step]) -> str:
-    return "".join(step.text for step in steps)
 
 
 # ---- Scoring

@@ -136,6 +136,8 @@ def id_of(record: Mapping[str, Any], line: int) -> LineId:
 def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
     """What the line asks for. Raises LineError that names the field."""
     fields, unused = _fields(record)
+    if fields.get("model") is not None:
+        reject(f"model: {fields['model']!r:.60}; the model of -m answers all lines; leave it out")
     name = _prompt_name(fields, prompt_field)
     prompt = fields.pop(name)
     content: Content
@@ -161,7 +163,8 @@ def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> Li
 def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The fields that ask, and names of others.
 
-    In a line of OpenAI's batch format ({"custom_id", "method", "url", "body"}) those of `body` ask.
+    In a line of OpenAI's batch format ({"custom_id", "method", "url", "body"}) those of `body` ask, but for
+    `model`, which the format requires and which is not to be had here.
     """
     fields = {name: value for name, value in record.items() if name not in _ID_FIELDS}
     body = fields.get("body")
@@ -171,7 +174,9 @@ def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         value = fields.get(name, "POST")
         if value != allowed:
             reject(f"{name}: {value!r:.60}; {allowed!r} is allowed")
-    return dict(body), [name for name in fields if name not in ("method", "url", "body")]
+    unused = [name for name in fields if name not in ("method", "url", "body")]
+    asked = dict(body)
+    return asked, unused if asked.pop("model", None) is None else [*unused, "model"]
 
 
 def _prompt_name(fields: Mapping[str, Any], prompt_field: str | None) -> str:

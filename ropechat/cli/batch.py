@@ -13,7 +13,8 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
-from ropechat.cli.status import StatusLine, bar, clock
+from ropechat.cli.status import StatusLine, bar
+from ropechat.text import clock
 
 if TYPE_CHECKING:
     from ropechat.batch.runner import BatchReport
@@ -103,6 +104,8 @@ def batch(
     total = reader.check()
     refuse_output(out, source, overwrite=overwrite)
     engine = load_chat_engine(given, raw=raw)
+    for note in engine.facts["notes"]:
+        say(note)
     progress = Progress()
     engine.chat.on_note = lambda text: progress.note(f"note: {text}")
     with Output(out) as output:

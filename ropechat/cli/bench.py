@@ -42,7 +42,9 @@ def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
 
 
 @click.command()
-@click.option("-m", "--model", help="Folder of the model [env: ROPECHAT_MODEL].")
+@click.option(
+    "-m", "--model", help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin]."
+)
 @click.option("--shape", type=click.Choice(list(SHAPES)), help="A model of this shape with random weights.")
 @click.option(
     "--dtype",

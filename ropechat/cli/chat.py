@@ -77,6 +77,24 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
             _answer(engine, chat, sampling, out)
 
 
+class _Models:
+    """Loads the models that are chosen in the chat, with the command's options; the template is their own."""
+
+    def __init__(self, given: dict[str, Any], *, raw: bool) -> None:
+        self._given = given | {"template": None, "template_vars": {}, "download": False}
+        self._raw = raw
+
+    def check(self, model: str) -> object:
+        """What the headers say. Raises as `Engine.load`."""
+        from ropechat.model_check import check
+
+        return check(model)
+
+    def load(self, model: str) -> "Engine":
+        """The loaded model."""
+        return load_chat_engine(self._given | {"model": model}, raw=self._raw, screen=True)
+
+
 @click.command()
 @model_options
 @sampling_options
@@ -120,11 +138,12 @@ def chat(
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
     return run_chat(
-        lambda: load_chat_engine(dict(given), raw=raw, quiet=True),
+        lambda: load_chat_engine(dict(given), raw=raw, screen=True),
         model,
         sampling,
         system,
         Store(conversations_folder()) if store else None,
         "" if newest else resume,
-        look=Look(**look, keys=keys),
+        Look(**look, keys=keys),
+        _Models(given, raw=raw),
     )

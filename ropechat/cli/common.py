@@ -145,10 +145,10 @@ def model_path(given: dict[str, Any]) -> Path:
     return find_or_download(model, unasked=given.pop("download"))
 
 
-def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
+def load_engine(given: dict[str, Any], *, screen: bool = False) -> "Engine":
     """Takes the model options out of a command's options and loads the model.
 
-    Its warnings go to stderr, unless `quiet`: then a full-screen app has the terminal. When the command is
+    Its warnings go to stderr, unless `screen`: then a full-screen app has the terminal. When the command is
     done, packed weights that are still to be kept are written.
     """
     model = model_path(given)
@@ -156,9 +156,9 @@ def load_engine(given: dict[str, Any], *, quiet: bool = False) -> "Engine":
     from ropechat.engine import Engine
     from ropechat.model_check import exit_when_cut
 
-    exit_when_cut(screen=quiet)
+    exit_when_cut(screen=screen)
     engine = Engine.load(model, **options)
-    if not quiet:
+    if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:
         command.call_on_close(lambda: _keep_pack(engine))
@@ -177,24 +177,26 @@ def _keep_pack(engine: "Engine") -> None:
             pass
 
 
-def load_chat_engine(given: dict[str, Any], *, raw: bool = False, quiet: bool = False) -> "Engine":
-    """`load_engine` for a command with template_options; what is to be known of the prompt goes to stderr.
+def load_chat_engine(
+    given: dict[str, Any], *, raw: bool = False, quiet: bool = False, screen: bool = False
+) -> "Engine":
+    """`load_engine` for a command with template_options; notes on the prompt go to stderr.
 
-    raw: no chat template is used, as if the model had none. quiet: nothing is said.
+    raw: no chat template is used, as if the model had none. quiet, screen: no notes.
     """
     name, variables = given.pop("template"), given.pop("template_vars")
     if raw:
         if name is not None or variables:
             raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
-        engine = load_engine(given, quiet=quiet)
+        engine = load_engine(given, screen=screen)
         engine.chat.template = None
         return engine
     from ropechat.template import warm
 
     warm(model_or_builtin(given["model"]))
-    engine = load_engine(given, quiet=quiet)
+    engine = load_engine(given, screen=screen)
     engine.chat.use(name, variables)
-    if not quiet:
+    if not quiet and not screen:
         if not engine.has_chat_template:
             say(NO_TEMPLATE)
         for text in unused_variables(engine.chat.template, variables):

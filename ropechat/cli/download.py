@@ -3,22 +3,20 @@
 import shutil
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.cli.door import Terminated, say
-from ropechat.cli.status import StatusLine, bar, clock
+from ropechat.cli.status import StatusLine, bar
 from ropechat.errors import NotDownloadedError
 from ropechat.model_source import hub_name, resolve
-from ropechat.text import byte_size
+from ropechat.text import byte_size, clock
 
 if TYPE_CHECKING:
     from ropechat.hub.names import HubName
     from ropechat.hub.plan import Plan
     from ropechat.hub.transfer import Progress
 
-_RATE_SECONDS = 10.0  # the rate is a mean over the last ones
 _LARGE = 1 << 20  # files from here on get a line of their own when they are done
 _WIDE = 100  # columns from which there is room for a bar
 
@@ -28,7 +26,9 @@ class DownloadLine(StatusLine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        from ropechat.hub.speed import Speed
+
+        self._speed = Speed()
         self._told: set[str] = set()
 
     def __call__(self, progress: "Progress") -> None:
@@ -37,30 +37,16 @@ class DownloadLine(StatusLine):
                 self._told.add(one.file.name)
                 self.note(f"{one.file.name}: {byte_size(one.file.size)}")
         if self.is_due:
-            self.show(progress_line(progress, self._rate(progress.received)))
-
-    def _rate(self, received: int) -> float:
-        """Bytes per second."""
-        now = time.monotonic()
-        self._seen.append((now, received))
-        while len(self._seen) > 2 and now - self._seen[0][0] > _RATE_SECONDS:
-            self._seen.popleft()
-        begun, before = self._seen[0]
-        return (received - before) / (now - begun) if now > begun else 0.0
+            self.show(progress_line(progress, self._speed.look(progress.received)))
 
 
 def progress_line(progress: "Progress", rate: float) -> str:
     """One line of talk; rate in bytes per second."""
-    done, total = progress.done, progress.total
-    parts = [f"{byte_size(done)} of {byte_size(total)}", f"{byte_size(int(rate))}/s"]
-    if rate > 0 and done < total:
-        parts.append(f"ETA {clock((total - done) / rate)}")
-    running = [one for one in progress.files if one.state == "running" and one.file.size]
-    if running:
-        one = max(running, key=lambda one: one.file.size)
-        parts.append(f"{one.file.name} {100 * one.done // one.file.size} %")
-    begin = f"{bar(done / total if total else 1.0)} " if shutil.get_terminal_size().columns >= _WIDE else ""
-    return begin + " · ".join(parts)
+    from ropechat.hub.speed import words
+
+    share = progress.done / progress.total if progress.total else 1.0
+    begin = f"{bar(share)} " if shutil.get_terminal_size().columns >= _WIDE else ""
+    return begin + " · ".join(words(progress, rate))
 
 
 def download(name: "HubName", plan: "Plan | None" = None) -> Path:

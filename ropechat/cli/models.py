@@ -8,12 +8,12 @@ import click
 
 from ropechat.cli.common import Out, say_warnings
 from ropechat.cli.door import say
-from ropechat.errors import ModelPathError, RopechatError
+from ropechat.errors import ModelPathError, RopechatError, TokenizerError
 from ropechat.text import byte_size, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from ropechat.cli.models_table import count
+    from ropechat.model_list import count
 
     tokenizer = facts["tokenizer"]
     return [
@@ -48,10 +48,16 @@ def models() -> None:
 def check(model: str) -> None:
     """Validate MODEL without running it: exit code 0, or 2 with the reason. Nothing is downloaded."""
     from ropechat.engine import Engine
+    from ropechat.model_source import resolve
 
     facts, out = Engine.check(model), Out()
     say_warnings(facts["warnings"])
     _write_sheet(out, _sheet(facts))
+    if facts["tokenizer"] is None:
+        raise TokenizerError(
+            f"{resolve(model)}: tokenizer: not there; commands take text, and this model takes token ids "
+            "only (from Python); add its tokenizer.json"
+        )
     out.write("ok\n")
 
 
@@ -64,13 +70,11 @@ def pull(model: str) -> None:
     :QUANT a GGUF of it; one that has only GGUFs gives Q4_K_M, else the usual next one, which the plan names.
     """
     from ropechat.cli.download import download
-    from ropechat.model_source import ALLOWED, hub_name
+    from ropechat.model_source import hub_name
 
     name = hub_name(model)
     if name is None:
-        raise ModelPathError(
-            f"{model}: no Hub id (org/name, org/name:QUANT or org/name@revision); see {ALLOWED}"
-        )
+        raise ModelPathError(f"{model}: no Hub id; org/name, org/name:QUANT or org/name@revision is required")
     Out().write(f"{download(name)}\n")
 
 
@@ -78,9 +82,10 @@ def pull(model: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
 def list_models(as_json: bool) -> None:
     """List the models in the Hub cache and the built-in one, from their headers."""
-    from ropechat.cli.models_table import Row, rows, table
+    from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
     from ropechat.hub.cache import cache_folder
+    from ropechat.model_list import Row, rows
     from ropechat.packed import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[Row](), Out()
@@ -103,8 +108,8 @@ def list_models(as_json: bool) -> None:
 @click.argument("model")
 def show(model: str) -> None:
     """Show everything about MODEL: where it is, its files, its facts."""
-    from ropechat.cli.models_table import packed_size
     from ropechat.engine import Engine
+    from ropechat.model_list import packed_size
     from ropechat.model_source import resolve
 
     path, out = resolve(model), Out()
@@ -122,13 +127,18 @@ def show(model: str) -> None:
 
 
 def _files(path: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files of a model."""
-    from ropechat.hub.cache import file_names
+    """Names and sizes of the files of a model; of all files in a folder that holds none."""
+    from ropechat.hub.cache import contents, file_names
     from ropechat.weight_files import parts
 
-    folder = path if path.is_dir() else path.parent
-    names = file_names(folder) if path.is_dir() else list(parts(path.name))
-    return [(name, (folder / name).stat().st_size) for name in names]
+    folder, names = path.parent, parts(path.name)
+    if path.is_dir():
+        folder = path
+        try:
+            names = contents(folder, None, str(folder))[0].files
+        except RopechatError:
+            names = tuple(file_names(folder))
+    return [(name, (folder / name).stat().st_size) for name in names if (folder / name).is_file()]
 
 
 @models.command()

@@ -118,7 +118,7 @@ def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet:
     """Complete one PROMPT (- or nothing: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
     text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw)
+    engine = load_chat_engine(given, raw=raw, quiet=quiet)
     timing, out, pieces = Timing(), Out(), []
     try:
         for step in begin(engine, text, system, raw, sampling, timing):

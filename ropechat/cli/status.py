@@ -12,14 +12,6 @@ _TERMINAL_SECONDS = 0.1
 _PLAIN_SECONDS = 5.0
 
 
-def clock(seconds: float) -> str:
-    """h:mm:ss, or m:ss below an hour."""
-    whole = int(seconds + 0.5)
-    minutes, second = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
-
-
 def bar(share: float) -> str:
     """A bar of fixed width for a share from 0 to 1."""
     full = int(share * _BAR)

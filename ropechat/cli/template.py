@@ -61,7 +61,12 @@ def _conversation(system: str | None, user: str | None, file: str | None) -> lis
 
 @click.command()
 @click.argument("directory", required=False, metavar="[MODEL]")
-@click.option("-m", "--model", envvar="ROPECHAT_MODEL", help="Folder of the model [env: ROPECHAT_MODEL].")
+@click.option(
+    "-m",
+    "--model",
+    envvar="ROPECHAT_MODEL",
+    help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
+)
 @click.option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}].")
 @click.option("--system", metavar="TEXT", help="A system message at the beginning.")
 @click.option("--messages", "file", metavar="FILE", help='JSON: [{"role", "content"}, ...]; - is stdin.')

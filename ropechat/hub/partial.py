@@ -160,6 +160,15 @@ class Partial:
         )
 
 
+def discard(plan: Plan) -> None:
+    """Remove what a stopped download has gathered; those that another process holds stay. Raises OSError."""
+    for wanted in plan.files:
+        path = partial_path(plan.name.repo, wanted)
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
 def _write(file: IO[bytes], piece: bytes) -> None:
     """All of it: an unbuffered write may take less."""
     view = memoryview(piece)

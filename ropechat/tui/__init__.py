@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
     from ropechat.tui.look import Look
-    from ropechat.tui.ports import ChatEngine
+    from ropechat.tui.ports import ChatEngine, ModelLoader
 
 __all__ = ["run_chat"]
 
@@ -25,11 +25,13 @@ def run_chat(
     store: Store | None = None,
     resume: str | None = None,
     look: Look | None = None,
+    models: ModelLoader | None = None,
 ) -> int:
     """Open the chat and return the exit code once it is closed.
 
     `load` is called on the inference thread after the first frame; `model` is what the title says until then.
     A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
+    models: loads others in its place.
     store: keeps the chats; without one nothing is kept. resume: the kept chat to open, "" for the newest.
     look: theme, tint, keys and the like.
     """
@@ -39,7 +41,8 @@ def run_chat(
     from ropechat.tui.terminal import owned_screen, teach_keys
 
     teach_keys()
-    app = ChatApp(load, model, sampling, system, store, resume, look=look)
+    app = ChatApp(load, model, sampling, system, store, resume, look)
+    app.models = models
     with owned_screen():
         app.run()
         stopped = app.inference.shutdown()

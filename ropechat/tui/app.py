@@ -11,11 +11,9 @@ from textual.containers import Container, Horizontal
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label
 
-from ropechat import builtin
 from ropechat.text import one_line
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
-from ropechat.tui.composing import Composing
 from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.keeper import Keeper
@@ -23,6 +21,7 @@ from ropechat.tui.keymap import Keymap
 from ropechat.tui.look import Look
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
+from ropechat.tui.switching import Switching
 from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
@@ -47,7 +46,7 @@ ARMED = 3.0  # seconds in which a key may be pressed again
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(Composing):
+class ChatApp(Switching):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -71,7 +70,7 @@ class ChatApp(Composing):
         super().__init__()
         self.look, self.keymap = look, Keymap(look.keys)
         self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
-        self.resume = resume
+        self.resume, self.model = resume, model
         self.inference = Inference()
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.outcome = 70  # until the app ends as it should
@@ -124,6 +123,7 @@ class ChatApp(Composing):
         self.inference.start()
         if self._ticker is not None:
             self._ticker.resume()
+        self.learn_personas()
         self.open_store()
 
     async def action_quit(self) -> None:
@@ -132,6 +132,8 @@ class ChatApp(Composing):
         self._leave(exit_code(error) if error is not None else 0)
 
     def _leave(self, code: int) -> None:
+        if self.download is not None:
+            self.download.pause()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)
         self.outcome = code
@@ -227,36 +229,27 @@ class ChatApp(Composing):
                 self._loaded()
             case ev.Started(serial, _, ids):
                 self._blocks[serial].prompt = ids
-            case ev.LoadFailed(error):
-                self._notice("error", f"The model cannot be loaded: {explain(error)}")
-                self._notice("notice", "ctrl+q leaves.")
+            case ev.LoadFailed():
+                self.not_loaded(event)
+            case ev.Slid():
+                self.show_path()
             case ev.TooLong(_, tokens, context):
-                self.refuse(tokens, context)
+                self.too_long(tokens, context)
             case ev.Previewed():
                 self.on_previewed(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
 
     def _loaded(self) -> None:
-        if self._completes:
-            self.composer.placeholder = "Text to continue"
+        self.composer.placeholder = "Text to continue" if self._completes else "Message"
         for block in self._blocks.values():
-            block.title = self._answer_title()
-            self.transcript.touch(block)
+            if block.live:
+                block.title = self._answer_title()
+                self.transcript.touch(block)
         self._welcome()
         self._count()
         self.show_resumed()
-
-    def _welcome(self) -> None:
-        info = self.session.info
-        if info is not None and info.name == builtin.NAME:
-            self._notice("notice", builtin.NOTE, at=0)
-        elif info is not None and self._completes:
-            self._notice(
-                "notice",
-                f"{info.name} has no chat template: it continues your text.",
-                at=0,
-            )
+        self.loaded_another()
 
     def _ended(self, serial: int) -> None:
         block, turn = self._blocks[serial], self.session.last
@@ -271,7 +264,7 @@ class ChatApp(Composing):
             self._notice(
                 "notice",
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
-                "ctrl+n begins a new chat.",
+                f"What then happens to a question: /context, now {self.session.when_full}.",
             )
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
@@ -288,9 +281,11 @@ class ChatApp(Composing):
     def _redraw(self) -> None:
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
         width = self.size.width
-        self.title_bar.show(*panel.title(self.session, width))
-        left, right = panel.gauge(self.session, width)
-        self.gauge.show(left, self.with_legend(right, width))
+        left, right = panel.title(self.session, width)
+        if words := self.download_words():
+            right.insert(0, (f"  {words}  ", "$primary"))
+        self.title_bar.show(left, right)
+        self.gauge.show(panel.gauge(self.session, width), self.with_legend(self.figures(width), width))
         hint = self._hint or self.standing_hint()
         left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
         self.footer.show(left)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ropechat.tree import Node
+    from ropechat.tui.answer import Turn
     from ropechat.tui.inference import Inference
-    from ropechat.tui.session import Session, Turn
+    from ropechat.tui.session import Session
     from ropechat.tui.widgets.composer import Composer
 
 
@@ -224,6 +225,9 @@ class Branching(ReadingApp):
         if not self._loaded_model():
             return None
         info = self.session.info
+        if self.session.coming:
+            self._say_hint("another model is being loaded")
+            return None
         if info is not None and node.model != info.name:
             self._say_hint(f"written by {panel.short(node.model)}: only that model can go on from its tokens")
             return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from ropechat.conversation import Message
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Load:
-    """Load the model."""
+    """Load a model in the place of the one that is there.
+
+    check: what would make it fail is found before the old one is closed. Raises as `load`.
+    """
 
     load: Callable[[], ChatEngine]
+    check: Callable[[], object] = bool
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Reply:
     """Answer these messages; `cancelled` may be set at any time, from any thread.
 
     opening: what the answer begins with. saved: done when the question is on disk. recorder: writes the
-    answer down. asked: when (seconds, monotonic).
+    answer down. asked: when (seconds, monotonic). cuts: where a prompt that does not fit may be cut: the
+    messages from `cuts[0]` to one of the others are then left out, as few as leave room for an answer.
     """
 
     messages: tuple[Message, ...]
@@ -48,6 +53,7 @@ class Reply:
     saved: Future[None] | None = None
     recorder: Recorder | None = None
     asked: float = 0.0
+    cuts: tuple[int, ...] = ()
     cancelled: Event = field(default_factory=Event)
 
 
@@ -84,7 +90,7 @@ class ModelInfo:
     dtype: str
     context: int
     has_chat_template: bool
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = bytes
 
 
@@ -97,9 +103,10 @@ class Loaded:
 
 @dataclass(frozen=True)
 class LoadFailed:
-    """The model is not to be had."""
+    """The model is not to be had. kept: the one that was loaded before still is."""
 
     error: BaseException
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,12 +136,21 @@ class TooLong:
 
 
 @dataclass(frozen=True)
+class Slid:
+    """The prompt did not fit: it was cut at the message `cut`."""
+
+    serial: int
+    cut: int
+
+
+@dataclass(frozen=True)
 class Prefilled:
-    """`done` of `total` prompt tokens are computed."""
+    """`done` of `total` prompt tokens are computed; the first tells what came from the cache."""
 
     serial: int
     done: int
     total: int
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,10 +165,11 @@ class Produced:
 
 @dataclass(frozen=True)
 class Finished:
-    """The answer ended."""
+    """The answer ended. kv_bytes: of KV cache that are allocated now."""
 
     serial: int
     reason: FinishReason
+    kv_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,6 +188,6 @@ class Previewed:
     steps: tuple[Step, ...]
 
 
-Happening = (
-    Loaded | LoadFailed | Counted | Started | TooLong | Prefilled | Produced | Finished | Failed | Previewed
+Happening = (Loaded | LoadFailed | Counted | Slid | Started | TooLong | Prefilled) | (
+    Produced | Finished | Failed | Previewed
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
 from ropechat.tui import events as ev
+from ropechat.tui.context import fitting, without
 from ropechat.tui.opening import Writing, begin, is_whole
 
 if TYPE_CHECKING:
@@ -98,10 +100,7 @@ class Inference:
 
     def _serve(self, request: ev.Request) -> None:
         if isinstance(request, ev.Load):
-            engine = request.load()
-            with self._lock:
-                self._engine = engine
-            self._events.append(ev.Loaded(describe(engine)))
+            self._load(request)
             return
         if self._engine is None:
             error = RuntimeError("no model is loaded")
@@ -115,6 +114,23 @@ class Inference:
         elif request.serial == self._latest_count:
             tokens = len(self._engine.prompt_ids(request.messages))
             self._events.append(ev.Counted(request.serial, tokens))
+
+    def _load(self, request: ev.Load) -> None:
+        """Two models may not fit in memory: the old one goes before the new one comes."""
+        try:
+            request.check()
+        except Exception as error:
+            self._events.append(ev.LoadFailed(error, kept=self._engine is not None))
+            return
+        with self._lock:
+            old, self._engine = self._engine, None
+        if old is not None:
+            old.close()
+            del old
+        engine = request.load()
+        with self._lock:
+            self._engine = engine
+        self._events.append(ev.Loaded(describe(engine)))
 
     def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
         with self._lock:
@@ -131,7 +147,7 @@ class Inference:
                 self._running = None
         if reason is not None:
             writing.end(reason)
-            self._events.append(ev.Finished(request.serial, reason))
+            self._events.append(ev.Finished(request.serial, reason, engine.kv_bytes))
 
     def _stream(self, engine: ChatEngine, request: ev.Reply, writing: Writing) -> FinishReason | None:
         """Emit the tokens; returns why they ended, or None when there is no room for any."""
@@ -139,6 +155,10 @@ class Inference:
         if stopped():
             return "cancelled"
         ids = engine.prompt_ids(request.messages)
+        if len(ids) >= engine.context and (cut := fitting(engine, request)) is not None:
+            emit(ev.Slid(serial, cut))
+            request = replace(request, messages=without(request.messages, request.cuts[0], cut))
+            ids = engine.prompt_ids(request.messages)
         prompt_tokens = len(ids)
         given = begin(engine, request, prompt_tokens)
         if prompt_tokens + len(given) >= engine.context:
@@ -152,7 +172,7 @@ class Inference:
             return "stop"
 
         def on_prefill(done: int, total: int) -> None:
-            emit(ev.Prefilled(serial, done, total))
+            emit(ev.Prefilled(serial, done, total, self._clock()))
             if stopped():  # a cancel that came before the engine was running is repeated
                 engine.cancel()
 
@@ -195,10 +215,9 @@ class Inference:
 
 def describe(engine: ChatEngine) -> ev.ModelInfo:
     """What the UI shows of an engine."""
-    facts = tuple((str(key), str(value)) for key, value in engine.facts.items())
     dtype = str(engine.facts.get("dtype", ""))
     return ev.ModelInfo(
-        engine.name, dtype, engine.context, engine.has_chat_template, facts, engine.token_bytes
+        engine.name, dtype, engine.context, engine.has_chat_template, dict(engine.facts), engine.token_bytes
     )
 
 

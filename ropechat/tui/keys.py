@@ -105,6 +105,78 @@ BRANCHING = (
         slash="tree",
     ),
 )
+PANELS = (
+    Command(
+        "model.pick",
+        "f6",
+        "F6",
+        "models",
+        "Load another model, or download one",
+        "models",
+        True,
+        slash="model",
+        arguments="[NAME]",
+    ),
+    Command(
+        "sampling.open",
+        "f7",
+        "F7",
+        "sampling",
+        "How tokens are drawn, and what a change would do",
+        "sampling",
+        True,
+        slash="sampling",
+        arguments="[PRESET]",
+    ),
+    Command(
+        "sampling.set",
+        "",
+        "",
+        "set",
+        "One setting of the sampler",
+        "sampling",
+        slash="set",
+        arguments="[NAME [VALUE]]",
+    ),
+    Command(
+        "prompt.persona",
+        "",
+        "",
+        "personas",
+        "System texts with a name",
+        "personas",
+        slash="persona",
+        arguments="[NAME | save NAME]",
+    ),
+    Command(
+        "prompt.system",
+        "",
+        "",
+        "system text",
+        "Put the next question under another system text; - for none",
+        "personas",
+        slash="system",
+        arguments="[TEXT | -]",
+    ),
+    Command(
+        "prompt.full",
+        "",
+        "",
+        "full context",
+        "What happens to a question that does not fit",
+        slash="context",
+        arguments="[ask|slide|stop]",
+    ),
+    Command(
+        "engine.facts",
+        "f9",
+        "F9",
+        "facts",
+        "Speed, cache and memory of the engine",
+        "facts",
+        slash="facts",
+    ),
+)
 READING = (  # what the transcript does itself
     Command("read.down", "j,down", "j ↓", "down", "Scroll; token below; next alternative", "row(1)"),
     Command("read.up", "k,up", "k ↑", "up", "Scroll; token above; alternative before", "row(-1)"),
@@ -161,6 +233,7 @@ COMMANDS = (
     ),
     Command("chat.delete", "", "", "delete", "Delete chats for good", "chats", slash="delete"),
     *BRANCHING,
+    *PANELS,
     Command("answer.copy", "y", "y", "copy", "Copy the answer", "copy", slash="copy"),
     Command("answer.copy_code", "Y", "Y", "copy code", "Copy the answer's last code block", "copy_code"),
     Command(
@@ -210,7 +283,7 @@ WHILE_WRITING = (
 )
 WHILE_IDLE = (
     *("composer.send", "composer.newline", "view.toggle", "view.inspect"),
-    *("chat.new", "app.palette", "app.help", "app.quit"),
+    *("chat.new", "model.pick", "sampling.open", "app.palette", "app.help", "app.quit"),
 )
 
 

@@ -5,28 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.text import one_line
+from ropechat.tui.answer import State
+from ropechat.tui.context import WhenFull
+from ropechat.tui.presets import preset_of
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.session import Session, State
 from ropechat.tui.widgets.bars import Part, meter
 
 if TYPE_CHECKING:
-    from ropechat.tui.session import Answer
+    from ropechat.tui.answer import Answer
+    from ropechat.tui.session import Session
 
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     """Left: the chat. Right: the model and what it does."""
-    name = session.info.name if session.info else session.model
+    name = session.coming or (session.info.name if session.info else session.model)
     left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
     left.append((session.title, "$foreground"))
-    dtype = f"·{session.info.dtype}" if session.info and session.info.dtype and width >= 70 else ""
+    known = session.info is not None and not session.coming and width >= 70
+    dtype = f"·{session.info.dtype}" if known and session.info and session.info.dtype else ""
     mark, colour, words = activity(session)
     right: list[Part] = [
+        *_under(session, width),
         ("  " + name, "$foreground"),
         (dtype, "$quiet"),
         (f"  {mark} ", colour),
         (words + "  ", "$quiet"),
     ]
     return left, right
+
+
+def _under(session: Session, width: int) -> list[Part]:
+    """The persona and the preset, where there is room."""
+    if width < 100:
+        return []
+    parts: list[Part] = []
+    if session.system:
+        parts += [("  persona ", "$quiet"), (session.persona or "own text", "$foreground")]
+    if width >= 120:
+        preset = preset_of(session.sampling) or f"T {session.sampling.temperature:g}"
+        parts += [("  sampling ", "$quiet"), (preset, "$foreground")]
+    return [*parts, ("  ", "")]
 
 
 def short(model: str) -> str:
@@ -38,8 +56,9 @@ def activity(session: Session) -> tuple[str, str, str]:
     """(mark, colour, words) for what the model does now."""
     if session.load_error is not None:
         return "✗", "$error", "not loaded"
-    if session.info is None:
-        return "○", "$quiet", "loading"
+    if session.info is None or session.coming:
+        waited = session.loading_for
+        return "○", "$quiet", f"loading {waited:.0f} s" if waited >= 1 else "loading"
     if session.last is None:
         return "●", "$success", "ready"
     answer = session.last.answer
@@ -47,9 +66,9 @@ def activity(session: Session) -> tuple[str, str, str]:
         case State.STOPPING:
             return "●", "$warning", "stopping"
         case State.WRITING:
-            return "●", "$primary", rate(answer) or "writing"
+            return "●", "$primary", per_second(answer.rate) or "writing"
         case State.DONE | State.STOPPED:
-            return "●", "$success", rate(answer) or "ready"
+            return "●", "$success", per_second(answer.rate) or "ready"
         case State.FAILED:
             return "●", "$success", "ready"
         case State.READING:
@@ -58,45 +77,42 @@ def activity(session: Session) -> tuple[str, str, str]:
     return "●", "$primary", "waiting"
 
 
-def rate(answer: Answer) -> str:
+def per_second(value: float | None) -> str:
     """Tokens per second in words; nothing while that is not known."""
-    value = answer.rate
     if value is None:
         return ""
     return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
 
 
-def gauge(session: Session, width: int) -> tuple[list[Part], list[Part]]:
-    """Left: the context. Right: figures of the newest answer."""
+def gauge(session: Session, width: int) -> list[Part]:
+    """The context: what is taken, of what; and what happens to a question that does not fit."""
     context, used = session.context, session.used
     if context is None:
-        return [("  context", "$quiet")], []
+        return [("  context", "$quiet")]
     cells = 10 if width < 70 else 20 if width < 120 else 32
     known = used if used is not None else 0
     full = known >= context
     colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
     filled, rest = meter(known / context, cells)
     left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]
-    if known > context and not session.generating:
-        left.append((f" {known:,} tokens do not fit in {context:,}", colour))
-        return left, []
+    if full and not session.generating:
+        return [*left, (f" {known:,} tokens do not fit in {context:,}", colour), _when_full(session, width)]
     count = f" {known:,}/{context:,}" if used is not None else f" {context:,} tokens"
     left.append((count, "$foreground"))
     if used is not None and width >= 70:
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
-    return left, _figures(session, width)
+    if session.when_full is not WhenFull.ASK and width >= 70:
+        left.append((f"  {session.when_full}", "$quiet"))
+    return left
 
 
-def _figures(session: Session, width: int) -> list[Part]:
-    if session.last is None or not session.last.answer.steps:
-        return []
-    answer = session.last.answer
-    figures: list[str] = []
-    if answer.time_to_first_token is not None:
-        figures.append(f"ttft {seconds(answer.time_to_first_token)}")
-    if answer.bits_per_token is not None and width >= 56:
-        figures.append(f"{answer.bits_per_token:.2f} b/tok")
-    return [("  ".join(figures) + "  ", "$quiet")] if figures else []
+def _when_full(session: Session, width: int) -> Part:
+    words = {
+        WhenFull.ASK: "⏎ asks what to leave out",
+        WhenFull.SLIDE: "⏎ leaves out the oldest turns",
+        WhenFull.STOP: "it will not be sent",
+    }
+    return (f": {words[session.when_full]}" if width >= 76 else "", "$quiet")
 
 
 def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
@@ -120,7 +136,7 @@ def summary(answer: Answer) -> str:
     if answer.steps:
         words += [seconds(answer.seconds)] if answer.last_at is not None else []
         if answer.rate is not None:
-            words.append(rate(answer))
+            words.append(per_second(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
     if answer.state is State.STOPPED:
         words.insert(0, "stopped")

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 
+class ModelLoader(Protocol):
+    """Loads any model by its name; both are called from the inference thread."""
+
+    def check(self, model: str) -> object:
+        """Raises as `load` what can be known of the model without loading it."""
+
+    def load(self, model: str) -> ChatEngine:
+        """The loaded model."""
+
+
 class ChatEngine(Protocol):
     """A loaded model that answers; only `cancel` is called from another thread."""
 
@@ -27,6 +37,10 @@ class ChatEngine(Protocol):
     @property
     def facts(self) -> Mapping[str, Any]:
         """What is known of the model: dtype, parameters, ..."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache allocated now."""
 
     @property
     def has_chat_template(self) -> bool:

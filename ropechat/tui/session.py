@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Message, Role
 from ropechat.tree import State as NodeState
 from ropechat.tree import Tree, fresh
-from ropechat.tree import bits as bits
 from ropechat.tui import events as ev
+from ropechat.tui.answer import Answer, State, Turn
+from ropechat.tui.context import WhenFull
 from ropechat.tui.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -20,129 +19,7 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.store.rows import Chat
-    from ropechat.trace import FinishReason, Step
     from ropechat.tree import Node, Origin
-
-RATE_WINDOW = 2.0  # seconds
-
-
-class State(StrEnum):
-    """Where an answer stands."""
-
-    WAITING = "waiting"
-    READING = "reading"
-    WRITING = "writing"
-    STOPPING = "stopping"
-    DONE = "done"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-    @property
-    def live(self) -> bool:
-        """More may come."""
-        return self in (State.WAITING, State.READING, State.WRITING, State.STOPPING)
-
-
-@dataclass
-class Answer:
-    """What the model said: every token with its record."""
-
-    asked: float
-    state: State = State.WAITING
-    steps: list[Step] = field(default_factory=list)
-    prompt_tokens: int = 0
-    prefilled: int = 0
-    first_at: float | None = None
-    last_at: float | None = None
-    total_bits: float = 0.0
-    reason: FinishReason | None = None
-    error: BaseException | None = None
-    given: int = 0  # tokens that it began with: they were not drawn
-    _recent: deque[float] = field(default_factory=deque)
-
-    written: str = ""  # the text where there are no records
-
-    @classmethod
-    def of(cls, node: Node) -> Answer:
-        """What is known of an answer that was kept."""
-        states = {
-            NodeState.STREAMING: State.STOPPED,  # another program writes it
-            NodeState.DONE: State.DONE,
-            NodeState.STOPPED: State.STOPPED,
-            NodeState.FAILED: State.FAILED,
-        }
-        return cls(
-            asked=0.0,
-            state=states[node.state],
-            steps=node.steps,
-            prompt_tokens=node.prompt_tokens,
-            first_at=node.first_after,
-            last_at=node.ended_after,
-            total_bits=node.bits,
-            reason=node.finish_reason,
-            given=node.given,
-            written=node.written,
-        )
-
-    @property
-    def text(self) -> str:
-        """The raw text, not cleaned."""
-        return "".join(step.text for step in self.steps) if self.steps else self.written
-
-    @property
-    def counts(self) -> bool:
-        """Is this turn fed to the model again? One that broke off before its first token is not."""
-        return bool(self.text) or self.state is State.DONE
-
-    @property
-    def time_to_first_token(self) -> float | None:
-        """Seconds from the question to the first token."""
-        return None if self.first_at is None else self.first_at - self.asked
-
-    @property
-    def seconds(self) -> float:
-        """Seconds from the question to the last token."""
-        return 0.0 if self.last_at is None else self.last_at - self.asked
-
-    @property
-    def bits_per_token(self) -> float | None:
-        """Mean surprisal."""
-        return self.total_bits / len(self.steps) if self.steps else None
-
-    @property
-    def rate(self) -> float | None:
-        """Tokens per second: of the last two seconds while writing, of the whole answer after it."""
-        if self.first_at is None or self.last_at is None:
-            return None
-        if self.state.live and len(self._recent) > 3:
-            count, span = len(self._recent) - 1, self._recent[-1] - self._recent[0]
-        else:
-            count, span = len(self.steps) - self.given - 1, self.last_at - self.first_at
-        return count / span if count > 0 and span > 0 else None
-
-    def add(self, step: Step, at: float, *, given: bool = False) -> None:
-        """Take in one token."""
-        self.steps.append(step)
-        self.total_bits += bits(step)
-        if given:
-            self.given += 1
-            return
-        self.first_at = at if self.first_at is None else self.first_at
-        self.last_at = at
-        self._recent.append(at)
-        while at - self._recent[0] > RATE_WINDOW:
-            self._recent.popleft()
-
-
-@dataclass
-class Turn:
-    """A question and its answer. asked, node: their nodes. request: what the model was asked, if now."""
-
-    question: str
-    answer: Answer
-    asked: str
-    node: str | None
-    request: ev.Reply | None = None
 
 
 class Session:
@@ -158,13 +35,20 @@ class Session:
     ) -> None:
         self.model = model
         self.sampling = sampling
-        self.system = system
+        self.chosen = system  # the system text of new chats
+        self.system = system  # of the next question
+        self.personas: dict[str, str] = {}  # system text -> name
+        self.when_full = WhenFull.ASK
+        self.starts: dict[str, str] = {}  # question -> node at which what is read for it, and later, begins
         self.info: ev.ModelInfo | None = None
+        self.coming = ""  # the model that is being loaded in the place of another
         self.load_error: BaseException | None = None
         self.keeper = keeper or Keeper(None)
         self.tree = Tree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
+        self.coming_since = clock()
+        self._turned = False  # the next question begins a branch of its own, under another system text
         self._serial = 0
         self._clock = clock
 
@@ -199,16 +83,62 @@ class Session:
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""
-        found = self.tree.messages()
-        if not self.tree.nodes and self.system:
-            found = (Message(Role.SYSTEM, self.system),)
-        return (*found, Message(Role.USER, draft)) if draft else found
+        begins = self._turned or not self.tree.nodes
+        system = [Message(Role.SYSTEM, self.system)] if self.system else []
+        found = system if begins else self._messages()
+        return (*found, Message(Role.USER, draft)) if draft else tuple(found)
+
+    def reads(self, question: str | None = None) -> list[Node]:
+        """The nodes that the model is fed for a question (without one: after all that was said)."""
+        found = self.tree.read(question)
+        start = next((self.starts[node.id] for node in reversed(found) if node.id in self.starts), None)
+        head = 1 if found and found[0].role is Role.SYSTEM else 0
+        first = next((place for place, node in enumerate(found) if node.id == start), head)
+        return found[:head] + found[first:]
+
+    def _messages(self, question: str | None = None) -> tuple[Message, ...]:
+        return tuple(Message(node.role, node.text) for node in self.reads(question))
+
+    def left_out(self, question: str) -> int:
+        """How many earlier questions the model is not fed for this one."""
+        asked = [node for node in self.tree.read(question) if node.role is Role.USER]
+        return len(asked) - sum(node.role is Role.USER for node in self.reads(question))
+
+    @property
+    def persona(self) -> str:
+        """What the system text of the next question is called; "" for none, or one without a name."""
+        return self.personas.get(self.system or "", "")
+
+    @property
+    def turned(self) -> bool:
+        """Does the next question begin a branch of its own?"""
+        return self._turned
 
     # --- what the user does; a turn that comes back has a request to be submitted ---
 
+    def under(self, system: str | None) -> None:
+        """Give the next question another system text; what was said stays as it is, on its branch."""
+        self.chosen = self.system = system or None
+        self._turned = bool(self.tree.nodes) and self.system_of_path() != self.system
+        self.draft_tokens = None
+
+    def system_of_path(self) -> str | None:
+        """The system text of the branch that is shown; of an empty chat, that of the first question."""
+        if not self.tree.nodes:
+            return self.system
+        path = self.tree.path()
+        return path[0].text if path and path[0].role is Role.SYSTEM else None
+
+    def _turn(self) -> None:
+        roots = (node for node in self.tree.children(None) if node.role is Role.SYSTEM)
+        self.tree.follow(next((node.id for node in roots if node.text == self.system), None))
+        self._turned = False
+
     def ask(self, question: str) -> Turn:
         """Add a question."""
-        if not self.tree.nodes and self.system:
+        if self._turned:
+            self._turn()
+        if self.tree.current is None and self.system:
             self.keeper.keep(self.tree.write(Role.SYSTEM, self.system), question)
         node = self.tree.write(Role.USER, question)
         self.keeper.keep(node, question)
@@ -229,7 +159,7 @@ class Session:
     ) -> Turn:
         """Begin an answer to a question, beside those that it has."""
         used = sampling or fresh(self.sampling, len(self.tree.children(question)))
-        messages = self.tree.messages(question)
+        messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
         asked = self._clock()
         request = ev.Reply(
@@ -240,12 +170,28 @@ class Session:
             saved=self.keeper.saved,
             recorder=self.keeper.record(node),
             asked=asked,
+            cuts=self.cuts(question) if self.when_full is WhenFull.SLIDE else (),
         )
         self.show()
         assert self.last is not None
         self.last.answer = Answer(asked)
         self.last.request = request
         return self.last
+
+    def cuts(self, question: str) -> tuple[int, ...]:
+        """The places at which the messages for a question may begin: at questions, the first one included."""
+        read = self.reads(question)
+        return tuple(place for place, node in enumerate(read) if node.role is Role.USER)
+
+    def again(self, *, alone: bool) -> Turn:
+        """Ask the newest question, which did not fit, with fewer turns before it, or alone."""
+        turn = self.turns[-1]
+        assert turn.request is not None
+        if alone:
+            self.starts[turn.asked] = turn.asked
+        messages, cuts = self._messages(turn.asked), self.cuts(turn.asked)
+        turn.request = replace(turn.request, serial=self._next(), messages=messages, cuts=cuts)
+        return turn
 
     def count(self, draft: str) -> ev.Count:
         """A request for the size of the prompt with this draft."""
@@ -255,7 +201,17 @@ class Session:
         """A request to look ahead from the middle of an answer."""
         question = self.tree[node].parent
         assert question is not None
-        return ev.Preview(self.tree.messages(question), opening, self._next())
+        return ev.Preview(self._messages(question), opening, self._next())
+
+    def await_model(self, model: str) -> None:
+        """Another model is being loaded."""
+        self.coming, self.coming_since = model, self._clock()
+        self.draft_tokens = None
+
+    @property
+    def loading_for(self) -> float:
+        """Seconds since loading began."""
+        return self._clock() - self.coming_since
 
     def stop(self) -> Turn | None:
         """Mark the running answer as stopping; None when none runs or it is stopping already."""
@@ -292,6 +248,7 @@ class Session:
         """Show the branch through a node."""
         self.tree.go(node)
         self.keeper.point(self.tree.current)
+        self._keep_system()
         self.show()
 
     def clear(self) -> None:
@@ -299,6 +256,8 @@ class Session:
         self.keeper.begin()
         self.tree = Tree()
         self.turns.clear()
+        self.starts.clear()
+        self.system, self._turned = self.chosen, False
         self.draft_tokens = None
 
     def open(self, chat: Chat) -> None:
@@ -306,7 +265,15 @@ class Session:
         self.keeper.begin(chat.id, chat.title)
         self.tree = chat.tree
         self.turns.clear()
+        self.starts.clear()
+        self._keep_system()
         self.show()
+
+    def _keep_system(self) -> None:
+        """A branch that is shown goes on under the system text that it has."""
+        self._turned = False
+        if self.tree.nodes:
+            self.system = self.system_of_path()
 
     # --- what the inference thread reports ---
 
@@ -314,9 +281,11 @@ class Session:
         """Take in one event; False if it belongs to something that is gone."""
         match event:
             case ev.Loaded(info):
-                self.info = info
-            case ev.LoadFailed(error):
-                self.load_error = error
+                self.info, self.load_error, self.coming = info, None, ""
+            case ev.LoadFailed(error, kept):
+                self.coming = ""
+                if not kept:
+                    self.info, self.load_error = None, error
             case ev.Counted(serial, tokens):
                 if serial != self._serial or tokens < 0:
                     return False
@@ -338,14 +307,16 @@ class Session:
                 answer.prompt_tokens = node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
                 self._advance(answer, State.READING)
-            case ev.Prefilled(_, done, _):
-                answer.prefilled = done
+            case ev.Slid(_, cut):
+                self.starts[turn.asked] = self.reads(turn.asked)[cut].id
+            case ev.Prefilled(_, done, total, at):
+                answer.read(done, total, at)
             case ev.Produced(_, step, at, given):
                 self._advance(answer, State.READING if given else State.WRITING)
                 answer.add(step, at, given=given)
                 self.tree.add(node.id, step, given=given)
-            case ev.Finished(_, reason):
-                answer.reason = reason
+            case ev.Finished(_, reason, kv_bytes):
+                answer.reason, answer.kv_bytes = reason, kv_bytes
                 answer.state = State.STOPPED if reason == "cancelled" else State.DONE
                 self._ended(answer, node)
                 self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None

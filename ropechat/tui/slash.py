@@ -11,6 +11,7 @@ from ropechat.store.rows import Chat
 from ropechat.tui import keys
 from ropechat.tui.errors import explain
 from ropechat.tui.render.tint import NAMES
+from ropechat.tui.typed import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,7 @@ def _tint(app: ChatApp, name: str) -> str:
 
 
 WITH_WORDS: dict[str, Callable[[ChatApp, str], str]] = {
+    **WORDS,
     "chat.rename": _rename,
     "chat.export": _export,
     "answer.fork": _fork,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -44,6 +45,26 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
                 loop.add_signal_handler(number, leave, 128 + number)
 
 
+class _Screen(io.TextIOWrapper):
+    """The terminal to draw on; once it is gone, as its window was closed, drawing does nothing.
+
+    An error would end Textual's writing thread, for which the app waits: SIGHUP could not end it.
+    """
+
+    def write(self, text: str, /) -> int:
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            super().flush()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def owned_screen() -> Iterator[None]:
     """Give Textual, which draws through `sys.__stderr__`, the terminal, and nothing else the screen.
@@ -59,7 +80,7 @@ def owned_screen() -> Iterator[None]:
     sys.stderr.flush()
     with (
         tempfile.TemporaryFile() as scratch,
-        os.fdopen(terminal, "w", encoding="utf-8", newline="") as screen,
+        _Screen(os.fdopen(terminal, "wb"), encoding="utf-8", newline="") as screen,
     ):
         if redirected:
             os.dup2(scratch.fileno(), 2)

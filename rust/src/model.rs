@@ -166,15 +166,23 @@ impl Model {
         }
     }
 
-    /// What the layers' weights are stored in.
+    /// What most of the layers' weights are stored in, by bytes.
     pub fn dtype(&self) -> DType {
-        self.layers.first().map_or(self.embed_tokens.dtype(), |layer| layer.projection.dtype())
+        let mut all: Vec<(DType, usize)> = Vec::new();
+        for weight in self.layers.iter().flat_map(Layer::weights) {
+            match all.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
+                Some((_, bytes)) => *bytes += weight.bytes(),
+                None => all.push((weight.dtype(), weight.bytes())),
+            }
+        }
+        let most = all.into_iter().max_by_key(|(_, bytes)| *bytes);
+        most.map_or(self.embed_tokens.dtype(), |(dtype, _)| dtype)
     }
 
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
-        let ends = self.embed_tokens.bytes() + self.lm_head.as_ref().map_or(0, Weight::bytes);
-        self.layers.iter().map(Layer::bytes).sum::<usize>() + ends
+        let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
+        self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()
     }
 }
 
@@ -186,33 +194,28 @@ impl Projection {
             Projection::Latent(latent) => latent.down.dtype(),
         }
     }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Projection::Heads(weight) => weight.bytes(),
-            Projection::Latent(latent) => {
-                let q = latent.q.as_ref().map_or(0, |(_, up)| up.bytes());
-                latent.down.bytes() + q + latent.kv.bytes()
-            }
-        }
-    }
 }
 
 impl Layer {
-    fn bytes(&self) -> usize {
-        let mlp = match &self.mlp {
-            Mlp::Dense(mlp) => mlp.bytes(),
-            Mlp::Experts(mixture) => {
-                mixture.experts.iter().chain(&mixture.shared).map(DenseMlp::bytes).sum::<usize>()
-                    + mixture.router.bytes()
+    fn weights(&self) -> Vec<&Weight> {
+        let mut all = vec![&self.o_proj];
+        match &self.projection {
+            Projection::Heads(weight) => all.push(weight),
+            Projection::Latent(latent) => {
+                all.extend([&latent.down, &latent.kv]);
+                all.extend(latent.q.as_ref().map(|(_, up)| up));
             }
-        };
-        self.projection.bytes() + self.o_proj.bytes() + mlp
-    }
-}
-
-impl DenseMlp {
-    fn bytes(&self) -> usize {
-        self.up.bytes() + self.down.bytes()
+        }
+        match &self.mlp {
+            Mlp::Dense(mlp) => all.extend([&mlp.up, &mlp.down]),
+            Mlp::Experts(mixture) => {
+                all.push(&mixture.router);
+                all.extend(&mixture.shared_gate);
+                all.extend(
+                    mixture.experts.iter().chain(&mixture.shared).flat_map(|mlp| [&mlp.up, &mlp.down]),
+                );
+            }
+        }
+        all
     }
 }

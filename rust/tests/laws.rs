@@ -93,6 +93,26 @@ fn chunks_and_threads_do_not_change_a_bit() {
     });
 }
 
+/// Attention joins chunks of 256 positions, which threads share when rows are few.
+#[test]
+fn long_sequences_are_joined_alike_by_any_cut() {
+    const LONG: usize = 600;
+    for (shape, folder) in SHAPES.iter().zip(models()) {
+        for dtype in [DType::F32, DType::Q8_0] {
+            let make = |threads| engine(folder.path(), dtype, Isa::Scalar, threads).unwrap();
+            let ids = Noise(11).ids(LONG, shape.vocab);
+            let mut expected = None;
+            for (threads, rows) in [(1, 512), (3, 512), (1, 1), (3, 1), (3, 7), (2, 200)] {
+                let mut engine = make(threads);
+                engine.set_rows_per_step(rows);
+                let found = logits(&mut engine, &ids);
+                let expected = expected.get_or_insert_with(|| found.clone());
+                assert!(found == *expected, "{dtype:?}: {threads} threads, {rows} rows per step");
+            }
+        }
+    }
+}
+
 #[test]
 fn company_does_not_change_a_bit() {
     for_all(|make, ids, name| {
@@ -228,12 +248,12 @@ fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
     let (stopped, reason) = last(Goal::Generate(stopping), &ids);
     assert_eq!(reason, FinishReason::Stop);
     assert_eq!(stopped.last(), Some(&all[2]));
-    let long: Vec<u32> = ids.iter().cycle().take(395).copied().collect();
+    let long: Vec<u32> = ids.iter().cycle().take(695).copied().collect();
     let (full, reason) = last(greedy(50), &long);
     assert_eq!((full.len(), reason), (5, FinishReason::Context));
     assert!(matches!(
-        engine.add(&ids.repeat(50), greedy(1)),
-        Err(Error::ContextFull { tokens: 500, context: 400 })
+        engine.add(&ids.repeat(80), greedy(1)),
+        Err(Error::ContextFull { tokens: 800, context: 700 })
     ));
     assert!(matches!(engine.add(&[105], greedy(1)), Err(Error::Request(_))));
     assert!(matches!(engine.add(&[], greedy(1)), Err(Error::Request(_))));

@@ -76,6 +76,7 @@ class Paced(FakeEngine):
         messages: Sequence[Message],
         sampling: Sampling,
         *,
+        prefix: Sequence[int] = (),
         top_k: int = 0,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Iterator[Step]:

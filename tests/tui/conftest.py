@@ -63,8 +63,9 @@ class Chat:
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal with colours, not over ssh."""
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A terminal with colours, not over ssh; nobody's settings."""
+    monkeypatch.setenv("ROPECHAT_CONFIG", str(tmp_path / "settings" / "config.toml"))
     monkeypatch.setenv("COLORTERM", "truecolor")
     for name in ("NO_COLOR", "TEXTUAL_THEME", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
@@ -86,10 +87,11 @@ def chat() -> Callable[..., Any]:
                 raise engine
             return engine() if callable(engine) else engine
 
-        names = ("system", "store", "resume", "look")
-        system, store, resume, look = (settings.pop(name, None) for name in names)
+        names = ("system", "store", "resume", "look", "models")
+        system, store, resume, look, models = (settings.pop(name, None) for name in names)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look=look)
+        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look)
+        app.models = models
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:

@@ -8,11 +8,11 @@ from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
 from ropechat.tree import State as NodeState
+from ropechat.tui.answer import State
 from ropechat.tui.screens.branches import BranchesScreen, describe, own_text, rows
 from ropechat.tui.screens.chats import when
 from ropechat.tui.screens.compare import CompareScreen, curve, verdict
 from ropechat.tui.screens.fork import ForkScreen
-from ropechat.tui.session import State
 
 
 async def test_regenerate_and_siblings(chat: Any) -> None:

@@ -13,8 +13,8 @@ from fakes import STORY, FakeEngine
 from ropechat import builtin
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
+from ropechat.tui.answer import State
 from ropechat.tui.render.pieces import Mark
-from ropechat.tui.session import State
 
 
 def answer(c: Any) -> Any:
@@ -228,6 +228,8 @@ async def test_context_full_ends_the_answer_and_says_so(chat: Any) -> None:
         assert answer(c).reason == "context"
         assert "The context is full (40 tokens)" in c.screen()
         await c.ask("More")
+        await c.until(lambda: "leave out the oldest" in c.screen())
+        await c.pilot.press("escape")
         await c.idle()
         assert "Not sent" in c.screen()
         assert c.app.composer.text == "More"  # nothing is lost

@@ -135,6 +135,13 @@ def test_signals_restore_the_terminal(number: signal.Signals, code: int) -> None
     assert all(mark in terminal.output for mark in RESTORED)
 
 
+def test_a_closed_window_ends_the_app() -> None:
+    terminal = Terminal(RUN)
+    terminal.generating()
+    os.close(terminal.master)
+    assert terminal.process.wait(20) == 129
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
 def test_a_killed_program_leaves_the_terminal_restored(number: signal.Signals) -> None:
     terminal = Terminal("import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n" + RUN)

@@ -63,14 +63,10 @@ class Explanation:
 
 def explain(step: Step, sampling: Sampling, history: Collection[int] | None = None) -> Explanation:
     """Explain one step. history: ids of prompt and answer before it, or None where they are not known."""
-    listed = _listed(step)
+    listed, logits, why = penalized(step, sampling, history)
     rest = max(0.0, 1.0 - sum(candidate.raw for candidate in listed))
     if sampling.temperature == 0.0:
-        return Explanation(tuple(_greedy(candidate) for candidate in listed), 1, True, rest)
-    why = ""
-    logits = {candidate.id: candidate.logprob for candidate in listed}
-    if sampling.repetition_penalty != 1.0:
-        listed, logits, why = _penalize(listed, logits, step, sampling, history)
+        return Explanation(tuple(_greedy(candidate) for candidate in _listed(step)), 1, True, rest)
     kept, cuts = _stages(step, sampling, len(listed))
     found: list[Candidate] = []
     for order, candidate in enumerate(listed):
@@ -89,6 +85,17 @@ def explain(step: Step, sampling: Sampling, history: Collection[int] | None = No
     total = own + (low + high) / 2
     sampled = tuple(replace(c, sampled=weights[c.id] / total if c.id in weights else 0.0) for c in found)
     return Explanation(sampled, kept, exact and not why, rest, why)
+
+
+def penalized(
+    step: Step, sampling: Sampling, history: Collection[int] | None
+) -> tuple[list[Candidate], dict[int, float], str]:
+    """The candidates in the order of their logits after the penalty, these logits, and what is uncertain."""
+    listed = _listed(step)
+    logits = {candidate.id: candidate.logprob for candidate in listed}
+    if sampling.repetition_penalty == 1.0:
+        return listed, logits, ""
+    return _penalize(listed, logits, step, sampling, history)
 
 
 def _listed(step: Step) -> list[Candidate]:

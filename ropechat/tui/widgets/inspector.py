@@ -127,7 +127,7 @@ class Inspector(Widget):
         assert self.token is not None
         block, index = self.token.block, self.token.index
         step = block.steps[index]
-        name = self._spelled(step.id, step.bytes)
+        name = self.spelled(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
         about = [Piece(count, "heading"), Piece(name, "name")]
         details = [Piece(f" id {step.id} · bytes {hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
@@ -174,7 +174,7 @@ class Inspector(Widget):
 
     def _candidate(self, candidate: Candidate, order: int, name: int, bar: int) -> Row:
         look = "asked" if candidate.chosen else "" if candidate.cut is None else "quiet"
-        token = self._spelled(candidate.id)
+        token = self.spelled(candidate.id)
         row = [
             Piece(" ▸" if order == self.choice else "  ", "marker"),
             Piece(f"{candidate.rank:>3,}", "quiet"),
@@ -200,14 +200,15 @@ class Inspector(Widget):
         if not found.exact:
             rows.append(fitted([Piece(f"   ≈ sampled is an estimate: {found.why}", "quiet")], width))
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
-            name = self._spelled(self.preview.id)
+            name = self.spelled(self.preview.id)
             text = one_line(f"{name}{self.preview.text}")
             lines = list(chop(text, max(4, width - 2)))[:4]
             rows.append(fitted([Piece(f" preview {self.preview.note}", "quiet")], width))
             rows += [[Piece("  "), Piece(text[start:end], "string")] for start, end in lines]
         return rows
 
-    def _spelled(self, id: int, data: bytes | None = None) -> str:
+    def spelled(self, id: int, data: bytes | None = None) -> str:
+        """The token as people see it."""
         if data is None:
             if self.spell is None:
                 return f"#{id}"

@@ -13,7 +13,7 @@ use super::partials::{Partials, Widths, empty, join};
 use crate::buffer::plain_bytes;
 use crate::config::Mask;
 use crate::forward::Compute;
-use crate::kernel::{Kernels, LANES, Panels};
+use crate::kernel::{Kernels, LANES, Panels, prefetch};
 use crate::kv_cache::{BLOCK, KvSequence};
 use crate::model::{Layer, Model};
 use std::cell::RefCell;
@@ -208,6 +208,10 @@ impl View<'_> {
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let (dim, count) = (self.model.config.head_dim, task.rows.len() * self.widths.group);
         let keys = task.cache.blocks()[tile].keys(self.index, head);
+        // The cache's blocks lie apart: the processor does not guess the next one.
+        if let Some(next) = task.cache.blocks().get(tile + 1) {
+            prefetch(next.keys(self.index, head));
+        }
         let keys = Panels {
             format: self.model.kv_layout.dtype,
             bytes: keys,
@@ -240,6 +244,9 @@ impl View<'_> {
         let Widths { group, padded, .. } = self.widths;
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let values = task.cache.blocks()[tile].values(self.index, head);
+        if let Some(next) = task.cache.blocks().get(tile + 1) {
+            prefetch(next.values(self.index, head));
+        }
         let seen = |row: usize| self.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
         let mut row = 0;

@@ -27,8 +27,8 @@ pub(in crate::kernel) const TABLE: Table = Table {
     ..avx512::bf16::TABLE
 };
 
-/// Fewer rows than this leave most of a tile empty: VNNI is then as fast.
-const ROWS_WORTH_TILES: usize = 8;
+/// Fewer rows than this leave so much of a tile empty that VNNI is faster.
+const ROWS_WORTH_TILES: usize = 13;
 /// Rows and columns of a tile of sums.
 const TILE: usize = 16;
 

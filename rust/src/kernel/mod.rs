@@ -195,6 +195,18 @@ pub fn x_row_bytes(format: DType, steps: usize) -> usize {
     }
 }
 
+/// Asks for bytes that are wanted soon.
+pub fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in bytes.chunks(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 /// The kernels of an instruction set that this CPU has.
 #[derive(Clone, Copy)]
 pub struct Kernels(&'static Table);

@@ -84,7 +84,7 @@ pub fn write_model(shape: Shape) -> Folder {
     write_model_of(&format!(
         r#"{{"model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {ffn}, "num_hidden_layers": {layers},
         "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads}, "head_dim": {head_dim}, "vocab_size": {vocab},
-        "tie_word_embeddings": {tied}, "attention_bias": {bias}, "mlp_bias": {bias}, "max_position_embeddings": 512,
+        "tie_word_embeddings": {tied}, "attention_bias": {bias}, "mlp_bias": {bias}, "max_position_embeddings": 1024,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0}}"#
     ))
 }
@@ -151,5 +151,5 @@ pub fn engine(folder: &Path, dtype: DType, isa: Isa, threads: usize) -> Option<E
     let checkpoint = Checkpoint::open(folder).unwrap();
     let config = family::config(&checkpoint).unwrap();
     let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap());
-    Some(Engine::new(model, kernels, pool, Context::Stated(400)))
+    Some(Engine::new(model, kernels, pool, Context::Stated(700)))
 }

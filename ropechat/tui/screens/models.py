@@ -1,0 +1,311 @@
+"""The models on this machine, and those to be had: load one, or download one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from ropechat.errors import RopechatError
+from ropechat.machine import free_memory
+from ropechat.model_list import count, read, rows
+from ropechat.model_source import hub_name, resolve
+from ropechat.text import byte_size, cells, fit, one_line
+from ropechat.tui.downloading import Stage
+from ropechat.tui.widgets.bars import meter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from textual.app import ComposeResult
+
+    from ropechat.model_list import Row
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.downloading import Download
+
+WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
+KEYS = "⏎ load or get   ctrl+o pause   ctrl+x cancel   esc back"
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+COLUMNS = (("params", 6), ("dtype", 6), ("size", 7), ("needs", 8), ("context", 7))
+METER = 24
+PATHS = ("/", "./", "../", "~")
+
+
+def found_models(current: str) -> tuple[list[Row], Path | None]:
+    """Every model that is known here, the current one among them, and the path of that."""
+    found = list(rows())
+    try:
+        path = resolve(current)
+    except RopechatError:
+        return found, None
+    if all(row.path != path for row in found):
+        files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+        found.insert(0, read(current, path, sum(file.stat().st_size for file in files)))
+    return found, path
+
+
+class ModelsScreen(ModalScreen["str | None"]):
+    """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", show=False, priority=True),
+        Binding("down", "move(1)", show=False, priority=True),
+        Binding("up", "move(-1)", show=False, priority=True),
+        Binding("ctrl+o", "pause", show=False, priority=True),
+        Binding("ctrl+x", "cancel", show=False, priority=True),
+    ]
+
+    def __init__(self, current: str) -> None:
+        super().__init__()
+        self._current = current
+        self._rows: list[Row] = []
+        self._path: Path | None = None
+        self._shown: list[Row | str] = []  # a text is something to get, or a path
+        self._read = False
+
+    @property
+    def _app(self) -> ChatApp:
+        return cast("ChatApp", self.app)
+
+    @property
+    def _download(self) -> Download | None:
+        return self._app.download
+
+    def compose(self) -> ComposeResult:
+        """Title, field, head, list, details, keys."""
+        with Vertical(id="models", classes="sheet"):
+            yield Static(id="free", markup=False)
+            yield Input(
+                placeholder=WANTED,
+                id="wanted-model",
+            )
+            yield Static(id="head", markup=False)
+            yield OptionList(id="rows", markup=False)
+            yield Static(id="about", markup=False)
+            yield Static(id="coming", markup=False)
+            yield Static(Content.styled(KEYS, "$quiet"), id="keys")
+
+    def on_mount(self) -> None:
+        """Read what is here."""
+        self.query_one("#rows").can_focus = False
+        self.query_one("#head", Static).update(Content.styled("reading the headers …", "$quiet"))
+        self.look_again()
+        self.show_download()
+
+    def look_again(self) -> None:
+        """Read the headers of all models."""
+        self.run_worker(self._load(), exclusive=True)
+
+    async def _load(self) -> None:
+        try:
+            self._rows, self._path = await asyncio.to_thread(found_models, self._current)
+        except (RopechatError, OSError) as error:
+            self._say(str(error), "$error")
+        self._read = True
+        self._list()
+
+    def _say(self, text: str, style: str = "$warning") -> None:
+        self.query_one("#keys", Static).update(Content.styled(one_line(text), style))
+
+    def on_resize(self) -> None:
+        """Fit the lines."""
+        if self._read:
+            self._list()
+
+    # --- the list ---
+
+    @property
+    def _text(self) -> str:
+        return self.query_one(Input).value.strip()
+
+    def on_input_changed(self, _: Input.Changed) -> None:
+        """Filter as it is typed."""
+        if self._read:
+            self._list()
+
+    def _list(self) -> None:
+        wanted = self._text
+        self._shown = [row for row in self._rows if wanted.lower() in row.name.lower()]
+        known = {row.name for row in self._rows if row.reason is None}
+        if wanted.startswith(PATHS) or (hub_name(wanted) is not None and wanted not in known):
+            self._shown.append(wanted)
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(self._line(one)) for one in self._shown])
+        here = [n for n, one in enumerate(self._shown) if not isinstance(one, str) and one.path == self._path]
+        options.highlighted = (here[0] if here and not wanted else 0) if self._shown else None
+        head = "  model".ljust(self._name_width + 2) + "".join(
+            name.rjust(width + 1) for name, width in self._columns
+        )
+        self.query_one("#head", Static).update(Content.styled(head, "$quiet"))
+        free = free_memory()
+        words = "" if free is None else f"{byte_size(free)} of memory free"
+        self.query_one("#free", Static).update(
+            Content.assemble(("models  ", "bold $primary"), (words, "$quiet"))
+        )
+        self._about()
+
+    @property
+    def _columns(self) -> tuple[tuple[str, int], ...]:
+        return COLUMNS if self.app.size.width >= 76 else COLUMNS[2:4]
+
+    @property
+    def _name_width(self) -> int:
+        rest = sum(width + 1 for _, width in self._columns)
+        return max(16, min(100, self.app.size.width) - 7 - rest)
+
+    def _line(self, one: Row | str) -> Content:
+        if isinstance(one, str):
+            what = "load" if one.startswith(PATHS) else "download"
+            return Content.assemble(
+                ("↓ " if what == "download" else "  ", "$primary"), f"{what} {one_line(one)}"
+            )
+        mark, style = (
+            ("●", "$primary") if one.path == self._path else ("!", "$warning") if one.reason else (" ", "")
+        )
+        free = free_memory()
+        values = {
+            "params": "–" if one.num_parameters is None else count(one.num_parameters),
+            "dtype": SHORT.get(one.dtype or "–", one.dtype or "–"),
+            "size": byte_size(one.size),
+            "needs": "–" if one.needs is None else f"≈{byte_size(one.needs)}",
+            "context": f"{one.context:,}" if one.context else "–",
+        }
+        parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(one.name), self._name_width), "")]
+        for name, width in self._columns:
+            heavy = name == "needs" and free is not None and (one.needs or 0) > free
+            text = (
+                fit(one_line(values[name]), width)
+                if cells(values[name]) > width
+                else values[name].rjust(width)
+            )
+            parts.append((" " + text, "$warning" if heavy else "$quiet"))
+        return Content.assemble(*parts)
+
+    def _chosen(self) -> Row | str | None:
+        index = self.query_one(OptionList).highlighted
+        return None if index is None or index >= len(self._shown) else self._shown[index]
+
+    def _about(self) -> None:
+        one = self._chosen()
+        text, style = "", "$quiet"
+        if one is None:
+            text = "nothing here is called so; a Hub id (org/name) or a path can be typed"
+        elif isinstance(one, str):
+            text = (
+                "⏎ loads it"
+                if one.startswith(PATHS)
+                else "⏎ asks the Hub what it consists of; nothing comes yet"
+            )
+        elif one.reason:
+            text, style = f"cannot load: {one.reason}", "$warning"
+        else:
+            template = "a chat template" if one.chat_template else "no chat template: it continues text"
+            text = f"{one.model_type}, {template}\n{one.path}"
+        lines = [fit(one_line(line), max(20, min(96, self.app.size.width - 4))) for line in text.split("\n")]
+        self.query_one("#about", Static).update(Content.styled("\n" + "\n".join(lines), style))
+
+    def on_option_list_option_highlighted(self, _: OptionList.OptionHighlighted) -> None:
+        """Say what it is."""
+        self._about()
+
+    def action_move(self, by: int) -> None:
+        """Up and down, while the field keeps the keyboard."""
+        options = self.query_one(OptionList)
+        if self._shown:
+            options.highlighted = ((options.highlighted or 0) + by) % len(self._shown)
+
+    # --- doing ---
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Load, or get."""
+        event.stop()
+        self._take()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click does the same."""
+        event.stop()
+        self._take()
+
+    def _take(self) -> None:
+        one, download = self._chosen(), self._download
+        if one is None:
+            return
+        name = one if isinstance(one, str) else one.name
+        if (
+            download is not None
+            and str(download.name) == name
+            and download.stage in (Stage.PLANNED, Stage.PAUSED)
+        ):
+            download.start()
+            self._app.watch_download()
+        elif isinstance(one, str) and one.startswith(PATHS):
+            self.dismiss(one)
+        elif isinstance(one, str) or (one.reason and hub_name(one.name) is not None):
+            self._say(self._app.plan_download(name) or KEYS, "$quiet")
+        elif one.reason:
+            self._say(one.reason)
+        else:
+            self.dismiss(str(one.path))
+        self.show_download()
+
+    def action_pause(self) -> None:
+        """Pause, or go on."""
+        if self._download is not None:
+            if self._download.stage is Stage.RUNNING:
+                self._download.pause()
+            else:
+                self._download.start()
+            self._app.watch_download()
+            self.show_download()
+
+    def action_cancel(self) -> None:
+        """Stop the download and remove what came."""
+        if self._download is not None and self._download.stage is not Stage.DONE:
+            self._download.cancel()
+            self._app.watch_download()
+            self.show_download()
+
+    def show_download(self) -> None:
+        """How far the download is."""
+        download = self._download
+        text = Content("") if download is None else Content("\n").join(told(download))
+        self.query_one("#coming", Static).update(text)
+
+
+def told(download: Download) -> list[Content]:
+    """A download in a few lines."""
+    name, plan = one_line(str(download.name)), download.plan
+    head = Content.assemble(("\n↓ ", "$primary"), name)
+    bar = [
+        (part, style) for part, style in zip(meter(download.share, METER), ("$primary", "$rule"), strict=True)
+    ]
+    words = one_line("  " + "  ".join(download.words))
+    match download.stage:
+        case Stage.ASKING:
+            return [Content.assemble(head, ("  asking the Hub …", "$quiet"))]
+        case Stage.PLANNED if plan is not None:
+            lines = [Content.styled("  " + one_line(line), "$quiet") for line in plan.lines()]
+            return [
+                head,
+                *lines,
+                Content.styled(f"  ⏎ downloads {byte_size(plan.rest)}   ctrl+x not", "$primary"),
+            ]
+        case Stage.RUNNING:
+            return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
+        case Stage.PAUSING | Stage.PAUSED:
+            note = "  paused: ctrl+o goes on, ctrl+x cancels; what came is kept"
+            return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
+        case Stage.DONE:
+            return [
+                Content.assemble(head, ("  complete, every hash is right: choose it and press ⏎", "$success"))
+            ]
+        case Stage.FAILED:
+            return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
+    return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]

@@ -1,0 +1,144 @@
+"""Personas: choose, save, delete a system text with a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from ropechat.errors import RopechatError
+from ropechat.text import cells, fit, one_line
+from ropechat.tui import personas
+from ropechat.tui.errors import explain
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+KEYS = "⏎ choose   n name and keep this system text   ctrl+x delete   esc back"
+NOTE = "/system TEXT writes one, /system - takes none. The next question begins a branch under it."
+
+
+class PersonasScreen(ModalScreen["str | None"]):
+    """No system text, the one in use, and every persona; the result is the text to use."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False, priority=True),
+        Binding("n", "name", show=False),
+        Binding("ctrl+x", "delete", show=False, priority=True),
+        Binding("j", "app.simulate_key('down')", show=False),
+        Binding("k", "app.simulate_key('up')", show=False),
+    ]
+
+    def __init__(self, system: str | None) -> None:
+        super().__init__()
+        self._system = system or ""
+        self._rows: list[tuple[str, str]] = []  # name, text
+        self._sure = ""
+
+    def compose(self) -> ComposeResult:
+        """Title, list, name, keys."""
+        with Vertical(id="personas", classes="sheet"):
+            yield Static(Content.assemble(("personas\n", "bold $primary"), (NOTE, "$quiet")))
+            yield OptionList(id="texts", markup=False)
+            yield Input(id="name", placeholder="name of this system text")
+            yield Static(id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Show all."""
+        self.query_one("#name").display = False
+        self._say(KEYS, "$quiet")
+        self._list()
+        self.query_one(OptionList).focus()
+
+    def on_resize(self) -> None:
+        """Fit the lines."""
+        self._list()
+
+    def _say(self, text: str, style: str = "$warning") -> None:
+        self.query_one("#keys", Static).update(Content.styled(one_line(text), style))
+
+    def _list(self) -> None:
+        try:
+            kept = personas.load()
+        except RopechatError as error:
+            kept = {}
+            self._say(explain(error), "$error")
+        self._rows = [("no system text", ""), *kept.items()]
+        texts = [text for _, text in self._rows]
+        if self._system not in texts:
+            self._rows.insert(1, ("not kept", self._system))
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(self._line(name, text)) for name, text in self._rows])
+        options.highlighted = [text for _, text in self._rows].index(self._system)
+
+    def _line(self, name: str, text: str) -> Content:
+        mark = "●" if text == self._system else " "
+        width = min(24, max(cells(one_line(name)) for name, _ in self._rows))
+        room = max(10, min(96, self.app.size.width - 4) - width - 5)
+        return Content.assemble(
+            (f"{mark} ", "$primary"), fit(one_line(name), width), ("  " + fit(one_line(text), room), "$quiet")
+        )
+
+    def _chosen(self) -> tuple[str, str]:
+        return self._rows[self.query_one(OptionList).highlighted or 0]
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Use it."""
+        self.dismiss(self._rows[event.option_index][1])
+
+    def action_name(self) -> None:
+        """Let a name be typed."""
+        if not self._chosen()[1]:
+            self._say("there is no text to keep; /system TEXT writes one")
+            return
+        field = self.query_one("#name", Input)
+        field.display, field.value = True, ""
+        field.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the text."""
+        event.stop()
+        try:
+            path = personas.save(event.value.strip(), self._chosen()[1])
+        except RopechatError as error:
+            self._say(explain(error))
+            return
+        self._end_naming()
+        self._list()
+        self._say(f"kept: {path}", "$quiet")
+
+    def action_leave(self) -> None:
+        """Out of naming first."""
+        if self.query_one("#name").display:
+            self._end_naming()
+        else:
+            self.dismiss(None)
+
+    def _end_naming(self) -> None:
+        self.query_one("#name").display = False
+        self.query_one(OptionList).focus()
+        self._say(KEYS, "$quiet")
+
+    def action_delete(self) -> None:
+        """Delete at the second press; the text in use stays in use."""
+        name, text = self._chosen()
+        if not text or name == "not kept":
+            self._say("this is no kept persona")
+        elif self._sure != name:
+            self._sure = name
+            self._say(f"ctrl+x again deletes the persona {name}")
+        else:
+            self._sure = ""
+            try:
+                personas.delete(name)
+            except RopechatError as error:
+                self._say(explain(error), "$error")
+                return
+            self._list()
+            self._say(f"deleted: {name}", "$quiet")

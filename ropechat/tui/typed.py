@@ -1,0 +1,74 @@
+"""Commands typed over model, sampling, system text and context: the words behind them in, a hint out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropechat.errors import RopechatError
+from ropechat.tui import personas, presets
+from ropechat.tui.errors import explain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.tui.app import ChatApp
+
+
+def _model(app: ChatApp, words: str) -> str:
+    app.switch_model(words)
+    return ""
+
+
+def _sampling(app: ChatApp, words: str) -> str:
+    if words not in presets.PRESETS:
+        return f"/sampling {'|'.join(presets.PRESETS)}"
+    app.use_sampling(presets.with_preset(app.session.sampling, words))
+    return f"{words}: {presets.said(words)}"
+
+
+def _set(app: ChatApp, words: str) -> str:
+    given, _, value = words.partition(" ")
+    try:
+        name = presets.full_name(given)
+        if value.strip():
+            app.use_sampling(presets.with_value(app.session.sampling, name, value.strip()))
+    except ValueError as error:
+        return str(error)
+    return f"{name} {presets.shown(app.session.sampling, name)}: {presets.MEANING[name]}"
+
+
+def _system(app: ChatApp, words: str) -> str:
+    app.use_system("" if words == "-" else words)
+    return ""
+
+
+def _persona(app: ChatApp, words: str) -> str:
+    verb, _, name = words.partition(" ")
+    try:
+        if verb == "save" and name.strip():
+            if not app.session.system:
+                return "there is no system text to keep; /system TEXT writes one"
+            path = personas.save(name.strip(), app.session.system)
+            app.learn_personas()
+            return f"kept: {path}"
+        kept = personas.load()
+    except RopechatError as error:
+        return explain(error)
+    if words not in kept:
+        return f"no such persona; {', '.join(kept) or '/persona save NAME keeps the system text'}"
+    app.use_system(kept[words])
+    return ""
+
+
+def _context(app: ChatApp, words: str) -> str:
+    return app.when_full(words)
+
+
+WORDS: dict[str, Callable[[ChatApp, str], str]] = {
+    "model.pick": _model,
+    "sampling.open": _sampling,
+    "sampling.set": _set,
+    "prompt.system": _system,
+    "prompt.persona": _persona,
+    "prompt.full": _context,
+}

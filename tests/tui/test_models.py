@@ -1,0 +1,251 @@
+"""The models sheet: what is here, another model in the same chat, downloads from a stand-in Hub."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeEngine
+from hub_server import Hub, Repo, serve, use
+from model_folders import byte_tokenizer
+from models import write_llama
+
+from ropechat.errors import MemoryLimitError, ModelFileError
+from ropechat.tui.downloading import Stage
+from ropechat.tui.screens.models import ModelsScreen
+
+
+class Models:
+    """Loads fakes by name; `bad` ones are refused by their headers, `big` ones when they are loaded."""
+
+    def __init__(self) -> None:
+        self.loaded: list[FakeEngine] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def check(self, model: str) -> object:
+        if "bad" in model:
+            raise ModelFileError(f"{model}: no header")
+        return None
+
+    def load(self, model: str) -> FakeEngine:
+        self.gate.wait(10)
+        if "big" in model:
+            raise MemoryLimitError(f"{model}: does not fit")
+        self.loaded.append(FakeEngine(f"I am {Path(model).name}.", name=Path(model).name))
+        return self.loaded[-1]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serve() as hub:
+        use(hub, tmp_path, monkeypatch)
+        yield hub
+
+
+def model_files(folder: Path, padding: int = 0) -> dict[str, bytes]:
+    """A tiny model that the headers' reader takes."""
+    made = write_llama(folder)
+    files = {path.name: path.read_bytes() for path in made.iterdir()}
+    return files | {"tokenizer.json": json.dumps(byte_tokenizer()).encode()}
+
+
+async def opened(c: Any, key: str = "f6") -> ModelsScreen:
+    await c.pilot.press(key)
+    await c.until(lambda: isinstance(c.app.screen, ModelsScreen) and c.app.screen._read)
+    screen: ModelsScreen = c.app.screen
+    return screen
+
+
+async def test_another_model_goes_on_with_the_chat(chat: Any, hub: Hub) -> None:
+    models, engine = Models(), FakeEngine("First one.")
+    async with chat(engine, models=models) as c:
+        await c.ask("Hi?")
+        await c.idle()
+        models.gate.clear()
+        await c.ask("/model some/other")
+        await c.until(lambda: "loading" in c.line("title"))
+        assert "some/other" in c.line("title")
+        assert engine.closed  # before the new one takes memory
+        await c.ask("And?")  # asked while it is loaded
+        models.gate.set()
+        await c.until(lambda: c.app.session.info.name == "other")
+        await c.idle()
+        assert [m.content for m in models.loaded[0].asked[0]] == ["Hi?", "First one.", "And?"]
+        assert "I am other." in c.screen()
+        assert "fake-1m" in c.screen()  # who wrote the first answer
+        assert "other·f32" in c.line("title")
+
+
+async def test_a_model_with_bad_headers_leaves_the_old_one(chat: Any, hub: Hub) -> None:
+    engine = FakeEngine("Still here.")
+    async with chat(engine, models=Models()) as c:
+        await c.ask("/model bad/one")
+        await c.until(lambda: "Not loaded: bad/one: no header" in c.screen())
+        assert "fake-1m goes on" in c.screen()
+        assert not engine.closed
+        await c.ask("Hi?")
+        await c.idle()
+        assert "Still here." in c.screen()
+        await c.pilot.press("ctrl+q")
+        await c.until(lambda: not c.app.is_running, 2.0)
+        assert c.app.outcome == 0
+
+
+async def test_a_model_that_does_not_fit_can_be_replaced_by_another(chat: Any, hub: Hub) -> None:
+    async with chat(FakeEngine("ok"), models=Models()) as c:
+        await c.ask("Hi?")
+        await c.idle()
+        await c.ask("/model big/one")
+        await c.until(lambda: "does not fit" in c.screen())
+        assert "F6 chooses another one" in c.screen()
+        assert "not loaded" in c.line("title")
+        assert len(c.app.session.turns) == 1
+        await c.ask("/model small")
+        await c.until(lambda: "small" in c.line("title") and c.app.session.info is not None)
+        await c.ask("And?")
+        await c.idle()
+        assert "I am small." in c.screen()
+
+
+async def test_a_model_is_not_changed_under_an_answer(chat: Any, hub: Hub) -> None:
+    models, engine = Models(), FakeEngine("word " * 200, rate=100, context=10**4)
+    async with chat(engine, models=models) as c:
+        await c.ask("Hi?")
+        await c.until(lambda: len(c.app.session.last.answer.steps) > 3)
+        c.app.switch_model("other")
+        await c.until(lambda: c.app.session.info.name == "other")
+        assert c.app.session.last.answer.state == "stopped"
+        assert c.app.session.last.answer.text.startswith("word word")
+
+
+async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub) -> None:
+    models = Models()
+    async with chat(FakeEngine("a b c"), models=models) as c:
+        await c.ask("Hi?")
+        await c.idle()
+        models.gate.clear()
+        await c.ask("/model other")
+        c.app.action_resume()
+        assert "another model is being loaded" in c.line("footer")
+        models.gate.set()
+        await c.until(lambda: c.app.session.info.name == "other")
+        c.app.action_resume()
+        assert "only that model can go on" in c.line("footer")
+
+
+async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
+    from ropechat.hub.transfer import pull
+
+    hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
+    pull("org/tiny")
+    folder = tmp_path / "hf/hub/models--org--cut/snapshots/x"
+    folder.mkdir(parents=True)
+    models = Models()
+    async with chat(FakeEngine("ok"), size=(100, 30), models=models) as c:
+        await opened(c)
+        assert "of memory free" in c.screen()
+        assert "org/tiny" in c.screen()
+        assert "≈" in c.screen()
+        assert "no chat template" in c.screen()
+        await c.pilot.press(*"nothing")
+        await c.until(lambda: "nothing here is called so" in c.screen())
+        await c.pilot.press(*["backspace"] * 7, *"tiny", "enter")
+        await c.until(lambda: len(models.loaded) == 1)
+        await c.idle()
+        screen = await opened(c)
+        assert "● org/tiny" in c.screen()  # the one that is loaded
+        assert screen._path is not None
+        await c.pilot.press("f6")
+        await c.until(lambda: not isinstance(c.app.screen, ModelsScreen))
+
+
+async def test_a_path_can_be_typed(chat: Any, hub: Hub) -> None:
+    models = Models()
+    async with chat(FakeEngine("ok"), models=models) as c:
+        await opened(c)
+        await c.pilot.press(*"/no/where", "enter")
+        await c.until(lambda: c.app.session.info.name == "where")
+
+
+async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path: Path) -> None:
+    hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made") | {"model-x.txt": b""})
+    hub.repos["org/tiny"].files["model.safetensors"] += b""
+    models = Models()
+    async with chat(FakeEngine("ok"), size=(100, 36), models=models) as c:
+        await opened(c)
+        await c.pilot.press(*"org/tiny")
+        await c.until(lambda: "download org/tiny" in c.screen())
+        assert not hub.requests  # nothing is asked before it is wanted
+        await c.pilot.press("enter")
+        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(lambda: "⏎ downloads" in c.screen())
+        assert "fit in memory" in c.screen()
+        gate = threading.Event()
+
+        def held(file: str, start: int, rest: bytes) -> bytes:
+            if file.endswith(".safetensors") and not gate.is_set():
+                return rest[: len(rest) // 2]
+            return rest
+
+        hub.body = held
+        await c.pilot.press("enter")
+        download = c.app.download
+        await c.until(
+            lambda: (download.stage is Stage.RUNNING and "MB of" in c.screen()) or "kB of" in c.screen()
+        )
+        await c.pilot.press("ctrl+o")
+        await c.until(lambda: download.stage is Stage.PAUSED)
+        await c.until(lambda: "ctrl+o goes on" in c.screen())
+        assert list(tmp_path.rglob("*.incomplete"))
+        gate.set()
+        await c.pilot.press("ctrl+o")
+        await c.until(lambda: download.stage is Stage.DONE)
+        await c.until(lambda: "every hash is right" in c.screen())
+        assert max(hub.starts("model.safetensors")) > 0  # it went on where it was
+        await c.until(lambda: "download org/tiny" not in c.screen())
+        await c.pilot.press("enter")
+        await c.until(lambda: len(models.loaded) == 1)
+
+
+async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> None:
+    hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
+    hub.body = lambda file, start, rest: rest[: len(rest) // 3] if "safetensors" in file else rest
+    async with chat(FakeEngine("ok"), size=(100, 36), models=Models()) as c:
+        await opened(c)
+        await c.pilot.press(*"org/tiny", "enter")
+        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.pilot.press("enter")
+        await c.until(lambda: bool(list(tmp_path.rglob("*.incomplete"))))
+        await c.pilot.press("ctrl+x")
+        await c.until(lambda: c.app.download.stage is Stage.CANCELLED)
+        await c.until(lambda: "what came is removed" in c.screen())
+        assert not list(tmp_path.rglob("*.incomplete"))
+
+
+async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
+    chat: Any, hub: Hub, tmp_path: Path
+) -> None:
+    hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
+    async with chat(FakeEngine("ok"), models=Models()) as c:
+        await opened(c)
+        await c.pilot.press(*"org/tiny", "enter")
+        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        hub.seconds_per_piece = 0.3
+        await c.pilot.press("enter", "escape")
+        await c.ask("Hi?")
+        await c.idle()
+        await c.until(lambda: "org/tiny is downloaded: F6 loads it" in c.screen())
+        assert c.app._watch is None  # nothing looks any more
+
+
+async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
+    async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
+        await opened(c)
+        await c.pilot.press(*"org/nowhere", "enter")
+        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.FAILED)
+        await c.until(lambda: "check the spelling" in c.screen())

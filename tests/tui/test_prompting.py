@@ -1,0 +1,273 @@
+"""System text, personas, a full context, and the engine's facts, driven as a user would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from branches import last, transcript
+from fakes import FakeEngine
+
+from ropechat.conversation import Role
+from ropechat.paths import personas_folder
+from ropechat.tui.context import WhenFull
+from ropechat.tui.screens.context import ContextScreen
+from ropechat.tui.screens.facts import FactsScreen
+from ropechat.tui.screens.personas import PersonasScreen
+
+
+def said(engine: FakeEngine) -> list[str]:
+    return [message.content for message in engine.asked[-1]]
+
+
+async def command(c: Any, line: str) -> None:
+    await c.ask(line)
+    await c.pilot.pause(0.05)
+    await c.idle()
+
+
+# --- system text ---
+
+
+async def test_another_system_text_begins_a_branch_and_changes_nothing(chat: Any) -> None:
+    engine = FakeEngine(["One.", "Two.", "Three."])
+    async with chat(engine, system="Be brief.") as c:
+        assert "system  “Be brief.”" in c.screen()
+        await c.ask("Hi?")
+        await c.idle()
+        old = {id: node.text for id, node in c.app.session.tree.nodes.items()}
+        await command(c, "/system Be long.")
+        assert "begins a branch of its own, under “Be long.”" in c.screen()
+        await c.ask("And?")
+        await c.idle()
+        assert [(m.role, m.content) for m in engine.asked[-1]] == [
+            (Role.SYSTEM, "Be long."),
+            (Role.USER, "And?"),
+        ]
+        assert "One." not in c.screen()
+        assert "system  “Be long.”" in c.screen()
+        tree = c.app.session.tree
+        assert {id: tree[id].text for id in old} == old
+        await c.ask("More?")
+        await c.idle()
+        assert said(engine) == ["Be long.", "And?", "Two.", "More?"]
+        c.app.session.go(next(id for id, text in old.items() if text == "Hi?"))
+        c.app.show_path()
+        await c.ask("Again?")  # the old branch goes on under its own text
+        await c.idle()
+        assert said(engine) == ["Be brief.", "Hi?", "One.", "Again?"]
+
+
+async def test_a_system_text_that_was_used_goes_on_at_its_branch(chat: Any) -> None:
+    engine = FakeEngine("ok")
+    async with chat(engine, system="A") as c:
+        for line in ("one", "/system -", "two", "/system A", "three"):
+            await command(c, line)
+        roots = c.app.session.tree.children(None)
+        assert [(node.role, node.text) for node in roots] == [(Role.SYSTEM, "A"), (Role.USER, "two")]
+        assert said(engine) == ["A", "three"]
+
+
+async def test_the_same_system_text_changes_nothing(chat: Any) -> None:
+    engine = FakeEngine("ok")
+    async with chat(engine, system="A") as c:
+        for line in ("one", "/system B", "/system A", "two"):
+            await command(c, line)
+        assert said(engine) == ["A", "one", "ok", "two"]
+
+
+async def test_personas_are_kept_chosen_and_deleted(chat: Any) -> None:
+    engine = FakeEngine("ok")
+    async with chat(engine, size=(120, 30)) as c:
+        await command(c, "/persona save teacher")
+        assert "no system text to keep" in c.line("footer")
+        await command(c, "/system You are a patient teacher.")
+        await command(c, "/persona save teacher")
+        assert (personas_folder() / "teacher.txt").read_text() == "You are a patient teacher.\n"
+        assert "persona teacher" in c.line("title")
+        await command(c, "/system -")
+        await command(c, "/persona")
+        await c.until(lambda: isinstance(c.app.screen, PersonasScreen))
+        assert "teacher" in c.screen()
+        await c.pilot.press("j", "enter")
+        await c.until(lambda: "system  teacher: “You are" in c.screen())
+        await c.ask("Hi?")
+        await c.idle()
+        assert said(engine) == ["You are a patient teacher.", "Hi?"]
+        await command(c, "/persona")
+        await c.until(lambda: isinstance(c.app.screen, PersonasScreen))
+        await c.pilot.press("n", *"two", "enter")
+        await c.until(lambda: (personas_folder() / "two.txt").exists())
+        await c.pilot.press("ctrl+x")
+        assert (personas_folder() / "teacher.txt").exists()
+        await c.pilot.press("ctrl+x")
+        await c.until(lambda: not (personas_folder() / "teacher.txt").exists())
+        await c.pilot.press("escape")
+        assert c.app.session.system == "You are a patient teacher."
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a" * 41, "a/b", ".hidden"])
+async def test_names_of_personas_stay_in_their_folder(chat: Any, name: str) -> None:
+    async with chat(FakeEngine("ok"), system="A") as c:
+        await command(c, f"/persona save {name}")
+        assert not list(Path(personas_folder()).glob("**/*"))
+        assert "are allowed" in c.line("footer") or "no such persona" in c.line("footer")
+
+
+async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:
+    folder = personas_folder()
+    folder.mkdir(parents=True)
+    (folder / "good.txt").write_bytes(b"\x1b[31mred \xff")
+    (folder / "large.txt").write_text("x" * 300_000)
+    (folder / "empty.txt").write_text("\n")
+    async with chat(FakeEngine("ok")) as c:
+        await command(c, "/persona large")
+        assert "no such persona; good" in c.line("footer")
+        await command(c, "/persona good")
+        assert "good: “␛[31mred \ufffd”" in c.screen()
+
+
+# --- a full context ---
+
+
+def filled(**options: Any) -> FakeEngine:
+    return FakeEngine(["alpha " * 5, "beta " * 5, "gamma", "delta"], context=48, **options)
+
+
+async def fill(c: Any) -> None:
+    for text in ("one " * 4, "two " * 4):
+        await c.ask(text)
+        await c.idle()
+
+
+async def overflow(c: Any) -> None:
+    await fill(c)
+    await c.ask("three " * 6)
+    await c.until(lambda: isinstance(c.app.screen, ContextScreen))
+
+
+async def test_a_question_that_does_not_fit_asks(chat: Any) -> None:
+    engine = filled()
+    async with chat(engine) as c:
+        await overflow(c)
+        asked = len(engine.asked)
+        await c.pilot.press("escape")
+        await c.until(lambda: "Not sent" in c.screen())
+        assert len(engine.asked) == asked
+        assert c.app.composer.text == "three " * 6
+        assert len(c.app.session.turns) == 2
+
+
+@pytest.mark.parametrize(("key", "later"), [("s", WhenFull.ASK), ("a", WhenFull.SLIDE)])
+async def test_slide_leaves_out_as_few_as_needed_and_says_so(chat: Any, key: str, later: WhenFull) -> None:
+    engine = filled()
+    async with chat(engine, size=(100, 40)) as c:
+        await overflow(c)
+        await c.pilot.press(key)
+        await c.until(lambda: len(engine.asked) == 3)
+        await c.idle()
+        assert said(engine) == ["two " * 4, "beta " * 5, "three " * 6]
+        assert "oldest 1 question is left out" in " ".join(c.screen().split())
+        assert "begins at “two two" in c.screen()
+        assert c.app.session.when_full is later
+        used = len(engine.prompt_ids(c.app.session.messages()))
+        await c.until(lambda: f" {used}/48" in c.line("gauge"))
+        assert c.app.session.turns[0].answer.text == "alpha " * 5  # nothing is gone
+        await transcript(c, "r")  # the same is read for another answer
+        assert said(engine) == ["two " * 4, "beta " * 5, "three " * 6]
+
+
+async def test_begin_fresh_reads_the_question_only(chat: Any) -> None:
+    engine = filled()
+    async with chat(engine, system="S", size=(100, 40)) as c:
+        await overflow(c)
+        await c.pilot.press("f")
+        await c.until(lambda: len(engine.asked) == 3)
+        await c.idle()
+        assert said(engine) == ["S", "three " * 6]
+        assert "begins with this one" in " ".join(c.screen().split())
+        await c.ask("four")
+        await c.idle()
+        assert said(engine) == ["S", "three " * 6, "gamma", "four"]
+        earlier = c.app.session.turns[1]
+        assert [m.content for m in c.app.session._messages(earlier.asked)][1:] == [
+            "one " * 4,
+            "alpha " * 5,
+            "two " * 4,
+        ]
+
+
+async def test_slide_and_stop_are_remembered(chat: Any) -> None:
+    engine = filled()
+    async with chat(engine) as c:
+        await command(c, "/context slide")
+        assert "the oldest turns are left out" in c.line("footer")
+        await fill(c)
+        await c.ask("three " * 6)
+        await c.until(lambda: len(engine.asked) == 3)
+        await c.idle()
+        assert said(engine)[-1] == "three " * 6
+        assert len(said(engine)) == 3
+        await command(c, "/context stop")
+        await c.ask("four " * 20)
+        await c.until(lambda: "Not sent" in c.screen())
+        assert len(engine.asked) == 3
+        await command(c, "/context")
+        assert c.line("footer").strip().startswith("stop: ")
+        await command(c, "/context never")
+        assert "/context ask|slide|stop" in c.line("footer")
+
+
+async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: Any) -> None:
+    for setting in WhenFull:
+        engine = FakeEngine(["ok"], context=30)
+        async with chat(engine) as c:
+            await command(c, f"/context {setting}")
+            await c.ask("word " * 60)
+            await c.until(lambda: "Not sent" in c.screen())
+            assert not engine.asked
+            await c.ask("short")
+            await c.idle()
+            await c.ask("word " * 60)
+            await c.until(lambda: isinstance(c.app.screen, ContextScreen) or c.screen().count("Not sent") > 0)
+
+
+# --- facts ---
+
+
+async def test_the_line_after_an_answer_and_the_sheet(chat: Any) -> None:
+    facts = {
+        **{"dtype": "q8_0", "isa": "avx2", "threads": 3, "weight_bytes": 1_500_000},
+        **{"num_parameters": 1_000_000, "notes": ["dtype: as stored\x1b[2J"]},
+    }
+    engine = FakeEngine("a b c d e f", facts=facts, prefill=0.05, rate=200)
+    engine.reused, engine.kv_bytes = 3, 123_000
+    async with chat(engine, size=(160, 45)) as c:
+        await c.ask("How are you today?")
+        await c.idle()
+        answer = last(c).answer
+        assert answer.reused == 3
+        assert answer.prefill_rate == pytest.approx(
+            (answer.prompt_tokens - 3) / (answer.first_at - answer.read_from)
+        )
+        for words in ("prefill", "decode", "kv 3 reused", "ttft", "b/tok"):
+            assert words in c.line("gauge")
+        await c.pilot.press("f9")
+        await c.until(lambda: isinstance(c.app.screen, FactsScreen))
+        for words in (
+            *("3 tokens, ", "q8_0", "avx2", "threads", "1.5 MB", "123 kB", "first token"),
+            *("as stored␛[2J", "parameters"),
+        ):
+            assert words in c.screen()
+        await c.pilot.press("f9")
+        await c.until(lambda: not isinstance(c.app.screen, FactsScreen))
+        await command(c, "/facts")
+        await c.until(lambda: isinstance(c.app.screen, FactsScreen))
+
+
+async def test_facts_of_a_kept_answer_are_not_made_up(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.pilot.press("f9")
+        await c.until(lambda: "Memory" in c.screen())
+        assert "prefill" not in c.screen()
