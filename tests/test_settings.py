@@ -123,9 +123,11 @@ def test_every_setting_is_an_option_with_its_variable() -> None:
 
 
 def test_choices_are_those_of_the_chat() -> None:
+    from ropechat.tui.context import WhenFull
     from ropechat.tui.render.tint import NAMES
 
     assert settings.TINTS == NAMES
+    assert settings.WHEN_FULL == tuple(WhenFull)
 
 
 # --- the command line ---

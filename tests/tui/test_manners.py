@@ -211,10 +211,11 @@ def test_themes(wanted: str, environ: dict[str, str], name: str) -> None:
 
 
 async def test_a_look_is_what_the_app_begins_with(chat: Any, written: list[str]) -> None:
-    chosen = Look(theme="light", tint="rank", mouse=False)
+    chosen = Look(theme="light", tint="rank", mouse=False, when_full="slide")
     async with chat(FakeEngine(), look=chosen) as c:
         assert c.app.theme == "ropechat-light"
         assert c.app.transcript.tint == "rank"
+        assert c.app.session.when_full == "slide"
         assert any("\x1b[?1000l" in data for data in written)
 
 
