@@ -127,7 +127,7 @@ def test_choices_are_those_of_the_chat() -> None:
     from ropechat.tui.render.tint import NAMES
 
     assert settings.TINTS == NAMES
-    assert settings.WHEN_FULL == tuple(WhenFull)
+    assert tuple(WhenFull) == settings.WHEN_FULL
 
 
 # --- the command line ---

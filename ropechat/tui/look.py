@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """theme, tint: names; follow: scroll along; mouse: take it; when_full: see WhenFull; keys: other ones, by command id."""
+    """What `settings` says of each. theme, tint, when_full: names; keys: other ones, by command id."""
 
     theme: str = "auto"
     tint: str = "surprisal"
