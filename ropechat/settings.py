@@ -17,6 +17,7 @@ from ropechat.sampling import Sampling
 DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0")
 THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
+WHEN_FULL = ("ask", "slide", "stop")
 MOST = 2**62  # of the compiled engine's numbers
 _MAX_BYTES = 1 << 20
 _SWITCH = {"on": True, "true": True, "yes": True, "1": True}
@@ -110,6 +111,7 @@ SETTINGS = (
     Setting("dtype", "auto", _choice(*DTYPES), "type that weights are computed in"),
     Setting("threads", None, _count, "threads; unset: all cores", _to_number),
     Setting("context", None, _count, "most tokens of a conversation; unset: the model's", _to_number),
+    Setting("when_full", "ask", _choice(*WHEN_FULL), "what happens to a question that does not fit"),
     Setting("store", True, _switch, "keep chats; false is --incognito", _to_switch),
     Setting("theme", "auto", _choice(*THEMES), "colours of the chat"),
     Setting("tint", "surprisal", _choice(*TINTS), "which figure tints tokens"),

@@ -30,7 +30,7 @@ temperature = 1
 top_k = 7
 
 [keys]
-"chat.new" = ["ctrl+o", "f12"]
+"chat.new" = ["ctrl+o", "f10"]
 view.find = "ctrl+l"
 """
 
@@ -45,7 +45,7 @@ def test_what_a_file_says(file: Path) -> None:
         "sampling.temperature": 1,
         "sampling.top_k": 7,
     }
-    assert found.keys == {"chat.new": ("ctrl+o", "f12"), "view.find": ("ctrl+l",)}
+    assert found.keys == {"chat.new": ("ctrl+o", "f10"), "view.find": ("ctrl+l",)}
     assert found.lines["sampling.top_k"] == 8
     assert found.lines["keys.chat.new"] == 11
     assert "top_k" not in found.options(sampling=False)
@@ -123,9 +123,11 @@ def test_every_setting_is_an_option_with_its_variable() -> None:
 
 
 def test_choices_are_those_of_the_chat() -> None:
+    from ropechat.tui.context import WhenFull
     from ropechat.tui.render.tint import NAMES
 
     assert settings.TINTS == NAMES
+    assert tuple(WhenFull) == settings.WHEN_FULL
 
 
 # --- the command line ---
@@ -182,7 +184,7 @@ def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.Monk
     assert rows["sampling.top_k"] == {"name": "sampling.top_k", "value": 7, "origin": f"{file}: line 8"}
     assert rows["sampling.top_p"]["origin"] == "ROPECHAT_TOP_P"
     assert rows["theme"]["origin"] == "default"
-    assert rows["keys.chat.new"]["value"] == ["ctrl+o", "f12"]
+    assert rows["keys.chat.new"]["value"] == ["ctrl+o", "f10"]
     assert door("config", "check") == (0, f"{file}: sound\n", "")
     assert "temperature" in door("config", "show")[1]
 

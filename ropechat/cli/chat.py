@@ -20,7 +20,7 @@ from ropechat.cli.common import (
 from ropechat.cli.door import say
 from ropechat.conversation import Conversation, Message, Role
 from ropechat.errors import ContextFullError, RequestError
-from ropechat.settings import THEMES, TINTS
+from ropechat.settings import THEMES, TINTS, WHEN_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +104,12 @@ class _Models:
 @click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
 @click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
 @setting_option("store", flag="--store/--incognito", default=True, help="Keep this chat, or nothing of it.")
+@setting_option(
+    "when_full",
+    type=click.Choice(WHEN_FULL),
+    default="ask",
+    help="A question that does not fit in the context.",
+)
 @setting_option("theme", type=click.Choice(THEMES), default="auto", help="Colours of the chat.")
 @setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which figure tints tokens.")
 @setting_option("follow", flag="--follow/--no-follow", default=True, help="Scroll along with an answer.")
@@ -119,7 +125,7 @@ def chat(
     """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
     if not store and (newest or resume):
         raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
-    look = {name: given.pop(name) for name in ("theme", "tint", "follow", "mouse")}
+    look = {name: given.pop(name) for name in ("theme", "tint", "follow", "mouse", "when_full")}
     sampling = sampling_of(given)
     model = model_or_builtin(given["model"])
     if not _has_terminal():

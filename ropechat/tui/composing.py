@@ -13,6 +13,7 @@ from textual.widgets import Static
 from ropechat.text import clean
 from ropechat.tui import editor, keys
 from ropechat.tui.clipboard import sequence
+from ropechat.tui.context import WhenFull
 from ropechat.tui.draft import AttachError, attachments
 from ropechat.tui.keeping import Keeping
 
@@ -48,6 +49,7 @@ class Composing(Keeping):
         self.set_keymap(self.keymap.changes)
         self.transcript.set_tint(self.look.tint)
         self.follows = self.look.follow
+        self.session.when_full = WhenFull(self.look.when_full)
         if not self.look.mouse:
             self.call_after_refresh(self.action_mouse)
 

@@ -110,7 +110,7 @@ def _known(command: Command, wanted: str) -> str:
     name = _character_to_key(name) if len(name) == 1 else name
     key = "+".join([*sorted(part.lower() for part in modifiers), name])
     if not {part.lower() for part in modifiers} <= _MODIFIERS or not (len(name) == 1 or _is_name(name)):
-        raise KeymapError(command.id, f"{wanted}: no such key; as in ctrl+o, f9, alt+enter, G or pageup")
+        raise KeymapError(command.id, f"{wanted}: no such key; as in ctrl+o, f10, alt+enter, G or pageup")
     if key in _DISGUISED:
         raise KeymapError(command.id, f"{wanted}: terminals send the same for {_DISGUISED[key]}")
     if command.context != "transcript" and _types(modifiers, name):

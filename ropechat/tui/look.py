@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """theme, tint: names; follow: scroll along; mouse: take it; keys: other ones, by command id."""
+    """What `settings` says of each. theme, tint, when_full: names; keys: other ones, by command id."""
 
     theme: str = "auto"
     tint: str = "surprisal"
     follow: bool = True
     mouse: bool = True
+    when_full: str = "ask"
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

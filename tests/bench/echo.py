@@ -85,22 +85,30 @@ def random_model(folder: Path) -> Path:
     return path
 
 
+def echoes(screen: Screen, count: int, draw: random.Random) -> list[float]:
+    """Milliseconds from each of some keys to its letter, in order of size."""
+    found = []
+    for number in range(count):
+        screen.drain(draw.uniform(0.02, 0.14))
+        letter = chr(0x0430 + number % 32).encode()  # Cyrillic: random bytes hardly make them
+        screen.press(letter)
+        found.append(1000 * screen.until(letter, 10))
+        if number % 32 == 31:
+            screen.press(b"\x15")  # ctrl+u: the line is short again
+    screen.press(b"\x15")
+    return sorted(found)
+
+
 def measure(model: str, keys: int, threads: int) -> dict[str, float]:
-    """The figures of one run."""
+    """The figures of one run; those of an idle chat tell how busy the machine is with other things."""
     arguments = ["chat", "-m", model, "--threads", str(threads), "--incognito", "--seed", "1"]
     screen = Screen([*arguments, "--max-tokens", "30000", "--context", "32768"])
     draw = random.Random(5)
     screen.until(b"ready", 120)
+    idle = echoes(screen, keys, draw)
     screen.press(b"go\r")
     screen.until(b"tok/s", 60)
-    echoes = []
-    for number in range(keys):
-        screen.drain(draw.uniform(0.02, 0.14))
-        letter = chr(0x0430 + number % 32).encode()  # Cyrillic: random bytes hardly make them
-        screen.press(letter)
-        echoes.append(1000 * screen.until(letter, 10))
-        if number % 32 == 31:
-            screen.press(b"\x15")  # ctrl+u: the line is short again
+    busy = echoes(screen, keys, draw)
     begun = time.perf_counter()
     screen.press(b"\x03")
     screen.until(b"send", 10)
@@ -109,9 +117,9 @@ def measure(model: str, keys: int, threads: int) -> dict[str, float]:
     screen.drain(0.5)
     if screen.child.wait(10):
         raise SystemExit(f"the chat ended with {screen.child.returncode}")
-    echoes.sort()
-    figures = {"p50": echoes[keys // 2], "p99": echoes[min(keys - 1, int(keys * 0.99))], "max": echoes[-1]}
-    return {name: round(value, 1) for name, value in (figures | {"stop": stop}).items()}
+    last = min(keys - 1, int(keys * 0.99))
+    figures = {"idle_p50": idle[keys // 2], "idle_p99": idle[last], "p50": busy[keys // 2], "p99": busy[last]}
+    return {name: round(value, 1) for name, value in (figures | {"max": busy[-1], "stop": stop}).items()}
 
 
 def main() -> int:

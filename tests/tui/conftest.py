@@ -65,7 +65,7 @@ class Chat:
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A terminal with colours, not over ssh; nobody's settings."""
-    monkeypatch.setenv("ROPECHAT_CONFIG", str(tmp_path / "settings" / "config.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("COLORTERM", "truecolor")
     for name in ("NO_COLOR", "TEXTUAL_THEME", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)

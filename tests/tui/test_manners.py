@@ -70,10 +70,10 @@ async def test_quit_and_palette_can_move(chat: Any) -> None:
     ("chosen", "command", "message"),
     [
         ({"chat.new": ("f2",)}, "chat.new", "F2 is also a key of chat.list; give one of them another"),
-        ({"chat.new": ("f12",), "chat.list": ("f12",)}, "chat.list", "F12 is also a key of chat.new"),
+        ({"chat.new": ("f10",), "chat.list": ("f10",)}, "chat.list", "F10 is also a key of chat.new"),
         ({"read.word": ("e",)}, "read.word", "e is also a key of question.edit"),
         ({"composer.complete": ("ctrl+f",)}, "composer.complete", "ctrl+f is also a key of view.find"),
-        ({"chat.rename": ("f9",)}, "chat.rename", "no such command"),
+        ({"chat.rename": ("f10",)}, "chat.rename", "no such command"),
         ({"view.find": ("ctrl+m",)}, "view.find", "ctrl+m: terminals send the same for enter"),
         ({"view.find": ("space",)}, "view.find", "space: would be typed"),
         ({"view.find": ("ctrl++x",)}, "view.find", "ctrl++x: no such key"),
@@ -211,10 +211,11 @@ def test_themes(wanted: str, environ: dict[str, str], name: str) -> None:
 
 
 async def test_a_look_is_what_the_app_begins_with(chat: Any, written: list[str]) -> None:
-    chosen = Look(theme="light", tint="rank", mouse=False)
+    chosen = Look(theme="light", tint="rank", mouse=False, when_full="slide")
     async with chat(FakeEngine(), look=chosen) as c:
         assert c.app.theme == "ropechat-light"
         assert c.app.transcript.tint == "rank"
+        assert c.app.session.when_full == "slide"
         assert any("\x1b[?1000l" in data for data in written)
 
 

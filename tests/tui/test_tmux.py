@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fakes import STORY
 from model_folders import byte_tokenizer
 from models import write_llama
 
@@ -114,4 +115,20 @@ def test_ask_stop_fork_quit_resume(tmux: Tmux, model: Path) -> None:
     tmux.press("Enter")
     loaded = "continues your text"
     tmux.until(lambda screen: "Hello there" in screen and "2/2" in screen and loaded in screen)
+    tmux.press("C-q")
+
+
+def test_copying_reaches_the_terminal(tmux: Tmux) -> None:
+    tmux("set-option", "-s", "set-clipboard", "on")
+    demo = Path(__file__).with_name("demo.py")
+    tmux.type(shlex.join([sys.executable, str(demo), "--rate", "0", "--load", "0", "--prefill", "0"]))
+    tmux.press("Enter")
+    tmux.until(lambda screen: "ready" in screen)
+    tmux.type("Tell me")
+    tmux.press("Enter")
+    tmux.until(lambda screen: "acorn caps" in screen and "⏎ send" in screen)
+    tmux.type("/copy")
+    tmux.press("Enter")
+    tmux.until(lambda screen: "copied" in screen)
+    assert tmux("show-buffer") == STORY
     tmux.press("C-q")

@@ -1,0 +1,124 @@
+"""`ropechat serve`: where it listens, to whom it answers, and what it says without its extra."""
+
+import asyncio
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cli_door import Door
+from model_folders import byte_folder
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+class Served(ModuleType):
+    """A stand-in for web_server: tells what would be served."""
+
+    def __init__(self) -> None:
+        super().__init__("ropechat.cli.web_server")
+        self.calls: list[tuple[Any, ...]] = []
+        outer = self
+
+        class WebServer:
+            public_url = "http://here"
+
+            def __init__(self, command: str, host: str, port: int, *, exposed: bool) -> None:
+                outer.calls.append((command, host, port, exposed))
+
+            def serve(self) -> None:
+                pass
+
+        self.WebServer = WebServer
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    made = Served()
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    return made
+
+
+def test_it_listens_on_this_machine_alone(door: Door, served: Served, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    code, _, err = door("serve", "-m", model, "--temperature", 0)
+    assert code == 0, err
+    ((command, host, port, exposed),) = served.calls
+    assert (host, port, exposed) == ("127.0.0.1", 8000, False)
+    assert command.endswith(f"chat -m {model} --temperature 0")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.1", "::", "example.org"])
+def test_other_addresses_need_a_word(host: str, door: Door, served: Served, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    code, _, err = door("serve", "--host", host, "-m", model)
+    assert code == 2
+    assert "add --expose" in err
+    assert not served.calls
+    code, _, err = door("serve", "--host", host, "--expose", "-m", model)
+    assert code == 0
+    assert "warning: " in err
+    assert "anyone in the network can chat" in err
+
+
+@pytest.mark.parametrize("host", ["::1", "localhost", "127.9.9.9"])
+def test_these_are_this_machine(host: str, door: Door, served: Served, tmp_path: Path) -> None:
+    assert door("serve", "--host", host, "-m", byte_folder(tmp_path / "model"))[0] == 0
+    assert served.calls
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--top-k", "x"], 2, "'x' is not a valid integer"),
+        (["--temperature", "-1"], 2, "--temperature: -1.0 is not allowed"),
+        (["--nonsense"], 2, "--nonsense"),
+        (["-m", "/nowhere/at/all"], 2, "/nowhere/at/all"),
+    ],
+)
+def test_what_a_page_could_not_say(
+    options: list[str], code: int, message: str, door: Door, served: Served, tmp_path: Path
+) -> None:
+    found, _, err = door("serve", "-m", byte_folder(tmp_path / "model"), *options)
+    assert found == code
+    assert message in err
+    assert not served.calls
+
+
+def test_without_the_extra(door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, "ropechat.cli.web_server", raising=False)
+    monkeypatch.setitem(sys.modules, "textual_serve", None)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    code, _, err = door("serve", "-m", byte_folder(tmp_path / "model"))
+    assert code == 2
+    assert "pip install 'ropechat[serve]'" in err
+
+
+@pytest.mark.parametrize(
+    ("headers", "exposed", "status"),
+    [
+        ({"Host": "127.0.0.1:8123"}, False, 200),
+        ({"Host": "localhost:8123", "Origin": "http://localhost:8123"}, False, 200),
+        ({"Host": "127.0.0.1:8123", "Origin": "http://evil.example"}, False, 403),
+        ({"Host": "127.0.0.1:8123", "Origin": "null"}, False, 403),
+        ({"Host": "evil.example:8123", "Origin": "http://evil.example:8123"}, False, 403),
+        ({"Host": "box.lan:8123", "Origin": "http://box.lan:8123"}, True, 200),
+        ({"Host": "box.lan:8123", "Origin": "http://evil.example"}, True, 403),
+    ],
+)
+def test_only_its_own_pages_are_answered(headers: dict[str, str], exposed: bool, status: int) -> None:
+    pytest.importorskip("textual_serve")
+    test_utils = pytest.importorskip("aiohttp.test_utils")
+    from ropechat.cli.web_server import WebServer
+
+    async def ask() -> int:
+        app = await WebServer("true", "127.0.0.1", 8123, exposed=exposed)._make_app()
+        async with test_utils.TestClient(test_utils.TestServer(app)) as client:
+            answer = await client.get("/", headers=headers)
+            return int(answer.status)
+
+    assert asyncio.run(ask()) == status
