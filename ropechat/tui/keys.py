@@ -153,7 +153,7 @@ PANELS = (
         "",
         "",
         "system text",
-        "Another system text; - for none",
+        "System text of what is asked next; - for none",
         "personas",
         slash="system",
         arguments="[TEXT | -]",
