@@ -24,7 +24,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "concept": (13, topics.concept),
     "world": (25, world.fact),
     "capital_of": (1, world.reversed_capital),
-    "sum": (10, sums.small_sum),
+    "sum": (11, sums.small_sum),
     "story": (2.5, story),
     "haiku": (2, haiku),
     "list": (4.5, a_list),

@@ -7,9 +7,14 @@ from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, wordings
 from ropechat.builtin.training.turns import Turn, about_last, follow, one
 
-TOPICS: dict[str, list[dict[str, Any]]] = {
-    name: table(name)["topic"] for name in ("smalltalk", "ropechat", "facts")
-}
+_MORE: dict[str, list[str]] = table("paraphrases")
+
+
+def _topics(name: str) -> list[dict[str, Any]]:
+    return [entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in table(name)["topic"]]
+
+
+TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _RELATIONS = table("relations")
 _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask for another

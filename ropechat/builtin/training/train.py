@@ -34,16 +34,16 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 2800
-    batch_tokens: int = 4096
-    dialogues: int = 120_000
+    steps: int = 3000
+    batch_tokens: int = 6144
+    dialogues: int = 160_000
     held_out: int = 400
     vocab_size: int = 4000
-    hidden: int = 192
-    layers: int = 5
-    heads: int = 6
+    hidden: int = 256
+    layers: int = 4
+    heads: int = 8
     kv_heads: int = 2
-    intermediate: int = 512
+    intermediate: int = 640
     learning_rate: float = 4e-3
     weight_decay: float = 0.1
     warmup: int = 50
