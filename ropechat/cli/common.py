@@ -38,6 +38,15 @@ def setting_option(name: str, **details: Any) -> Callable[[F], F]:
     return click.option(flag, name, envvar=_VARIABLE[name], **details)
 
 
+class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
+    """A number from 1 on; the engine's own bound is no news in a help text."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return int(click.IntRange(1, MOST).convert(value, param, ctx))
+
+
 def model_options(function: F) -> F:
     """-m, --dtype, --threads, --context, --no-cache, --download."""
     for option in (
@@ -51,8 +60,8 @@ def model_options(function: F) -> F:
             callback=_no_cache,
             help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
         ),
-        setting_option("context", type=click.IntRange(1, MOST), help="Most tokens of a conversation."),
-        setting_option("threads", type=click.IntRange(1, MOST), help="Default: all cores."),
+        setting_option("context", type=Count(), help="Most tokens of a conversation."),
+        setting_option("threads", type=Count(), help="Default: all cores."),
         setting_option("dtype", type=click.Choice(DTYPES), default="auto"),
         click.option(
             "-m",

@@ -190,6 +190,6 @@ def _note(plan: Plan) -> None:
         return
     ref = cache.repo_folder(plan.name.repo) / "refs" / plan.name.revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    fresh = ref.with_name(f".{ref.name}.{os.getpid()}")
+    fresh = ref.with_name(f".{ref.name}.{os.getpid()}-{threading.get_ident()}")
     fresh.write_text(plan.commit, encoding="ascii")
     os.replace(fresh, ref)

@@ -153,7 +153,7 @@ PANELS = (
         "",
         "",
         "system text",
-        "Put the next question under another system text; - for none",
+        "System text of what is asked next; - for none",
         "personas",
         slash="system",
         arguments="[TEXT | -]",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.text import one_line
+from ropechat.text import fit, one_line
 from ropechat.tui.answer import State
 from ropechat.tui.context import WhenFull
 from ropechat.tui.presets import preset_of
@@ -40,7 +40,11 @@ def _under(session: Session, width: int) -> list[Part]:
         return []
     parts: list[Part] = []
     if session.system:
-        parts += [("  persona ", "$quiet"), (session.persona or "own text", "$foreground")]
+        name = session.persona
+        label, shown = (
+            ("persona", name) if name else ("system", "“" + fit(one_line(session.system), 20) + "”")
+        )
+        parts += [(f"  {label} ", "$quiet"), (shown, "$foreground")]
     if width >= 120:
         preset = preset_of(session.sampling) or f"T {session.sampling.temperature:g}"
         parts += [("  sampling ", "$quiet"), (preset, "$foreground")]

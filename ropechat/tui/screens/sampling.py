@@ -161,11 +161,11 @@ class SamplingScreen(ModalScreen[None]):
 
     def _presets(self) -> Content:
         now = presets.preset_of(self.sampling)
-        parts: list[tuple[str, str]] = [("\n  ", "")]
+        parts: list[tuple[str, str]] = [("\n   ", "")]
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$quiet"), (name, style), ("   ", "")]
-        parts.append((f"\n  {now}: {presets.said(now)}" if now else "\n  settings of your own", "$quiet"))
+        parts.append((f"\n   {now}: {presets.said(now)}" if now else "\n   settings of your own", "$quiet"))
         return Content.assemble(*parts)
 
     def _effect(self) -> list[Content]:
@@ -183,7 +183,7 @@ class SamplingScreen(ModalScreen[None]):
         info = self._app.session.info
         found = tried(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
         kept = "?" if found.kept is None else f"{found.kept:,}"
-        head = f"\n  token {token.index + 1} “{one_line(visible(step.bytes))}”: {kept} could be drawn"
+        head = f"\n   token {token.index + 1} “{one_line(visible(step.bytes))}”: {kept} could be drawn"
         rows = [
             Content.assemble(
                 (head, "$foreground"), ("  sampled" if found.exact else "  sampled, about", "$quiet")
