@@ -41,10 +41,8 @@ def _under(session: Session, width: int) -> list[Part]:
     parts: list[Part] = []
     if session.system:
         name = session.persona
-        label, shown = (
-            ("persona", name) if name else ("system", "“" + fit(one_line(session.system), 20) + "”")
-        )
-        parts += [(f"  {label} ", "$quiet"), (shown, "$foreground")]
+        parts.append(("  persona " if name else "  system ", "$quiet"))
+        parts.append((name or fit(one_line(session.system), 20).rstrip(), "$foreground"))
     if width >= 120:
         preset = preset_of(session.sampling) or f"T {session.sampling.temperature:g}"
         parts += [("  sampling ", "$quiet"), (preset, "$foreground")]

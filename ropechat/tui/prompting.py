@@ -166,8 +166,10 @@ class Prompting(Composing):
     def figures(self, width: int) -> list[Part]:
         """The facts of the newest answer, as the gauge shows them."""
         last = self.session.last
-        if last is None or not last.answer.steps:
-            return []
+        context, used = self.session.context, self.session.used
+        full = context is not None and used is not None and used >= context
+        if last is None or not last.answer.steps or (full and not self.session.generating):
+            return []  # that a question does not fit needs the line
         return [("  ".join(line(last.answer, width)) + "  ", "$quiet")]
 
     def action_facts(self) -> None:

@@ -141,6 +141,13 @@ async def fill(c: Any) -> None:
         await c.idle()
 
 
+async def test_the_gauge_says_before_what_will_happen(chat: Any) -> None:
+    async with chat(filled()) as c:
+        await fill(c)
+        c.app.composer.set_text("three " * 6)
+        await c.until(lambda: "do not fit in 48: ⏎ asks what to leave out" in c.line("gauge"))
+
+
 async def overflow(c: Any) -> None:
     await fill(c)
     await c.ask("three " * 6)

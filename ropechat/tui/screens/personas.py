@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
 KEYS = "⏎ choose   n name and keep this system text   ctrl+x delete   esc back"
-NOTE = "/system TEXT writes one, /system - takes none. The next question begins a branch under it."
+NOTE = "/system TEXT writes one, /system - none; the next question begins a branch."
 
 
 class PersonasScreen(ModalScreen["str | None"]):
