@@ -7,7 +7,7 @@
 use crate::activations::Activations;
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::kernel::{Activation, Kernels, LANES, Panels};
+use crate::kernel::{Activation, Kernels, LANES, Panels, Rows};
 use crate::mapped::FilePart;
 use crate::parallel::Pool;
 use crate::quant::{DType, TensorType};
@@ -250,7 +250,8 @@ impl Weight {
             steps: self.shape.dtype.steps(self.shape.in_features),
         };
         let input = &x.bytes()[rows.start * x.row_bytes()..];
-        kernels.product(weights, input, x.row_bytes(), rows.len(), tile, 2 * LANES);
+        let input = Rows { bytes: input, stride: x.row_bytes(), count: rows.len() };
+        kernels.product(weights, input, tile, 2 * LANES);
         if !self.bias.is_empty() {
             let bias = &self.bias[panel * LANES..][..panels * LANES];
             for row in tile.chunks_exact_mut(2 * LANES).take(rows.len()) {

@@ -13,7 +13,7 @@ use super::partials::{Partials, Widths, empty, join};
 use crate::buffer::plain_bytes;
 use crate::config::Mask;
 use crate::forward::Compute;
-use crate::kernel::{Kernels, LANES, Panels, prefetch};
+use crate::kernel::{Kernels, LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, KvSequence};
 use crate::model::{Layer, Model};
 use std::cell::RefCell;
@@ -221,7 +221,8 @@ impl View<'_> {
         };
         let queries = plain_bytes(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
-        self.kernels.product(keys, queries, dim * 4, count, scores, CHUNK);
+        let queries = Rows { bytes: queries, stride: dim * 4, count };
+        self.kernels.product(keys, queries, scores, CHUNK);
     }
 
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
@@ -264,7 +265,8 @@ impl View<'_> {
                 };
                 let weights = plain_bytes(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
                 let out = &mut scratch.part[first * width..];
-                self.kernels.add_product(values, weights, CHUNK * 4, together * group, out, width);
+                let weights = Rows { bytes: weights, stride: CHUNK * 4, count: together * group };
+                self.kernels.add_product(values, weights, out, width);
             }
             row += together;
         }

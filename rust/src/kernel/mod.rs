@@ -13,6 +13,7 @@ mod avx512;
 mod blocks;
 mod elementwise;
 mod generic;
+mod isa;
 mod lanes;
 mod scalar;
 #[cfg(test)]
@@ -23,73 +24,9 @@ use crate::exp64::Sums;
 use crate::quant::DType;
 pub use elementwise::Activation;
 use generic::Product;
+pub use isa::Isa;
 pub use lanes::LANES;
 use std::sync::OnceLock;
-
-/// An instruction set that has a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isa {
-    /// Plain Rust for the target's baseline.
-    Scalar,
-    /// AVX2, FMA, F16C.
-    Avx2,
-    /// AVX-512 F, BW, DQ, VL.
-    Avx512,
-    /// The same with byte dot products (VNNI).
-    Avx512Vnni,
-    /// The same with byte and bf16 dot products.
-    Avx512Bf16,
-    /// The same with tiles of byte and bf16 products.
-    Amx,
-}
-
-impl Isa {
-    /// The name that `ROPECHAT_ISA` takes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Isa::Scalar => "scalar",
-            Isa::Avx2 => "avx2",
-            Isa::Avx512 => "avx512",
-            Isa::Avx512Vnni => "avx512-vnni",
-            Isa::Avx512Bf16 => "avx512-bf16",
-            Isa::Amx => "amx",
-        }
-    }
-
-    /// From the narrowest to the widest.
-    pub const ALL: [Isa; 6] =
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
-
-    /// The table, when this CPU has the instructions.
-    fn table(self) -> Option<&'static Table> {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
-            let avx512 = avx2
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl");
-            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
-            let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
-            match self {
-                Isa::Scalar => Some(&scalar::TABLE),
-                Isa::Avx2 => avx2.then_some(&avx2::TABLE),
-                Isa::Avx512 => avx512.then_some(&avx512::base::TABLE),
-                Isa::Avx512Vnni => vnni.then_some(&avx512::vnni::TABLE),
-                Isa::Avx512Bf16 => bf16.then_some(&avx512::bf16::TABLE),
-                #[cfg(target_os = "linux")]
-                Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::TABLE),
-                #[cfg(not(target_os = "linux"))]
-                Isa::Amx => None,
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        (self == Isa::Scalar).then_some(&scalar::TABLE)
-    }
-}
 
 /// (x, weight, bias, eps, out).
 type LayerNorm = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
@@ -186,6 +123,17 @@ pub struct Panels<'a> {
     pub steps: usize,
 }
 
+/// Activation rows, in the type that the panels' format is multiplied with.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// From the first row on.
+    pub bytes: &'a [u8],
+    /// Distance of two rows in bytes.
+    pub stride: usize,
+    /// Number of rows.
+    pub count: usize,
+}
+
 /// Bytes of an activation row of `steps` for weights of `format`: f32, pairs of bf16, or blocks of bytes with their
 /// scales and sums.
 pub fn x_row_bytes(format: DType, steps: usize) -> usize {
@@ -251,45 +199,20 @@ impl Kernels {
 
     /// out[r][16 p + lane] = sum over steps of x[r] * panels[p][lane], in the order of the steps.
     ///
-    /// `x`: `rows` rows, `x_bytes` apart, in the activation type of `panels.format`; `out`: rows `out_stride` apart.
-    pub fn product(
-        self,
-        panels: Panels<'_>,
-        x: &[u8],
-        x_bytes: usize,
-        rows: usize,
-        out: &mut [f32],
-        out_stride: usize,
-    ) {
-        self.run_product(panels, x, x_bytes, rows, out, out_stride, false);
+    /// `out`: rows `out_stride` values apart.
+    pub fn product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
+        self.run_product(panels, x, out, out_stride, false);
     }
 
     /// The same onto what stands in `out`, in the same order: a reduction that goes on. f32 and f16 panels only.
-    pub fn add_product(
-        self,
-        panels: Panels<'_>,
-        x: &[u8],
-        x_bytes: usize,
-        rows: usize,
-        out: &mut [f32],
-        out_stride: usize,
-    ) {
+    pub fn add_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
         assert!(matches!(panels.format, DType::F32 | DType::F16));
-        self.run_product(panels, x, x_bytes, rows, out, out_stride, true);
+        self.run_product(panels, x, out, out_stride, true);
     }
 
-    #[allow(clippy::too_many_arguments)] // the operands of a matrix product
-    fn run_product(
-        self,
-        panels: Panels<'_>,
-        x: &[u8],
-        x_bytes: usize,
-        rows: usize,
-        out: &mut [f32],
-        out_stride: usize,
-        onto: bool,
-    ) {
+    fn run_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize, onto: bool) {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
+        let Rows { bytes: x, stride: x_bytes, count: rows } = x;
         assert!(rows > 0 && count > 0);
         assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
         assert!(x.len() >= (rows - 1) * x_bytes + x_row_bytes(format, steps));

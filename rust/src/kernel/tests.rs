@@ -97,8 +97,9 @@ impl Operands {
             count: panels,
             steps: self.steps,
         };
-        let x = &self.x[rows.start * self.x_bytes..];
-        kernels.product(panels, x, self.x_bytes, rows.len(), &mut out, panels.count * LANES);
+        let bytes = &self.x[rows.start * self.x_bytes..];
+        let x = Rows { bytes, stride: self.x_bytes, count: rows.len() };
+        kernels.product(panels, x, &mut out, panels.count * LANES);
         out
     }
 }
@@ -375,14 +376,8 @@ fn a_product_goes_on_where_it_stopped() {
                     count: 3,
                     steps: steps.len(),
                 };
-                kernels.add_product(
-                    panels,
-                    &whole.x[4 * steps.start..],
-                    whole.x_bytes,
-                    5,
-                    &mut out,
-                    3 * LANES,
-                );
+                let x = Rows { bytes: &whole.x[4 * steps.start..], stride: whole.x_bytes, count: 5 };
+                kernels.add_product(panels, x, &mut out, 3 * LANES);
             }
             assert!(out == expected, "{kernels:?} {format:?}");
         }
