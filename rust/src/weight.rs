@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Activation rows per pass over a thread's panels: they stay in the second-level cache.
-const ROW_BLOCK: usize = 128;
+const ROW_BLOCK: usize = 512;
 
 /// Parts of a matmul per thread.
 const PARTS_PER_THREAD: usize = 4;
