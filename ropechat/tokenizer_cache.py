@@ -1,45 +1,51 @@
-"""Checked tokenizer files, kept small: the next start neither parses nor checks the vocabulary again.
+"""Checked tokenizer files, kept: the next start neither parses nor checks the vocabulary again.
 
 To parse a tokenizer.json of 49,152 tokens, check it and hand it to the tokenizers library takes 150 ms of a
-start; the same file with its merges as single texts, its check remembered, 45. A kept file is a line of JSON
-(what is known about the file, without vocabulary and merges), then the tokenizer.json for the library.
+start; the same file with its merges as single texts, its check remembered, 45; what a short text needs of
+its pages, 2. A kept file is a line of JSON after its CRC-32 (what is known about the file, with the letters
+of its vocabulary only), then the tokenizer.json for the library, then a BPE vocabulary's pages.
 """
 
 import json
 import os
 from binascii import crc32
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropechat.paths import cache_folder
+from ropechat.vocabulary_pages import Pages, lay_out
 
-VERSION = 1
+VERSION = 2
 """Raised when what is checked, or what is kept, changes."""
 _WORTH = 256 << 10  # bytes of tokenizer.json
 _MOST_FILES = 32
 _BULK = ("vocab", "merges")
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """What `recall` found.
 
-    data: the parsed tokenizer.json without its model's vocabulary and merges. content: a tokenizer.json that
-    means the same. holes: ids without a token, see `tokenizer.file_check.fix_numbers`.
+    key: see `key_of`. data: the parsed tokenizer.json; its model has no merges, and as vocabulary the letters
+    given to `keep`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
+    id that has a token. content(): a tokenizer.json that means the same, None when it was damaged since.
+    pages: of a BPE vocabulary, None for one that has to be read whole.
     """
 
+    key: str
     data: dict[str, Any]
-    content: bytes
     holes: frozenset[int]
+    size: int
+    content: Callable[[], bytes | None]
+    pages: Pages | None
 
 
 def _folder() -> Path:
     return cache_folder() / "tokenizers"
 
 
-def _key(file: Path, vocab_size: int) -> str | None:
+def key_of(file: Path, vocab_size: int) -> str | None:
     """Everything that the outcome of the check follows from; None where nothing is kept."""
     if os.environ.get("ROPECHAT_CACHE") == "off":
         return None
@@ -64,7 +70,7 @@ def _is_private(path: Path) -> bool:
 
 def recall(file: Path, vocab_size: int) -> Kept | None:
     """What was kept of this tokenizer.json, as it is now, for a model with so many ids."""
-    key = _key(file, vocab_size)
+    key = key_of(file, vocab_size)
     if key is None:
         return None
     place = _place(key)
@@ -72,11 +78,22 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
         if place.is_symlink() or not _is_private(place) or not _is_private(place.parent):
             return None
         with place.open("rb") as kept_file:
-            known = json.loads(kept_file.readline())
-            content = kept_file.read()
-        if known["key"] != key or known["crc32"] != crc32(content):
+            line = kept_file.readline()
+            end = os.fstat(kept_file.fileno()).st_size
+        sum, _, text = line.rstrip(b"\n").partition(b" ")
+        known = json.loads(text)
+        size, content_sum = known["content"]
+        pages_begin = len(line) + size
+        if int(sum, 16) != crc32(text) or known["key"] != key or end != pages_begin + known["pages"]:
             return None
-        kept = Kept(known["data"], content, frozenset(known["holes"]))
+        kept = Kept(
+            key,
+            known["data"],
+            frozenset(known["holes"]),
+            known["size"],
+            lambda: _verified(place, len(line), pages_begin, content_sum),
+            _pages(place, pages_begin) if known["pages"] else None,
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     with suppress(OSError):
@@ -84,18 +101,56 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
     return kept
 
 
-def keep(file: Path, vocab_size: int, data: dict[str, Any], holes: frozenset[int]) -> None:
-    """Keep a tokenizer.json that was checked and that the library took; where that fails, nothing happens."""
-    key = _key(file, vocab_size)
+def _part(place: Path, begin: int, end: int) -> bytes:
+    with place.open("rb", buffering=0) as kept_file:
+        kept_file.seek(begin)
+        return kept_file.read(end - begin)
+
+
+def _pages(place: Path, begin: int) -> Pages:
+    return Pages(lambda first, end: _part(place, begin + first, begin + end))
+
+
+def _verified(place: Path, begin: int, end: int, sum: int) -> bytes | None:
+    try:
+        content = _part(place, begin, end)
+    except OSError:
+        return None
+    return content if crc32(content) == sum else None
+
+
+def keep(
+    file: Path,
+    vocab_size: int,
+    data: dict[str, Any],
+    holes: frozenset[int],
+    tokens: Sequence[str | None],
+    letters: Mapping[str, int] | None,
+) -> None:
+    """Keep a tokenizer.json that was checked and that the library took; where that fails, nothing happens.
+
+    tokens: by id, as the library says. letters: what a BPE vocabulary is without its merges, which then is
+    kept in pages too; see `tokenizer.short_texts.letters_of`.
+    """
+    key = key_of(file, vocab_size)
     if key is None:
         return
     model = data["model"]
     try:
         content = json.dumps(data | {"model": model | _joined(model)}, ensure_ascii=False).encode()
+        pages = b"" if letters is None else lay_out(model["vocab"], model["merges"], tokens)
     except UnicodeEncodeError:
         return  # a lone surrogate somewhere, which is written in escapes only
-    small = data | {"model": {name: value for name, value in model.items() if name not in _BULK}}
-    known = {"key": key, "crc32": crc32(content), "holes": sorted(holes), "data": small}
+    small = {name: value for name, value in model.items() if name not in _BULK} | {"vocab": letters or {}}
+    known = {
+        "key": key,
+        "content": [len(content), crc32(content)],
+        "pages": len(pages),
+        "size": len(tokens),
+        "holes": sorted(holes),
+        "data": data | {"model": small},
+    }
+    text = json.dumps(known).encode()
     place = _place(key)
     part = place.with_suffix(f".{os.getpid()}.part")
     with suppress(OSError):
@@ -103,7 +158,7 @@ def keep(file: Path, vocab_size: int, data: dict[str, Any], holes: frozenset[int
         _make_room(place.parent)
         try:
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(json.dumps(known).encode() + b"\n" + content)
+                out.writelines([b"%08x " % crc32(text), text, b"\n", content, pages])
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)

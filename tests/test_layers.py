@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 LADDER: list[set[str]] = [
     # leaves
     {"errors", "conversation", "sampling", "trace", "paths", "machine", "text", "detokenizer"}
-    | {"template_limits", "beside", "builtin"},
+    | {"template_limits", "beside", "builtin", "vocabulary_pages"},
     {"arguments", "model_files", "weight_files", "text_lane", "packed", "tokenizer_cache", "tree"}
     | {"settings"}
     | {"template_child", "template_process"},

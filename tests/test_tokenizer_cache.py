@@ -37,7 +37,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, checking a file fails the test."""
 
     def forbid() -> None:
-        monkeypatch.setattr("ropechat.tokenizer.tokenizer.FileCheck", None)
+        monkeypatch.setattr("ropechat.tokenizer.file.FileCheck", None)
 
     return forbid
 
@@ -82,11 +82,12 @@ def test_merges_become_texts_where_that_is_clear(
         file["model"]["merges"] = pairs
         model = byte_folder(tmp_path / name, tokenizer=file)
         expected = everything(Tokenizer.load(model, 1 << 20))
-        kept = [path for path in folder.iterdir() if str(model) in path.read_text("utf-8").partition("\n")[0]]
-        merges = json.loads(kept[0].read_text("utf-8").partition("\n")[2])["model"]["merges"]
+        kept = tokenizer_cache.recall(model / "tokenizer.json", 1 << 20)
+        assert kept is not None
+        merges = json.loads(kept.content() or b"")["model"]["merges"]
         assert merges == (["a b", "ab c"] if name == "plain" else pairs)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ropechat.tokenizer.tokenizer.FileCheck", None)
+            patch.setattr("ropechat.tokenizer.file.FileCheck", None)
             assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 
@@ -110,15 +111,18 @@ def test_damage_and_others_files_are_ignored(tmp_path: Path, folder: Path) -> No
     expected = everything(Tokenizer.load(model, 260))
     kept = next(folder.iterdir())
     whole = kept.read_bytes()
+    header = whole.index(b"\n")
     damages = [
         whole[:-1],
         whole[: len(whole) // 2],
         b"",
         b"{}\n{}",
         b"[1]\n",
-        whole.replace(b'"a"', b'"b"', 1),
+        b"00000000 []\n",
+        whole[:header].replace(b'"size": 260', b'"size": 261') + whole[header:],
     ]
     for damage in damages:
+        assert damage != whole
         kept.write_bytes(damage)
         assert tokenizer_cache.recall(model / "tokenizer.json", 260) is None
         assert everything(Tokenizer.load(model, 260)) == expected
@@ -127,6 +131,38 @@ def test_damage_and_others_files_are_ignored(tmp_path: Path, folder: Path) -> No
     assert tokenizer_cache.recall(model / "tokenizer.json", 260) is None
     kept.chmod(0o600)
     assert tokenizer_cache.recall(model / "tokenizer.json", 260) is not None
+
+
+def test_damage_that_is_found_late(tmp_path: Path, folder: Path) -> None:
+    """A kept file is read in parts: whichever is damaged, the tokenizer says the same."""
+    model = byte_folder(tmp_path / "model")
+    expected = everything(Tokenizer.load(model, 260))
+    kept = next(folder.iterdir())
+    whole = kept.read_bytes()
+    header = whole.index(b"\n") + 1
+    for place in range(header, len(whole), max(1, (len(whole) - header) // 60)):
+        kept.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        tokenizer = Tokenizer.load(model, 260)
+        assert everything(tokenizer) == expected, place
+        tokenizer.encode("long " * 5000)  # which takes the whole vocabulary
+        assert everything(tokenizer) == expected, place
+    kept.write_bytes(whole)
+    tokenizer = Tokenizer.load(model, 260)
+    kept.unlink()
+    assert everything(tokenizer) == expected
+    assert kept.read_bytes() == whole, "kept again"
+
+
+def test_a_file_that_changed_meanwhile_is_not_mixed_in(tmp_path: Path, folder: Path) -> None:
+    model = byte_folder(tmp_path / "model")
+    Tokenizer.load(model, 260)
+    tokenizer = Tokenizer.load(model, 260)
+    for path in folder.iterdir():
+        path.unlink()
+    with (model / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(TokenizerError, match="changed since the model was loaded; load it again"):
+        tokenizer.encode("long " * 5000)
 
 
 def test_off_and_small_files_keep_nothing(
@@ -144,7 +180,7 @@ def test_off_and_small_files_keep_nothing(
 def test_a_lone_surrogate_is_not_kept(tmp_path: Path, folder: Path) -> None:
     model = byte_folder(tmp_path / "model")
     odd = byte_tokenizer() | {"note": "\ud800"}
-    tokenizer_cache.keep(model / "tokenizer.json", 260, odd, frozenset())
+    tokenizer_cache.keep(model / "tokenizer.json", 260, odd, frozenset(), [], None)
     assert not folder.exists()
 
 

@@ -53,17 +53,21 @@ def build(
 
     content: `data` as the file wrote it. Raises TokenizerError where the library refuses it.
     """
-    inner, holes = _hand_over(where, data, content or json.dumps(data).encode()), frozenset[int]()
+    inner, holes = hand_over(where, data, content), frozenset[int]()
     if _misnumbered(inner, data):
         holes = fix_numbers(data)
-        inner = _hand_over(where, data, json.dumps(data).encode())
+        inner = hand_over(where, data)
         if _misnumbered(inner, data):
             raise TokenizerError(f"{where}: added_tokens: ids that the tokenizers library does not keep")
     return inner, holes
 
 
-def _hand_over(where: str, data: dict[str, Any], content: bytes) -> "tokenizers.Tokenizer":
+def hand_over(where: str, data: dict[str, Any], content: bytes | None = None) -> "tokenizers.Tokenizer":
+    """As `build`, but the library may have numbered added tokens by itself."""
     import tokenizers
+
+    if content is None:
+        content = json.dumps(data).encode()
 
     try:
         with quiet(active=True):

@@ -8,14 +8,15 @@ the whole. It is built when the first such message comes.
 """
 
 import json
+import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ropechat.errors import RequestError
 from ropechat.tokenizer.library import build
+from ropechat.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,21 +29,21 @@ _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE0
 class Quoting:
     """How to keep text apart from control tokens.
 
-    inner: the vocabulary. names: control token -> id. encode: a text to ids by a vocabulary like `inner`.
+    names: control token -> id. encode: a text to ids by `vocabulary`, or by one made from it.
     """
 
     def __init__(
         self,
         where: str,
-        inner: "tokenizers.Tokenizer",
+        vocabulary: Vocabulary,
         names: Mapping[str, int],
-        encode: "Callable[[tokenizers.Tokenizer, str], list[int]]",
+        encode: "Callable[[Vocabulary | tokenizers.Tokenizer, str], list[int]]",
     ) -> None:
         self._where = where
-        self._inner = inner
+        self._vocabulary = vocabulary
         self._names = dict(names)
         self._encode = encode
-        self._nonce = secrets.token_hex(8)
+        self._nonce = os.urandom(8).hex()
         longest_first = sorted(self._names, key=len, reverse=True)
         self._name = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._open, self._close = f"\ue010{self._nonce.translate(_PRIVATE)}\ue011", "\ue012"
@@ -61,7 +62,7 @@ class Quoting:
         if self._cut.search(self._stand_in.sub("", rendered)):
             raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
         if self._stand_in.search(rendered) is None:
-            return self._encode(self._inner, rendered)
+            return self._encode(self._vocabulary, rendered)
         texts = {self._number(name): name for name in self._names}
         secret = self._name.sub(lambda match: self._secret(match[0]), rendered)
         return self._encode(self._guarded, self._stand_in.sub(lambda match: texts[match[1]], secret))
@@ -69,7 +70,7 @@ class Quoting:
     @cached_property
     def _guarded(self) -> "tokenizers.Tokenizer":
         """The vocabulary in which control tokens have their secret names only, and no merge leads to one."""
-        data: dict[str, Any] = json.loads(self._inner.to_str())
+        data: dict[str, Any] = json.loads(self._vocabulary.library().to_str())
         for token in data["added_tokens"]:
             if token["content"] in self._names:
                 token.update(content=self._secret(token["content"]), normalized=False)

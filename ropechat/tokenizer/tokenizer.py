@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, TokenizerError
-from ropechat.model_files import parse_json, read_bytes, read_json
+from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.file_check import FileCheck, without_dropout
+from ropechat.tokenizer.file import checked, kept_vocabulary, size_of
 from ropechat.tokenizer.gguf import vocabulary
-from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic, straighten
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
 from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
 from ropechat.tokenizer.quoting import Quoting
-from ropechat.tokenizer_cache import keep, recall
+from ropechat.tokenizer.vocabulary import Vocabulary
+from ropechat.tokenizer_cache import recall
 
 if TYPE_CHECKING:
     import tokenizers
@@ -40,18 +41,20 @@ class Tokenizer:
     def __init__(
         self,
         where: str,
-        inner: "tokenizers.Tokenizer | None",
+        vocabulary: Vocabulary | None,
         data: dict[str, Any],
         config: dict[str, Any],
         holes: frozenset[int] = frozenset(),
         end_ids: Iterable[int] = (),
+        size: int | None = None,
     ) -> None:
         """Use `load` or `from_gguf`."""
         self._where = where
-        self._inner = inner
+        self._vocabulary = vocabulary
         self.config = config
         self._holes = holes
-        self.present = inner is not None
+        self._size = size
+        self.present = vocabulary is not None
         self._pieces = Pieces(data)
         slow = any_slow(data)
         self._risky = slow or may_panic(data)
@@ -76,17 +79,11 @@ class Tokenizer:
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
         if (kept := recall(where, vocab_size)) is not None:
-            inner, _ = build(str(where), kept.data, kept.content)
-            return cls(str(where), inner, kept.data, config, kept.holes)
-        content = read_bytes(directory, FILE)
-        if content is None:
+            vocabulary = kept_vocabulary(where, vocab_size, kept)
+            return cls(str(where), vocabulary, kept.data, config, kept.holes, size=kept.size)
+        if (found := checked(where, vocab_size)) is None:
             return cls(str(where), None, {}, {})
-        data = parse_json(content, where, TokenizerError)
-        FileCheck(str(where), data, vocab_size).run()
-        changed = straighten(data) | without_dropout(data)
-        inner, holes = build(str(where), data, None if changed else content)
-        keep(where, vocab_size, data, holes)
-        return cls(str(where), inner, data, config, holes)
+        return cls(str(where), Vocabulary(lambda: found.inner), found.data, config, found.holes)
 
     @classmethod
     def from_gguf(cls, where: Path, metadata: Mapping[str, Any], vocab_size: int) -> "Tokenizer":
@@ -98,18 +95,20 @@ class Tokenizer:
         if found is None:
             return cls(f"{where}: tokenizer.ggml.model", None, {}, {})
         inner, _ = build(str(where), found.data)
-        return cls(str(where), inner, found.data, found.config, found.holes, found.end_ids)
+        return cls(
+            str(where), Vocabulary(lambda: inner), found.data, found.config, found.holes, found.end_ids
+        )
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
         value = self.config.get(name)
         if isinstance(value, dict):
             value = value.get("content")
-        if value is None or self._inner is None:
+        if value is None or self._vocabulary is None:
             return None
         where = Path(self._where).with_name(CONFIG)
         if not isinstance(value, str):
             raise TokenizerError(f"{where}: {name}: {value!r}; a text is required")
-        id = self._inner.token_to_id(value)
+        id = self._vocabulary.token_to_id(value)
         if id is None and required:
             raise TokenizerError(f"{where}: {name}: {value!r} is not in the vocabulary")
         return id
@@ -117,33 +116,25 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """1 + the largest id that has a token; 0 without a tokenizer."""
-        return len(self._tokens)
-
-    @cached_property
-    def _tokens(self) -> list[str | None]:
-        """Token by id; None where an id has none."""
-        if self._inner is None:
-            return []
-        vocab = self._inner.get_vocab(with_added_tokens=True)
-        tokens: list[str | None] = [None] * (max(vocab.values(), default=-1) + 1)
-        for token, id in vocab.items():
-            tokens[id] = None if id in self._holes else token
-        return tokens
+        if self._size is None:
+            vocabulary = self._vocabulary
+            self._size = 0 if vocabulary is None else size_of(vocabulary.library())
+        return self._size
 
     @cached_property
     def adds_bos(self) -> bool:
         """Whether encoding puts the begin-of-sequence token in front by itself."""
         return self.bos_id is not None and self.encode("")[:1] == [self.bos_id]
 
-    def _library(self) -> "tokenizers.Tokenizer":
-        if self._inner is None:
+    def _known(self) -> Vocabulary:
+        if self._vocabulary is None:
             raise TokenizerError(
                 f"{self._where}: not there; this model takes token ids only; add its tokenizer.json for text"
             )
-        return self._inner
+        return self._vocabulary
 
     def _run(
-        self, inner: "tokenizers.Tokenizer", text: str, add_special_tokens: bool
+        self, inner: "Vocabulary | tokenizers.Tokenizer", text: str, add_special_tokens: bool
     ) -> "tokenizers.Encoding":
         """Encode by this vocabulary, or by one made from it."""
         try:
@@ -176,7 +167,7 @@ class Tokenizer:
 
         Raises TokenizerError without a tokenizer, RequestError for text that is no Unicode or above 4 MiB.
         """
-        return list(self._run(self._library(), text, add_special_tokens).ids)
+        return list(self._run(self._known(), text, add_special_tokens).ids)
 
     def quoting(self, control_ids: frozenset[int]) -> Quoting:
         """A way to encode text in which the names of these tokens may stand as mere text.
@@ -184,17 +175,17 @@ class Tokenizer:
         Raises TokenizerError without a tokenizer.
         """
         if control_ids not in self._quotings:
-            inner = self._library()
+            vocabulary = self._known()
             names = {token: id for id in control_ids if (token := self.token(id)) is not None}
-            self._quotings[control_ids] = Quoting(self._where, inner, names, self._plain_ids)
+            self._quotings[control_ids] = Quoting(self._where, vocabulary, names, self._plain_ids)
         return self._quotings[control_ids]
 
-    def _plain_ids(self, inner: "tokenizers.Tokenizer", text: str) -> list[int]:
+    def _plain_ids(self, inner: "Vocabulary | tokenizers.Tokenizer", text: str) -> list[int]:
         return list(self._run(inner, text, add_special_tokens=False).ids)
 
     def encode_aligned(self, text: str) -> list[EncodedToken]:
         """`encode` with the byte range of `text` that each token stands for."""
-        encoding = self._run(self._library(), text, add_special_tokens=True)
+        encoding = self._run(self._known(), text, add_special_tokens=True)
         added = encoding.special_tokens_mask
         ids = list(encoding.ids)
         spans = self._walk.spans(ids, added, text.encode(), byte_spans(text, encoding.offsets))
@@ -234,20 +225,20 @@ class Tokenizer:
 
     def token(self, id: int) -> str | None:
         """The token as the vocabulary writes it, or None."""
-        if self._inner is None or not 0 <= id < _IDS or id in self._holes:
+        if self._vocabulary is None or not 0 <= id < _IDS or id in self._holes:
             return None
-        return self._inner.id_to_token(id)
+        return self._vocabulary.id_to_token(id)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token as the vocabulary writes it, or None."""
-        return None if self._inner is None else self._inner.token_to_id(token)
+        return None if self._vocabulary is None else self._vocabulary.token_to_id(token)
 
     def token_bytes(self, id: int) -> bytes:
         """The exact bytes that a token stands for; b"" for an id without a token.
 
         Raises TokenizerError without a tokenizer, RequestError for a negative id.
         """
-        self._library()
+        self._known()
         if id < 0:
             raise RequestError(f"id: {id} is not allowed; a token id from 0 is")
         if id in self._added:
@@ -270,7 +261,7 @@ class Tokenizer:
 
         The pieces concatenate to decode(prompt_ids + ids) without decode(prompt_ids); special tokens give "".
         """
-        if self._inner is None:
+        if self._vocabulary is None:
             return SilentStream()
         if self._pieces.byte_level:
             return ByteStream(self._streamed_bytes, prompt_ids)
@@ -279,8 +270,8 @@ class Tokenizer:
         )
 
     def _decode_all(self, ids: Sequence[int]) -> str:
-        inner = self._library()
+        vocabulary = self._known()
         if not all(isinstance(id, int) and 0 <= id < 1 << 32 for id in ids):
             raise RequestError("ids: not a list of token ids; integers from 0 are allowed")
         with self._failing("decoder: fails on these tokens"):
-            return inner.decode(list(ids), skip_special_tokens=False)
+            return vocabulary.decode(ids)

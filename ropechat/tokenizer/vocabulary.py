@@ -1,0 +1,62 @@
+"""Ids and tokens of a model, and the library that encodes with them: whole, or only as far as needed."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from ropechat.tokenizer.short_texts import ShortTexts
+
+if TYPE_CHECKING:
+    import tokenizers
+
+T = TypeVar("T")
+
+
+class Vocabulary:
+    """The library's tokenizer of one file.
+
+    build: makes it; called once, at the latest for a text that `short` does not encode.
+    """
+
+    def __init__(self, build: "Callable[[], tokenizers.Tokenizer]", short: ShortTexts | None = None) -> None:
+        self._build = build
+        self._short = short
+        self._library: tokenizers.Tokenizer | None = None
+        self._lock = threading.Lock()
+
+    def library(self) -> "tokenizers.Tokenizer":
+        """The whole vocabulary in the library. Raises TokenizerError as `build`."""
+        with self._lock:
+            if self._library is None:
+                self._library = self._build()
+                self._short = None
+            return self._library
+
+    def _ask(self, short: Callable[[ShortTexts], T], whole: "Callable[[tokenizers.Tokenizer], T]") -> T:
+        """From the kept vocabulary while that can be read."""
+        kept = self._short
+        if kept is not None:
+            try:
+                return short(kept)
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # damaged or gone since it was found
+        return whole(self.library())
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._ask(lambda short: short.token_to_id(token), lambda inner: inner.token_to_id(token))
+
+    def id_to_token(self, id: int) -> str | None:
+        return self._ask(lambda short: short.id_to_token(id), lambda inner: inner.id_to_token(id))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of all ids, special ones too."""
+        return self._ask(
+            lambda short: short.decode(ids),
+            lambda inner: str(inner.decode(list(ids), skip_special_tokens=False)),
+        )
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> "tokenizers.Encoding":
+        found = self._ask(lambda short: short.encode(text, add_special_tokens), lambda inner: None)
+        if found is None:
+            found = self.library().encode(text, add_special_tokens=add_special_tokens)
+        return found

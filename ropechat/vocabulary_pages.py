@@ -1,0 +1,106 @@
+"""A BPE vocabulary in small pages: what one text needs is found without reading the rest.
+
+    | word pages | id pages | longest token | where each page begins, and the last ends | pages |
+
+Numbers are u32, little endian; places count from the block's beginning, `longest token` characters. A page is
+JSON, then its CRC-32, begun with the page's number. A word page holds the tokens of one hash, {token: [id,
+left, rank, left, rank, ..]}: the merges that make it, by the characters of their left part. An id page holds
+the tokens of 64 ids. A leaf: imports nothing of ours.
+"""
+
+import json
+import struct
+from binascii import crc32
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+_PER_PAGE = 64
+_NUMBER = struct.Struct("<I")
+_FIRST = 3  # numbers before those that say where pages begin
+
+Word = tuple[int, list[tuple[int, int]]]
+"""A token's id, and the merges that make it: (characters of the left part, rank)."""
+Read = Callable[[int, int], bytes]
+
+
+def lay_out(
+    vocab: Mapping[str, int], merges: Sequence[str | Sequence[str]], tokens: Sequence[str | None]
+) -> bytes:
+    """The block of a vocabulary. vocab, merges: of the BPE model. tokens: by id, added ones too."""
+    count = max(1, len(vocab) // _PER_PAGE)
+    words: list[dict[str, list[int]]] = [{} for _ in range(count)]
+    for token, id in vocab.items():
+        words[_hash(token, count)][token] = [id]
+    for rank, merge in enumerate(merges):
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        token = left + right
+        words[_hash(token, count)][token] += (len(left), rank)
+    ids = [tokens[begin : begin + _PER_PAGE] for begin in range(0, len(tokens), _PER_PAGE)]
+    pages = [_packed(number, page) for number, page in enumerate([*words, *ids])]
+    begins = [_NUMBER.size * (_FIRST + len(pages) + 1)]
+    for page in pages:
+        begins.append(begins[-1] + len(page))
+    numbers = (count, len(ids), max(map(len, vocab), default=0), *begins)
+    return b"".join([*map(_NUMBER.pack, numbers), *pages])
+
+
+def _hash(token: str, count: int) -> int:
+    return crc32(token.encode()) % count
+
+
+def _packed(number: int, page: object) -> bytes:
+    text = json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
+    return text + _NUMBER.pack(crc32(text, number))
+
+
+class Pages:
+    """Looks up in a block. read(begin, end): bytes of it; may raise OSError. longest: characters of a token.
+
+    Methods raise OSError, and ValueError where the block is damaged.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._loaded: dict[int, Any] = {}
+        self._words, self._ids, self.longest = self._numbers(0, _FIRST)
+        if self._words == 0:
+            raise ValueError("no pages")
+
+    def _numbers(self, first: int, count: int) -> tuple[int, ...]:
+        size = _NUMBER.size
+        return struct.unpack(f"<{count}I", self._exactly(first * size, (first + count) * size))
+
+    def _exactly(self, begin: int, end: int) -> bytes:
+        data = self._read(begin, end)
+        if len(data) != end - begin:
+            raise ValueError(f"{len(data)} bytes from {begin}; {end - begin} are required")
+        return data
+
+    def _page(self, number: int) -> Any:
+        if number not in self._loaded:
+            begin, end = self._numbers(_FIRST + number, 2)
+            if end < begin + _NUMBER.size:
+                raise ValueError(f"page {number} from {begin} to {end}")
+            data = self._exactly(begin, end)
+            text, (sum,) = data[: -_NUMBER.size], _NUMBER.unpack(data[-_NUMBER.size :])
+            if crc32(text, number) != sum:
+                raise ValueError(f"page {number} is damaged")
+            self._loaded[number] = json.loads(text)
+        return self._loaded[number]
+
+    def word(self, token: str) -> Word | None:
+        """What is known of a token, or None where the model's vocabulary does not hold it."""
+        found = self._page(_hash(token, self._words)).get(token)
+        return None if found is None else (found[0], list(zip(found[1::2], found[2::2], strict=True)))
+
+    def words(self, tokens: Iterable[str]) -> dict[str, Word]:
+        """Those of `tokens` that the vocabulary holds."""
+        return {token: word for token in tokens if (word := self.word(token)) is not None}
+
+    def token(self, id: int) -> str | None:
+        """The token of an id from 0, or None."""
+        number, place = divmod(id, _PER_PAGE)
+        if number >= self._ids:
+            return None
+        page = self._page(self._words + number)
+        return page[place] if place < len(page) else None
