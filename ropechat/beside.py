@@ -8,12 +8,15 @@ T = TypeVar("T")
 
 
 class Beside(Generic[T]):
-    """Begins `work` at once; `result` waits for it."""
+    """Begins `work` at once; `result` waits for it.
+
+    Its thread is a daemon where the caller's is: a program does not end in the middle of compiled code.
+    """
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="ropechat-beside", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ropechat-beside")
         self._thread.start()
 
     def _run(self) -> None:

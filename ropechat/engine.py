@@ -1,7 +1,7 @@
 """The engine as Python sees it: text and ids in, steps, traces and results out.
 
-With `model_check` the only importer of `ropechat._core`. Rows are computed there with the GIL released; here
-is what surrounds them: tokenizer, chat template, stop strings, cancelling, and the inspector's records.
+Rows are computed in `ropechat._core` with the GIL released; here is what surrounds them: tokenizer, chat
+template, stop strings, cancelling, and the inspector's records.
 """
 
 import dataclasses
@@ -16,12 +16,11 @@ from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.beside import Beside
 from ropechat.chat_prompt import ChatPrompt
+from ropechat.compiled import Loading, compiled, gguf_metadata
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_check import compiled, gguf_metadata
 from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
 from ropechat.model_source import resolve
-from ropechat.packed import load_options
 from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
 from ropechat.schedule import Job, Prompt, Result, Schedule
@@ -81,12 +80,13 @@ class Engine:
         for the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
-        folder = resolve(model)
-        vocab_size = compiled().read_config(str(folder))["vocab_size"]
-        tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, gguf_metadata))
-        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
-        core = compiled().Engine.load(str(folder), **given)
-        return cls(core, folder, tokenizer.result())
+        return cls.of(Loading(resolve(model), dtype=dtype, threads=threads, context=context))
+
+    @classmethod
+    def of(cls, loading: Loading) -> "Engine":
+        """The engine of a load that has begun. Raises as `load`."""
+        tokenizer = Beside(lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata))
+        return cls(loading.result(), loading.folder, tokenizer.result())
 
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack cache to be written, at most so long; whether it is over."""

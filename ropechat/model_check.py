@@ -1,37 +1,14 @@
-"""What a model's files say, without loading its weights: headers, vocabulary and template.
+"""What a model's files say, without loading its weights: headers, vocabulary and template."""
 
-Besides `engine` the only importer of `ropechat._core`.
-"""
-
-from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ropechat.errors import InternalError, TokenizerError
+from ropechat.compiled import compiled, gguf_metadata
+from ropechat.errors import TokenizerError
 from ropechat.model_files import read_json
 from ropechat.model_folder import find_stop_ids, is_gguf, template_of, tokenizer_of
 from ropechat.model_source import resolve
 from ropechat.template import ChatTemplate
-
-
-def compiled() -> ModuleType:
-    """`ropechat._core`. Raises InternalError where it was not built."""
-    try:
-        from ropechat import _core
-    except ImportError as error:
-        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
-    return _core
-
-
-def exit_when_cut(*, screen: bool) -> None:
-    """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
-    compiled().exit_when_cut(screen=screen)
-
-
-def gguf_metadata(path: str) -> Mapping[str, Any]:
-    """The keys and values of a GGUF file. Raises ModelFileError."""
-    return dict(compiled().gguf_metadata(path))
 
 
 def header(model: str | Path) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def test_a_full_screen_app_gives_the_terminal_back(model: Path, tmp_path: Path) 
     code = """
 import os, sys, tty
 from ropechat import Engine
-from ropechat.model_check import exit_when_cut
+from ropechat.compiled import exit_when_cut
 from ropechat.packed import packed_entries
 engine = Engine.load(sys.argv[2], dtype="q8_0")
 if not engine.facts["from_pack"]:
@@ -216,7 +216,7 @@ engine.logits([1, 2, 3])
 def test_a_signal_that_is_not_ours_goes_to_whom_it_was_for(model: Path, tmp_path: Path) -> None:
     code = """
 import faulthandler, os, signal
-from ropechat.model_check import exit_when_cut
+from ropechat.compiled import exit_when_cut
 faulthandler.enable()
 exit_when_cut(screen=False)
 os.kill(os.getpid(), signal.SIGBUS)

@@ -162,11 +162,13 @@ def load_engine(given: dict[str, Any], *, screen: bool = False) -> "Engine":
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
-    from ropechat.engine import Engine
-    from ropechat.model_check import exit_when_cut
+    from ropechat.compiled import Loading, exit_when_cut
 
     exit_when_cut(screen=screen)
-    engine = Engine.load(model, **options)
+    loading = Loading(model, **options)
+    from ropechat.engine import Engine  # meanwhile
+
+    engine = Engine.of(loading)
     if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:

@@ -1,13 +1,12 @@
 """A model that is not here yet: the plan, the question, the download with its progress."""
 
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.cli.door import Terminated, say
-from ropechat.cli.status import StatusLine, bar
+from ropechat.cli.status import StatusLine, bar, columns
 from ropechat.errors import NotDownloadedError
 from ropechat.model_source import hub_name, resolve
 from ropechat.text import byte_size, clock
@@ -45,7 +44,7 @@ def progress_line(progress: "Progress", rate: float) -> str:
     from ropechat.hub.speed import words
 
     share = progress.done / progress.total if progress.total else 1.0
-    begin = f"{bar(share)} " if shutil.get_terminal_size().columns >= _WIDE else ""
+    begin = f"{bar(share)} " if columns() >= _WIDE else ""
     return begin + " · ".join(words(progress, rate))
 
 

@@ -1,6 +1,5 @@
 """A line on stderr that says how far something is."""
 
-import shutil
 import sys
 import time
 
@@ -16,6 +15,13 @@ def bar(share: float) -> str:
     """A bar of fixed width for a share from 0 to 1."""
     full = int(share * _BAR)
     return f"[{'█' * full}{'░' * (_BAR - full)}]"
+
+
+def columns() -> int:
+    """The width of the terminal."""
+    import shutil  # late: it brings three compression libraries
+
+    return shutil.get_terminal_size().columns
 
 
 class StatusLine:
@@ -38,7 +44,7 @@ class StatusLine:
         if not self.is_terminal:
             say(text)
             return
-        sys.stderr.write("\r" + fit(text, shutil.get_terminal_size().columns - 1))
+        sys.stderr.write("\r" + fit(text, columns() - 1))
         sys.stderr.flush()
         self._drawn = True
 
@@ -50,6 +56,6 @@ class StatusLine:
     def clear(self) -> None:
         """Wipe the line, so that what is said next has it to itself."""
         if self._drawn:
-            sys.stderr.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+            sys.stderr.write("\r" + " " * (columns() - 1) + "\r")
             sys.stderr.flush()
             self._drawn = False

@@ -1,0 +1,56 @@
+"""The compiled engine, `ropechat._core`, and the weights of a model on their way into it.
+
+The only importer of `_core`. A load begins in a thread of its own, where Python is not needed: tokenizer,
+template and all that is imported for them are made ready beside it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ropechat.beside import Beside
+from ropechat.errors import InternalError
+from ropechat.packed import load_options
+
+if TYPE_CHECKING:
+    from ropechat import _core
+
+
+def compiled() -> ModuleType:
+    """`ropechat._core`. Raises InternalError where it was not built."""
+    try:
+        from ropechat import _core
+    except ImportError as error:
+        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
+    return _core
+
+
+def exit_when_cut(*, screen: bool) -> None:
+    """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
+    compiled().exit_when_cut(screen=screen)
+
+
+def gguf_metadata(path: str) -> Mapping[str, Any]:
+    """The keys and values of a GGUF file. Raises ModelFileError."""
+    return dict(compiled().gguf_metadata(path))
+
+
+class Loading:
+    """The weights of a model folder or GGUF file, being loaded. dtype, threads, context: see `Engine.load`.
+
+    Raises as `Engine.load`; what goes wrong later is raised by `result`.
+    """
+
+    def __init__(
+        self, folder: Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
+    ) -> None:
+        module = compiled()
+        self.folder = folder
+        self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
+        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
+        self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+
+    def result(self) -> "_core.Engine":
+        """The compiled engine, when it is there."""
+        return self._core.result()
