@@ -23,7 +23,6 @@ from ropechat.model_folder import display_name, find_stop_ids, template_of, toke
 from ropechat.model_source import resolve
 from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
-from ropechat.schedule import Job, Prompt, Result, Schedule
 from ropechat.text_lane import TextLane
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Row, Step, TokenScore, Trace
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat import _core
+    from ropechat.schedule import Job, Prompt, Result
 
 OnPrefill = Callable[[int, int], None]
 
 
-@dataclasses.dataclass(eq=False)
 class _Request:
     """One running request: what `Engine.cancel` reaches."""
 
-    core: "_core.Engine"
-    token: "_core.CancelToken"
+    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
+        self.core, self.token = core, token
 
 
 class Engine:
@@ -144,7 +143,7 @@ class Engine:
             raise RequestError("prompt: no tokens; at least one is required")
         return ids
 
-    def _any_ids(self, prompt: Prompt, template_vars: Mapping[str, Any] | None) -> list[int]:
+    def _any_ids(self, prompt: "Prompt", template_vars: Mapping[str, Any] | None) -> list[int]:
         """Ids of text, ids or messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
@@ -305,13 +304,13 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: Iterable[Prompt | Job],
+        prompts: "Iterable[Prompt | Job]",
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
         stop: Sequence[str] | None = None,
         window: int = 16,
         on_tokens: Callable[[int], None] | None = None,
-    ) -> Iterator[tuple[int, Result]]:
+    ) -> "Iterator[tuple[int, Result]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
@@ -320,6 +319,8 @@ class Engine:
         on_tokens(n): called with the number of tokens that each forward pass made.
         On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
         """
+        from ropechat.schedule import Schedule
+
         if window < 1:
             raise RequestError(f"window: {window} is not allowed; 1 or more is")
         many = _Many(self, self._request(), sampling, checked_stops(stop))
@@ -378,11 +379,10 @@ class _Many:
 
     def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
         self.seed = seed_of(sampling)
-        self._engine = engine
-        self._request = request
+        self._engine, self._request = engine, request
         self._sampling, self._stops = sampling, stops
 
-    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
+    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, TextLane]:
         engine = self._engine
         ids = engine._any_ids(job.prompt, job.template_vars)
         stops = self._stops if job.stop is None else checked_stops(job.stop)

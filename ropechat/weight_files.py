@@ -27,13 +27,11 @@ _BESIDE = (
     "chat_template.jinja",
     "chat_template.json",
 )
-_MORE_TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
+_MORE_TEMPLATES = r"additional_chat_templates/[^/]+\.jinja"  # compiled when used: few starts need them
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
-_QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))$", re.IGNORECASE
-)
-_NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # vision projectors, statistics for quantizing
+_PART = r"-(\d{5})-of-(\d{5})$"
+_QUANT = r"(?i)(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))$"
+_NO_MODEL = r"(?i)mmproj|imatrix"  # vision projectors, statistics for quantizing
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 _NAMES_SHOWN = 12
 
@@ -66,8 +64,8 @@ class Contents:
 def quant_of(name: str) -> str | None:
     """The quantization that a GGUF's name ends with, else that of its folder; in capitals."""
     path = Path(name)
-    for text in (_PART.sub("", path.name.removesuffix(".gguf")), path.parent.name):
-        if match := _QUANT.search(text):
+    for text in (re.sub(_PART, "", path.name.removesuffix(".gguf")), path.parent.name):
+        if match := re.search(_QUANT, text):
             return match[1].upper().replace("FP16", "F16").replace("FP32", "F32")
     return None
 
@@ -75,7 +73,7 @@ def quant_of(name: str) -> str | None:
 def parts(name: str) -> tuple[str, ...]:
     """The names of all parts of the split GGUF that `name` is a part of; `name` alone if it is not split."""
     stem = name.removesuffix(".gguf")
-    match = _PART.search(stem)
+    match = re.search(_PART, stem)
     if match is None:
         return (name,)
     count = min(int(match[2]), 9999)
@@ -84,7 +82,7 @@ def parts(name: str) -> tuple[str, ...]:
 
 def gguf_sets(names: Iterable[str]) -> list[GgufSet]:
     """The GGUF models among file names, by name; of a split one all parts are named, there or not."""
-    models = (name for name in names if name.endswith(".gguf") and not _NO_MODEL.search(Path(name).name))
+    models = (name for name in names if name.endswith(".gguf") and not re.search(_NO_MODEL, Path(name).name))
     found = {parts(name) for name in models}
     return [GgufSet(files, quant_of(files[0])) for files in sorted(found) if files]
 
@@ -159,7 +157,7 @@ def choose(
     there, sets = set(names), gguf_sets(names)
     if quant is None and there & {SINGLE, INDEX}:
         weights = [SINGLE] if SINGLE in there else shards_of(read_index(), f"{where}: {INDEX}")
-        beside = {name for name in there if name in _BESIDE or _MORE_TEMPLATES.fullmatch(name)}
+        beside = {name for name in there if name in _BESIDE or re.fullmatch(_MORE_TEMPLATES, name)}
         index = [] if SINGLE in there else [INDEX]
         return Contents((*sorted(beside | {CONFIG}), *index, *weights), tuple(weights), None)
     if sets or quant is not None:

@@ -12,7 +12,6 @@ from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
 from ropechat.tokenizer.file import checked, kept_vocabulary, size_of
-from ropechat.tokenizer.gguf import vocabulary
 from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
 from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
@@ -91,6 +90,8 @@ class Tokenizer:
 
         Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
         """
+        from ropechat.tokenizer.gguf import vocabulary
+
         found = vocabulary(str(where), metadata, vocab_size)
         if found is None:
             return cls(f"{where}: tokenizer.ggml.model", None, {}, {})
