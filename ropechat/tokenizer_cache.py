@@ -9,7 +9,7 @@ of its vocabulary only), then the tokenizer.json for the library, then a BPE voc
 import json
 import os
 from binascii import crc32
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
     """What `recall` found.
 
     key: see `key_of`. data: the parsed tokenizer.json; its model has no merges, and as vocabulary the letters
-    given to `keep`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
+    given to `pack`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
     id that has a token. content(): a tokenizer.json that means the same, None when it was damaged since.
     pages: of a BPE vocabulary, None for one that has to be read whole.
     """
@@ -119,36 +119,64 @@ def _verified(place: Path, begin: int, end: int, sum: int) -> bytes | None:
     return content if crc32(content) == sum else None
 
 
-def keep(
-    file: Path,
-    vocab_size: int,
-    data: dict[str, Any],
-    holes: frozenset[int],
-    tokens: Sequence[str | None],
-    letters: Mapping[str, int] | None,
-) -> None:
-    """Keep a tokenizer.json that was checked and that the library took; where that fails, nothing happens.
+class Packed(NamedTuple):
+    """A checked tokenizer.json in the parts of a kept file; see `Kept`."""
 
-    tokens: by id, as the library says. letters: what a BPE vocabulary is without its merges, which then is
-    kept in pages too; see `tokenizer.short_texts.letters_of`.
+    data: dict[str, Any]
+    content: bytes
+    pages: bytes
+    size: int
+
+
+def slim(data: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json without the vocabulary and merges of its model."""
+    model = {name: value for name, value in data["model"].items() if name not in _BULK}
+    return data | {"model": model}
+
+
+def pack(data: dict[str, Any], letters: Mapping[str, int] | None) -> Packed | None:
+    """The parts of a kept file; None for a file with a lone surrogate, which is written in escapes only.
+
+    letters: what a BPE vocabulary is without its merges, which then is kept in pages too; see
+    `tokenizer.short_texts.letters_of`.
     """
-    key = key_of(file, vocab_size)
-    if key is None:
-        return
-    model = data["model"]
+    model, small = data["model"], slim(data)
+    tokens = _tokens(data)
     try:
         content = json.dumps(data | {"model": model | _joined(model)}, ensure_ascii=False).encode()
         pages = b"" if letters is None else lay_out(model["vocab"], model["merges"], tokens)
     except UnicodeEncodeError:
-        return  # a lone surrogate somewhere, which is written in escapes only
-    small = {name: value for name, value in model.items() if name not in _BULK} | {"vocab": letters or {}}
+        return None
+    if letters is not None:
+        small["model"]["vocab"] = dict(letters)
+    return Packed(small, content, pages, len(tokens))
+
+
+def _tokens(data: dict[str, Any]) -> list[str | None]:
+    """Token by id, as the library says: added ones go before the model's."""
+    vocab, added = data["model"]["vocab"], data.get("added_tokens") or []
+    named = [(token, id) for token, id in vocab.items()] if isinstance(vocab, dict) else []
+    if isinstance(vocab, list):  # Unigram: [token, score] by id
+        named = [(entry[0], id) for id, entry in enumerate(vocab)]
+    named += [(token["content"], token["id"]) for token in added]
+    tokens: list[str | None] = [None] * (1 + max((id for _, id in named), default=-1))
+    for token, id in named:
+        tokens[id] = token
+    return tokens
+
+
+def keep(file: Path, vocab_size: int, packed: Packed, holes: frozenset[int]) -> None:
+    """Keep a tokenizer.json that was checked and that the library took; where that fails, nothing happens."""
+    key = key_of(file, vocab_size)
+    if key is None:
+        return
     known = {
         "key": key,
-        "content": [len(content), crc32(content)],
-        "pages": len(pages),
-        "size": len(tokens),
+        "content": [len(packed.content), crc32(packed.content)],
+        "pages": len(packed.pages),
+        "size": packed.size,
         "holes": sorted(holes),
-        "data": data | {"model": small},
+        "data": packed.data,
     }
     text = json.dumps(known).encode()
     place = _place(key)
@@ -158,7 +186,7 @@ def keep(
         _make_room(place.parent)
         try:
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.writelines([b"%08x " % crc32(text), text, b"\n", content, pages])
+                out.writelines([b"%08x " % crc32(text), text, b"\n", packed.content, packed.pages])
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)

@@ -28,13 +28,14 @@ def lay_out(
 ) -> bytes:
     """The block of a vocabulary. vocab, merges: of the BPE model. tokens: by id, added ones too."""
     count = max(1, len(vocab) // _PER_PAGE)
-    words: list[dict[str, list[int]]] = [{} for _ in range(count)]
-    for token, id in vocab.items():
-        words[_hash(token, count)][token] = [id]
+    known = {token: [id] for token, id in vocab.items()}
     for rank, merge in enumerate(merges):
         left, right = merge.split(" ") if isinstance(merge, str) else merge
-        token = left + right
-        words[_hash(token, count)][token] += (len(left), rank)
+        known[left + right] += (len(left), rank)
+    words: list[dict[str, list[int]]] = [{} for _ in range(count)]
+    while known:
+        token, entry = known.popitem()
+        words[_hash(token, count)][token] = entry
     ids = [tokens[begin : begin + _PER_PAGE] for begin in range(0, len(tokens), _PER_PAGE)]
     pages = [_packed(number, page) for number, page in enumerate([*words, *ids])]
     begins = [_NUMBER.size * (_FIRST + len(pages) + 1)]

@@ -54,8 +54,9 @@ def test_a_known_slow_one_has_a_linear_twin(tmp_path: Path) -> None:
     from tokenizers import Regex, pre_tokenizers
 
     data = splitting(r"\s+$")
-    assert straighten(data)
+    straighten(data)
     twin = data["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]
+    assert twin != r"\s+$"
     old, new = (pre_tokenizers.Split(Regex(regex), "isolated") for regex in (r"\s+$", twin))
     rng = random.Random(6)
     for _ in range(2000):

@@ -1,37 +1,37 @@
 """A model's tokenizer.json: checked, handed to the library, and kept for the next start."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import TokenizerError
 from ropechat.model_files import parse_json, read_bytes
-from ropechat.tokenizer.file_check import FileCheck, without_dropout
+from ropechat.tokenizer.file_check import FileCheck, drop_dropout
 from ropechat.tokenizer.hazards import straighten
-from ropechat.tokenizer.library import build
+from ropechat.tokenizer.library import build, hand_over, misnumbered
 from ropechat.tokenizer.short_texts import ShortTexts, letters_of
 from ropechat.tokenizer.vocabulary import Vocabulary
-from ropechat.tokenizer_cache import Kept, keep, key_of
+from ropechat.tokenizer_cache import Kept, keep, key_of, pack, slim
 
 if TYPE_CHECKING:
     import tokenizers
 
 
 class Checked(NamedTuple):
-    """A file that was read and checked. data: what it says. holes: ids below its largest without a token."""
+    """A file that was read and checked.
+
+    data: what it says, without vocabulary and merges. holes: ids below its largest without a token.
+    """
 
     inner: "tokenizers.Tokenizer"
     data: dict[str, Any]
     holes: frozenset[int]
 
 
-def size_of(inner: "tokenizers.Tokenizer") -> int:
-    """1 + the largest id that has a token."""
-    return 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
-
-
 def checked(where: Path, vocab_size: int) -> Checked | None:
     """Read a tokenizer.json for a model with `vocab_size` ids; None where there is none.
 
+    What Python parsed is let go before the library parses: both together are most of a first start's memory.
     Raises TokenizerError that names the file and the field.
     """
     content = read_bytes(where.parent, where.name)
@@ -39,11 +39,19 @@ def checked(where: Path, vocab_size: int) -> Checked | None:
         return None
     data = parse_json(content, where, TokenizerError)
     FileCheck(str(where), data, vocab_size).run()
-    changed = straighten(data) | without_dropout(data)
-    inner, holes = build(str(where), data, None if changed else content)
-    if key_of(where, vocab_size) is not None:
-        tokens = [inner.id_to_token(id) for id in range(size_of(inner))]
-        keep(where, vocab_size, data, holes, tokens, letters_of(data))
+    straighten(data)
+    drop_dropout(data)
+    is_kept = key_of(where, vocab_size) is not None
+    packed = pack(data, letters_of(data) if is_kept else None)
+    content = json.dumps(data).encode() if packed is None else packed.content
+    data, holes = slim(data), frozenset[int]()
+    inner = hand_over(str(where), content)
+    if misnumbered(inner, data):
+        whole = json.loads(content)
+        inner, holes = build(str(where), whole)
+        packed = pack(whole, letters_of(whole) if is_kept else None)
+    if packed is not None:
+        keep(where, vocab_size, packed, holes)
     return Checked(inner, data, holes)
 
 
@@ -53,7 +61,7 @@ def kept_vocabulary(where: Path, vocab_size: int, kept: Kept) -> Vocabulary:
     def whole() -> "tokenizers.Tokenizer":
         content = kept.content()
         if content is not None:
-            return build(str(where), kept.data, content)[0]
+            return hand_over(str(where), content)
         if key_of(where, vocab_size) == kept.key and (found := checked(where, vocab_size)) is not None:
             return found.inner
         raise TokenizerError(f"{where}: changed since the model was loaded; load it again")

@@ -14,6 +14,7 @@ from ropechat.tokenizer.file_check import blame, fix_numbers
 if TYPE_CHECKING:
     import tokenizers
 
+MISNUMBERED = "added_tokens: ids that the tokenizers library does not keep"
 _stderr_lock = threading.Lock()
 
 
@@ -46,28 +47,26 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def build(
-    where: str, data: dict[str, Any], content: bytes | None = None
-) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
+def build(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
     """The library's tokenizer of a checked tokenizer.json, and the ids below its largest that have no token.
 
-    content: `data` as the file wrote it. Raises TokenizerError where the library refuses it.
+    Raises TokenizerError where the library refuses it.
     """
-    inner, holes = hand_over(where, data, content), frozenset[int]()
-    if _misnumbered(inner, data):
+    inner, holes = hand_over(where, json.dumps(data).encode()), frozenset[int]()
+    if misnumbered(inner, data):
         holes = fix_numbers(data)
-        inner = hand_over(where, data)
-        if _misnumbered(inner, data):
-            raise TokenizerError(f"{where}: added_tokens: ids that the tokenizers library does not keep")
+        inner = hand_over(where, json.dumps(data).encode())
+        if misnumbered(inner, data):
+            raise TokenizerError(f"{where}: {MISNUMBERED}")
     return inner, holes
 
 
-def hand_over(where: str, data: dict[str, Any], content: bytes | None = None) -> "tokenizers.Tokenizer":
-    """As `build`, but the library may have numbered added tokens by itself."""
-    import tokenizers
+def hand_over(where: str, content: bytes) -> "tokenizers.Tokenizer":
+    """The library's tokenizer of a checked file. It may have numbered added tokens by itself.
 
-    if content is None:
-        content = json.dumps(data).encode()
+    Raises TokenizerError where the library refuses it.
+    """
+    import tokenizers
 
     try:
         with quiet(active=True):
@@ -78,12 +77,12 @@ def hand_over(where: str, data: dict[str, Any], content: bytes | None = None) ->
         if not is_library_failure(error):
             raise
         reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
-        message = f"{where}: {blame(data)}: {reason}; the tokenizers library refuses it"
-        raise TokenizerError(message) from None
+        fault = blame(json.loads(content))
+        raise TokenizerError(f"{where}: {fault}: {reason}; the tokenizers library refuses it") from None
     return inner
 
 
-def _misnumbered(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
+def misnumbered(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
     """The library numbers added tokens by the size of the vocabulary: wrong where that has holes."""
     added = data.get("added_tokens") or []
     return any(inner.token_to_id(token["content"]) != token["id"] for token in added)

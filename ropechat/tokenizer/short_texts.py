@@ -7,6 +7,7 @@ runs that the vocabulary holds and their merges, in the order of their ranks. Wh
 been used: the ids are those of the whole vocabulary.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -80,7 +81,7 @@ class ShortTexts:
         }
         self._ignores_merges = bool(model.get("ignore_merges"))
         by_letters = {"type": "BPE", "vocab": self._letters, "merges": [], **self._settings}
-        self._inner = hand_over(where, data | {"model": by_letters})
+        self._inner = hand_over(where, json.dumps(data | {"model": by_letters}).encode())
         self._by_letters = self._by_words = self._inner.model
         self._added = added_tokens(data)
         self._words: set[tuple[str, ...]] = set()

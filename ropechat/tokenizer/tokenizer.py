@@ -11,7 +11,7 @@ from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowSt
 from ropechat.errors import RequestError, TokenizerError
 from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.file import checked, kept_vocabulary, size_of
+from ropechat.tokenizer.file import checked, kept_vocabulary
 from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
 from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
@@ -82,7 +82,8 @@ class Tokenizer:
             return cls(str(where), vocabulary, kept.data, config, kept.holes, size=kept.size)
         if (found := checked(where, vocab_size)) is None:
             return cls(str(where), None, {}, {})
-        return cls(str(where), Vocabulary(lambda: found.inner), found.data, config, found.holes)
+        inner = found.inner
+        return cls(str(where), Vocabulary(lambda: inner), found.data, config, found.holes)
 
     @classmethod
     def from_gguf(cls, where: Path, metadata: Mapping[str, Any], vocab_size: int) -> "Tokenizer":
@@ -119,7 +120,8 @@ class Tokenizer:
         """1 + the largest id that has a token; 0 without a tokenizer."""
         if self._size is None:
             vocabulary = self._vocabulary
-            self._size = 0 if vocabulary is None else size_of(vocabulary.library())
+            ids = {} if vocabulary is None else vocabulary.library().get_vocab(with_added_tokens=True)
+            self._size = 1 + max(ids.values(), default=-1)
         return self._size
 
     @cached_property
