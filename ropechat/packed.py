@@ -7,9 +7,8 @@ them. They can always be made again.
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.paths import cache_folder
@@ -21,8 +20,7 @@ _MAX_HEADER = 256 << 20
 _SUFFIXES = (".pack", ".part")
 
 
-@dataclass(frozen=True)
-class PackedEntry:
+class PackedEntry(NamedTuple):
     """One file of packed weights.
 
     model: the file that lists the model's tensors, "" where that cannot be read. dtype: the one asked for, or

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropechat.errors import FileAccessError, SettingsError
 from ropechat.paths import settings_file
@@ -73,8 +73,7 @@ def _to_number(text: str) -> object:
     return text
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One thing that can be set. name: as in the file, its table first; the option is the last part of it.
 
     check: raises ValueError that says what is allowed. reads: the value of a variable's text.

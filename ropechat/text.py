@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]")
+_UNSAFE = f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]"
 
 
 def _mark(match: re.Match[str]) -> str:
@@ -22,7 +22,7 @@ def clean(text: str) -> str:
     Newline and tab stay. Works character by character, so that a sequence split over pieces cannot pass; at
     most 7 characters for one.
     """
-    return _UNSAFE.sub(_mark, text)
+    return re.sub(_UNSAFE, _mark, text)
 
 
 def one_line(text: str) -> str:

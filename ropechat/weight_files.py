@@ -6,9 +6,8 @@ or the parts of a split one (`-00001-of-00003`, by llama.cpp's gguf-split). Pick
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropechat.errors import ConfigError, ModelNotFoundError, UnsafePathError
 
@@ -36,8 +35,7 @@ _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16
 _NAMES_SHOWN = 12
 
 
-@dataclass(frozen=True)
-class GgufSet:
+class GgufSet(NamedTuple):
     """A GGUF model: one file, or all parts of a split one in order.
 
     quant: the quantization that its name ends with, in capitals (Q4_K_M); None when it ends with none.
@@ -52,8 +50,7 @@ class GgufSet:
         return self.files[0]
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """The files of one model. gguf: the file to open when it is a GGUF, None for safetensors."""
 
     files: tuple[str, ...]

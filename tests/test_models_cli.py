@@ -113,13 +113,12 @@ def test_download_option(door: Door, hub: Hub, folder: Path, monkeypatch: pytest
     code, out, err = door("run", "-m", "org/name", "--download", "--temperature", 0, "--max-tokens", 2, "a")
     assert (code, out) == (0, "bc\n")
     assert "fit in memory" in err
-    from ropechat.engine import Engine
     from ropechat.errors import TensorError
 
     def load(path: Path, **_: object) -> None:
         raise TensorError(f"{path}: reached")
 
-    monkeypatch.setattr(Engine, "load", load)
+    monkeypatch.setattr("ropechat.compiled.Loading", load)
     code, out, err = door("run", "-m", "org/name:q8_0", "--download", "a")
     assert err.splitlines()[-1] == f"error: {folder}/snapshots/{COMMIT}/m-Q8_0.gguf: reached"
 

@@ -1,7 +1,7 @@
 """Names of models on the Hub: org/name, org/name:QUANT, org/name@revision."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ropechat.weight_files import is_plain
 
@@ -12,8 +12,7 @@ _LONGEST_REPO = 96
 _SITES = ("https://huggingface.co/", "huggingface.co/", "hf.co/")
 
 
-@dataclass(frozen=True)
-class HubName:
+class HubName(NamedTuple):
     """A repository, its revision (branch, tag or commit), and the quantization of a GGUF in it."""
 
     repo: str

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ropechat.tokenizer.pieces import SPACE_MARK
 
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class EncodedToken:
+class EncodedToken(NamedTuple):
     """A token of an encoded text: its id, the byte range it stands for, "text", "bos" or "special"."""
 
     id: int

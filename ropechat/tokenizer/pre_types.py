@@ -10,11 +10,10 @@ whitespace (not byte level), and the types of embedding models.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class PreType:
+class PreType(NamedTuple):
     """patterns: in turn. ignore_merges: words that are tokens stay whole. adds_bos: if the file is silent."""
 
     patterns: tuple[str, ...]
