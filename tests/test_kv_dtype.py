@@ -1,4 +1,4 @@
-"""The KV cache in types of its own: less memory, nearly the same numbers; a name that is no type is refused."""
+"""The KV cache in types of its own: less memory, nearly the same numbers; other names are refused."""
 
 from pathlib import Path
 
