@@ -7,7 +7,7 @@ template and all that is imported for them are made ready beside it.
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ropechat.beside import Beside
 from ropechat.errors import InternalError
@@ -36,19 +36,26 @@ def gguf_metadata(path: str) -> Mapping[str, Any]:
     return dict(compiled().gguf_metadata(path))
 
 
+class LoadOptions(TypedDict, total=False):
+    """What `Engine.load` takes besides the model; see there."""
+
+    dtype: str
+    kv_dtype: str
+    threads: int | None
+    context: int | None
+
+
 class Loading:
-    """The weights of a model folder or GGUF file, being loaded. dtype, threads, context: see `Engine.load`.
+    """The weights of a model folder or GGUF file, being loaded.
 
     Raises as `Engine.load`; what goes wrong later is raised by `result`.
     """
 
-    def __init__(
-        self, folder: Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
         module = compiled()
         self.folder = folder
         self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
-        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
+        given = {**options, **load_options()}
         self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
 
     def result(self) -> "_core.Engine":

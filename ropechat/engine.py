@@ -10,13 +10,13 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
 from ropechat.beside import Beside
 from ropechat.chat_prompt import ChatPrompt
-from ropechat.compiled import Loading, compiled, gguf_metadata
+from ropechat.compiled import Loading, LoadOptions, compiled, gguf_metadata
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
@@ -68,18 +68,17 @@ class Engine:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(
-        cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
-    ) -> "Engine":
+    def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
         """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_k, q4_0, or auto: as stored where that
-        fits into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
+        fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys and values in
+        f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default all cores.
         context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
         for the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
-        return cls.of(Loading(resolve(model), dtype=dtype, threads=threads, context=context))
+        return cls.of(Loading(resolve(model), **options))
 
     @classmethod
     def of(cls, loading: Loading) -> "Engine":
