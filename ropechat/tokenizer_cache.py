@@ -153,7 +153,7 @@ def pack(data: dict[str, Any], letters: Mapping[str, int] | None) -> Packed | No
 
 
 def _tokens(data: dict[str, Any]) -> list[str | None]:
-    """Token by id, as the library says: added ones go before the model's."""
+    """Token by id; added ones go before the model's."""
     vocab, added = data["model"]["vocab"], data.get("added_tokens") or []
     named = [(token, id) for token, id in vocab.items()] if isinstance(vocab, dict) else []
     if isinstance(vocab, list):  # Unigram: [token, score] by id

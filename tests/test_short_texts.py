@@ -120,6 +120,19 @@ def test_byte_level_words(ignore_merges: bool, tmp_path: Path) -> None:
     assert (5000 in Tokenizer.load(model, 1 << 20).encode("zebra")) is ignore_merges
 
 
+def test_an_added_token_that_the_library_renames(tmp_path: Path) -> None:
+    """It gives such a token as its normalizer makes it."""
+    file = byte_tokenizer()
+    file["normalizer"] = {"type": "Prepend", "prepend": "_"}
+    file["added_tokens"].append(file["added_tokens"][0] | {"content": "<n>", "id": 700, "normalized": True})
+    model = byte_folder(tmp_path / "model", tokenizer=file)
+    whole = Tokenizer.load(model, VOCAB_SIZE)
+    tokenizer = Tokenizer.load(model, VOCAB_SIZE)
+    assert whole.token(700) == "_<n>"
+    assert (tokenizer.id_of("<n>"), tokenizer.token(700)) == (whole.id_of("<n>"), "_<n>")
+    assert agree(model, ["<n>", "a<n>b", "_<n> <n>"]) == 3
+
+
 @pytest.mark.parametrize("kind", ["bl", "sp"])
 def test_golden_vocabularies(kind: str) -> None:
     model = GOLDEN / "detok" / kind

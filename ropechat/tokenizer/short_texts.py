@@ -84,6 +84,7 @@ class ShortTexts:
         self._inner = hand_over(where, json.dumps(data | {"model": by_letters}).encode())
         self._by_letters = self._by_words = self._inner.model
         self._added = added_tokens(data)
+        self._added_ids = frozenset(self._added.values())
         self._words: set[tuple[str, ...]] = set()
         self._vocab: dict[str, int] = {}
         self._found: dict[str, Word] = {}
@@ -95,11 +96,13 @@ class ShortTexts:
         return self._added.get(token) if word is None else word[0]
 
     def id_to_token(self, id: int) -> str | None:
+        if id in self._added_ids:  # the library may call them by another name than the file
+            return self._inner.id_to_token(id)
         return self._pages.token(id)
 
     def decode(self, ids: Sequence[int]) -> str:
         """As the library's `decode` with all tokens."""
-        tokens = [token for id in ids if (token := self._pages.token(id)) is not None]
+        tokens = [token for id in ids if (token := self.id_to_token(id)) is not None]
         decoder = self._inner.decoder
         return " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
 
@@ -124,7 +127,9 @@ class ShortTexts:
         self._runs_left -= count
         runs = {run for word in words for run in _runs(word, longest)}
         self._found |= self._pages.words(runs - self._found.keys())
-        self._vocab |= {letter: self._letters[letter] for word in words for letter in word}
+        letters = {letter for word in words for letter in word}
+        letters &= self._letters.keys()  # the rest are added tokens that the library renamed
+        self._vocab |= {letter: self._letters[letter] for letter in letters}
         self._vocab |= {token: id for token, (id, _) in self._found.items()}
         self._words |= words
         self._by_words = self._model()
