@@ -25,6 +25,8 @@ from ropechat.tui.switching import Switching
 from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
+from ropechat.tui.widgets.dials import Dials
+from ropechat.tui.widgets.engine import EngineFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +77,8 @@ class ChatApp(Switching):
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        self.dials, self.engine_facts = Dials(id="dials"), EngineFacts(self.session, id="engine")
+        self.rail.hold(self.dials, self.engine_facts)
         self.composer = Composer(self._send, self.keymap, id="composer")
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
@@ -89,7 +93,7 @@ class ChatApp(Switching):
         yield self.title_bar
         with Container(id="stage"):
             yield self.transcript
-            yield self.inspector
+            yield self.rail
         with Horizontal(id="find"):
             yield Label("/ ", id="slash", markup=False)
             yield self.find_bar
@@ -179,13 +183,14 @@ class ChatApp(Switching):
             return
         if selected:
             self.copy_to_clipboard(selected)
-        elif self._again("interrupt", "ctrl+c again quits"):
+        elif self._again("interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
             self.call_later(self.action_quit)
 
     def action_new_chat(self) -> None:
         """Begin anew; asks first when nothing is kept."""
+        key = self.keymap.named("chat.new")
         drops = self.session.turns and self.session.keeper.store is None
-        if not drops or self._again("new", "ctrl+n again drops this chat and begins a new one"):
+        if not drops or self._again("new", f"{key} again drops this chat and begins a new one"):
             self.when_idle(self.begin_chat)
 
     # --- events of the inference thread ---
@@ -289,6 +294,7 @@ class ChatApp(Switching):
         hint = self._hint or self.standing_hint()
         left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
         self.footer.show(left)
+        self.show_rail()
 
     def on_resize(self) -> None:
         """Fit the lines to the new width."""

@@ -61,7 +61,7 @@ class Composing(Keeping):
             return self.slash(text[1:])
         text = text.removeprefix("/") if text.startswith("//") else text
         if self.session.load_error is not None:
-            self._say_hint("no model is loaded")
+            self._say_hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         elif self.session.generating:
             self._say_hint(f"still writing: {self.keymap.shown('chat.stop')} stops it, then ⏎ sends")
         elif (whole := self._expanded(text)) is not None:

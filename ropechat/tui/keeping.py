@@ -111,5 +111,5 @@ class Keeping(Branching):
         self._notice(
             "error",
             f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
-            "Shorten the text, or begin a new chat with ctrl+n.",
+            f"Shorten the text, or begin a new chat with {self.keymap.named('chat.new')}.",
         )

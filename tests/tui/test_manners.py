@@ -12,6 +12,27 @@ from ropechat.tui import keys, theme
 from ropechat.tui.clipboard import MOST, sequence
 from ropechat.tui.keymap import Keymap, KeymapError
 from ropechat.tui.look import Look
+from ropechat.tui.screens.branches import BranchesScreen
+from ropechat.tui.screens.chats import ChatsScreen
+from ropechat.tui.screens.compare import CompareScreen
+from ropechat.tui.screens.context import ContextScreen
+from ropechat.tui.screens.fork import ForkScreen
+from ropechat.tui.screens.models import ModelsScreen
+from ropechat.tui.screens.personas import PersonasScreen
+from ropechat.tui.screens.sheet import Sheet
+from ropechat.tui.widgets.dials import Dials
+
+SHEETS = {
+    "sheet": Sheet,
+    "chats": ChatsScreen,
+    "branches": BranchesScreen,
+    "compare": CompareScreen,
+    "alternatives": ForkScreen,
+    "models": ModelsScreen,
+    "dials": Dials,
+    "personas": PersonasScreen,
+    "full": ContextScreen,
+}
 
 
 def look(**chosen: str) -> Look:
@@ -106,7 +127,7 @@ def test_every_action_is_in_the_palette_or_typed(chat: Any) -> None:
     from ropechat.tui.widgets.reader import Reader
 
     for command in keys.ALL:
-        place = Reader if command in keys.READING else ChatApp
+        place = SHEETS.get(command.context) or (Reader if command in keys.READING else ChatApp)
         name = command.action.partition("(")[0]
         target: Any = ChatApp if name.startswith("app.") else place
         if command not in keys.WRITING and command.action:

@@ -260,6 +260,7 @@ async def test_the_line_after_an_answer_and_the_sheet(chat: Any) -> None:
         )
         for words in ("prefill", "decode", "kv 3 reused", "ttft", "b/tok"):
             assert words in c.line("gauge")
+        await c.pilot.resize_terminal(100, 60)
         await c.pilot.press("f9")
         await c.until(lambda: isinstance(c.app.screen, FactsScreen))
         for words in (

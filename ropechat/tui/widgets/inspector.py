@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from ropechat.text import one_line
 from ropechat.tui.render.candidates import explain
+from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.pieces import Piece, cut
 from ropechat.tui.render.visible import hexadecimal, visible
 from ropechat.tui.render.width import cells, chop
@@ -85,6 +86,15 @@ class Inspector(Widget):
         if self._explanation is not None:
             self.choice = max(0, min(self.choice + step, len(self._explanation.candidates) - 1))
             self._lay()
+
+    def choose_rank(self, rank: int) -> bool:
+        """Select the alternative of a rank; False where none is listed."""
+        found = self._explanation.candidates if self._explanation else ()
+        at = next((n for n, candidate in enumerate(found) if candidate.rank == rank), None)
+        if at is None:
+            return False
+        self.choose(at - self.choice)
+        return True
 
     def show_preview(self, preview: Preview | None) -> None:
         """Show how the text would go on."""
@@ -202,7 +212,7 @@ class Inspector(Widget):
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
             name = self.spelled(self.preview.id)
             text = one_line(f"{name}{self.preview.text}")
-            lines = list(chop(text, max(4, width - 2)))[:4]
+            lines = wrap(text, 0, max(4, width - 3))[:4]
             rows.append(fitted([Piece(f" preview {self.preview.note}", "quiet")], width))
             rows += [[Piece("  "), Piece(text[start:end], "string")] for start, end in lines]
         return rows

@@ -49,6 +49,12 @@ class Reader(Transcript):
     class Take(Message):
         """The token, or the alternative, is to be used."""
 
+    @dataclass
+    class Number(Message):
+        """The alternative of this number is to be used."""
+
+        number: int
+
     class AskPreview(Message):
         """How would it go on from the alternative?"""
 
@@ -179,6 +185,10 @@ class Reader(Transcript):
     def action_take(self) -> None:
         """Use the token, or the alternative."""
         self.post_message(self.Take())
+
+    def action_number(self, number: int) -> None:
+        """Use the alternative of this number."""
+        self.post_message(self.Number(number))
 
     def action_ask_preview(self) -> None:
         """Ask how it would go on from the alternative."""
