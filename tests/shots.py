@@ -29,12 +29,8 @@ from picture import svg  # noqa: E402
 FOLDER = Path(__file__).parent / "shots"
 SIZES = ("80x24", "160x45")
 README = (
-    "tokens-80x24",
-    "inspector-160x45",
-    "branches-160x45",
-    "compare-160x45",
-    "prose-80x24",
-    "sampling-160x45",
+    *("inspector-160x45", "sampling-160x45", "first-80x24", "tokens-80x24", "branches-80x24", "compare-80x24"),
+    *("search-80x24", "models-80x24"),
 )
 LIMIT = 60.0  # seconds until a screen must be there
 PERSONAS = {

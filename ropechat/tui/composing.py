@@ -199,11 +199,19 @@ class Composing(Keeping):
 
     # --- help, palette, footer ---
 
+    def _keys_of(self) -> str:
+        """Where keys go now."""
+        from ropechat.tui.screens.sheet import Sheet
+
+        if isinstance(self.screen, Sheet):
+            return self.screen.context
+        return "transcript" if self.transcript.has_focus else "composer"
+
     def action_help(self) -> None:
         """The keys and commands, those of this place first."""
         from ropechat.tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.keymap, "transcript" if self.transcript.has_focus else "composer"))
+        self.push_screen(HelpScreen(self.keymap, self._keys_of()))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every command with an action, also of the transcript; others begin to be typed."""

@@ -32,6 +32,8 @@ _SHOWN = {
     "right_square_bracket": "]",
     "slash": "/",
     "backslash": "\\",
+    "minus": "-",
+    "plus": "+",
 }
 
 

@@ -171,5 +171,5 @@ def test_the_curve_of_the_sum() -> None:
     total = sum(-step.logprob for step in steps) / 0.6931471805599453
     upper, lower = cumulative(steps, 8, total, 8)
     assert (lower, upper) == ("⠠⠔⠊⠁", "   ⢀⣀⡠⠔⠊")  # a straight line
-    half = cumulative(steps, 16, 2 * total, 8)
-    assert [len(row) for row in half] == [0, 4]  # half the length, half the height
+    short = cumulative(steps, 16, 3 * total, 8)
+    assert [len(row) for row in short] == [0, 4]  # half the length, a third of the height

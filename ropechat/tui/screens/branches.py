@@ -74,6 +74,7 @@ class BranchesScreen(Sheet["str | None"]):
     """Every node of the chat; the result is the node whose branch is to be shown."""
 
     BINDINGS = bindings("branches", "chat.branches")
+    context = "branches"
     heading = "branches"
     items = (("⏎", "open"), "branches.mark", "branches.compare", "branches.delete", "sheet.leave")
 

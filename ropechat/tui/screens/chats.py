@@ -51,6 +51,7 @@ class ChatsScreen(Sheet["str | None"]):
     """
 
     BINDINGS = bindings("chats", "chat.list")
+    context = "chats"
     heading = "chats"
     items = (("⏎", "open"), ("type", "to search"), "chats.rename", "chats.delete", "sheet.leave")
 

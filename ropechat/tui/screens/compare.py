@@ -70,12 +70,12 @@ def cumulative(
 def verdict(left: Node, right: Node) -> str:
     """What the comparison says, in one line."""
     common = shared(left.steps, right.steps)
-    rest = f"{len(left.steps) - common} left and {len(right.steps) - common} right come after"
+    rest = f"{len(left.steps) - common} left and {len(right.steps) - common} right follow"
     difference = left.bits - right.bits
     side = "right" if difference > 0 else "left"
     same = abs(difference) < 0.05
     cheaper = (
-        "both cost the same" if same else f"{side} is {abs(difference):.1f} bits cheaper under this model"
+        "both cost the same" if same else f"{side} is {abs(difference):.1f} bits cheaper"
     )
     return f"{common} tokens shared · {rest} · {cheaper}"
 
@@ -84,6 +84,7 @@ class CompareScreen(Sheet["str | None"]):
     """The two answers, tinted by surprisal from where they part; the result is the one to go on with."""
 
     BINDINGS = bindings("compare", "answer.compare")
+    context = "compare"
     heading = "compare"
     items = (("↓ ↑", "scroll both"), "compare.keep_left", "compare.keep_right", "sheet.leave")
 

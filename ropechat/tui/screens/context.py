@@ -28,6 +28,7 @@ class ContextScreen(Sheet["Choice | None"]):
     """Three ways to make it fit; esc gives the question back."""
 
     BINDINGS = bindings("full")
+    context = "full"
     heading = "the context is full"
     items = (("⏎", "choose"), ("esc", "back to the question"))
 

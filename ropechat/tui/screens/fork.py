@@ -30,6 +30,7 @@ class ForkScreen(Sheet["int | None"]):
     """The recorded alternatives of one token, most probable first; the result is the chosen id."""
 
     BINDINGS = bindings("alternatives", "answer.fork")
+    context = "alternatives"
     heading = "alternatives"
     items = (("⏎", "fork here"), "alternatives.preview", "sheet.leave")
 

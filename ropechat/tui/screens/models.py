@@ -54,6 +54,7 @@ class ModelsScreen(Sheet["str | None"]):
     """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
 
     BINDINGS = bindings("models")
+    context = "models"
     heading = "models"
     items = (("⏎", "load or get"), ("type", "to filter"), "sheet.leave")
 

@@ -25,6 +25,7 @@ class PersonasScreen(Sheet["str | None"]):
     """No system text, the one in use, and every persona; the result is the text to use."""
 
     BINDINGS = bindings("personas")
+    context = "personas"
     heading = "personas"
     items = (("⏎", "choose"), "personas.name", "personas.delete", "sheet.leave")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class SamplingScreen(Sheet[None]):
     """The settings, tried on one token."""
 
+    context = "dials"
     heading = "sampling"
 
     def __init__(self, token: TokenPlace | None) -> None:
