@@ -29,7 +29,14 @@ from picture import svg  # noqa: E402
 FOLDER = Path(__file__).parent / "shots"
 SIZES = ("80x24", "160x45")
 README = (
-    *("inspector-160x45", "sampling-160x45", "first-80x24", "tokens-80x24", "branches-80x24", "compare-80x24"),
+    *(
+        "inspector-160x45",
+        "sampling-160x45",
+        "first-80x24",
+        "tokens-80x24",
+        "branches-80x24",
+        "compare-80x24",
+    ),
     *("search-80x24", "models-80x24"),
 )
 LIMIT = 60.0  # seconds until a screen must be there

@@ -169,6 +169,13 @@ class Branching(ReadingApp):
     def _forked(node: Node, index: int, token: int) -> ev.Opening:
         return ev.Opening((*node.steps[:index], forced(node.steps[index], token)))
 
+    def tried(self, node: str, index: int) -> set[int]:
+        """Of all answers beside this one that begin as it does."""
+        tree = self.session.tree
+        before = [step.id for step in tree[node].steps[:index]]
+        beside = [other.steps for other in tree.siblings(node) if len(other.steps) > index]
+        return {steps[index].id for steps in beside if [step.id for step in steps[:index]] == before}
+
     def preview(self, node: str, index: int, token: int, show: Callable[[ev.Previewed], None]) -> bool:
         """Show how the model would go on after another token; False while it is busy."""
         known = self.session.tree.nodes.get(node)

@@ -177,6 +177,7 @@ READING = (  # what the transcript does itself
         )
         for n in range(1, 10)
     ),
+    Command("alternative.other", "x", "x", "not this", "Not this token: draw again at its place", "other"),
     Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
     Command("read.find", "slash", "/", "find", "Find in this chat", "app.find"),
     Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.next_tint"),

@@ -169,6 +169,20 @@ class ReadingApp(App[None]):
                 f"no alternative {message.number} here: {self.keymap.first('view.inspect')} lists them"
             )
 
+    def on_reader_other(self) -> None:
+        """Not this token: go on from another one, drawn from what is left."""
+        token = self.transcript.cursor_token()
+        if token is None or not self.inspector.display or self.fork is None:
+            self._say_hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
+        elif (id := self.inspector.another(self.tried(*token))) is None:
+            self._say_hint("every recorded token was tried here")
+        else:
+            self.fork(*token, id)
+
+    def tried(self, node: str, index: int) -> set[int]:
+        """The tokens that already stand at a place of an answer, here or in the answers beside it."""
+        return set()
+
     def on_reader_ask_preview(self) -> None:
         """How would it go on?"""
         found = self._alternative()
@@ -275,6 +289,7 @@ class ReadingApp(App[None]):
             keys = [token, (key("read.down", "read.up"), "choice"), surprise]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
             keys += [(f"{key('read.take')} {digits}", "fork")] if self.fork else []
+            keys += [(key("alternative.other"), "not this")] if self.fork else []
             return [*keys, *([(key("read.preview"), "preview")] if self.preview else []), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")

@@ -138,6 +138,48 @@ async def test_digits_can_be_other_keys(chat: Any) -> None:
         assert len(c.app.session.tree) == before + 1
 
 
+async def test_not_this_token_draws_another_until_all_were_tried(chat: Any) -> None:
+    async with chat(FakeEngine("a b c d"), top_k=2, top_p=1.0) as c:
+        await opened(c)
+        node, index = c.app.transcript.cursor_token()
+        listed = [one.id for one in c.app.inspector._explanation.candidates]
+        seen = [c.app.session.tree[node].steps[index].id]
+        while len(seen) < len(listed):
+            await c.pilot.press("x")
+            await c.idle()
+            steps = c.app.session.tree[last(c).node].steps
+            assert steps[index].id not in seen
+            seen.append(steps[index].id)
+            c.app.transcript.focus()
+            await c.pilot.press(*"h" * (len(steps) - index))
+            await c.pilot.pause(0.05)
+            assert c.app.transcript.cursor.index == index
+        await c.pilot.press("x")
+        assert "every recorded token was tried here" in c.line("footer")
+        assert set(seen) == set(listed)
+
+
+def test_another_token_is_drawn_from_those_that_survived() -> None:
+    from reading import telling_step
+
+    from ropechat.sampling import Sampling
+    from ropechat.tui.render.candidates import explain
+    from ropechat.tui.widgets.inspector import Inspector
+
+    inspector = Inspector()
+    inspector._explanation = explain(telling_step(0, b" x", 8), Sampling(temperature=1.0, top_k=3, top_p=0.8))
+    assert {inspector.another({8}) for _ in range(20)} == {7}  # the only other one that was not cut
+    assert inspector.another({8, 7}) == 9
+    assert inspector.another({8, 7, 9, 3}) is None
+
+
+async def test_not_this_needs_the_inspector(chat: Any) -> None:
+    async with chat(FakeEngine("a b c d")) as c:
+        await answered(c)
+        await c.pilot.press("x")
+        assert "press F4 first" in c.line("footer")
+
+
 # --- comparing ---
 
 

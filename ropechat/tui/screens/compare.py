@@ -74,9 +74,7 @@ def verdict(left: Node, right: Node) -> str:
     difference = left.bits - right.bits
     side = "right" if difference > 0 else "left"
     same = abs(difference) < 0.05
-    cheaper = (
-        "both cost the same" if same else f"{side} is {abs(difference):.1f} bits cheaper"
-    )
+    cheaper = "both cost the same" if same else f"{side} is {abs(difference):.1f} bits cheaper"
     return f"{common} tokens shared · {rest} · {cheaper}"
 
 

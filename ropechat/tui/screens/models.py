@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from ropechat import builtin
 from ropechat.errors import RopechatError
 from ropechat.machine import free_memory
 from ropechat.model_list import count, read, rows
@@ -197,7 +198,8 @@ class ModelsScreen(Sheet["str | None"]):
             text, style = f"cannot load: {one.reason}", "$warning"
         else:
             template = "with a chat template" if one.chat_template else "no chat template: it continues text"
-            text = f"architecture {one.model_type}, {template}\n{one.path}"
+            place = "comes with ropechat" if one.name == builtin.NAME else str(one.path)
+            text = f"architecture {one.model_type}, {template}\n{place}"
         lines = [fit(one_line(line), max(20, min(96, self.app.size.width - 4))) for line in text.split("\n")]
         self.query_one("#about", Static).update(Content.styled("\n" + "\n".join(lines), style))
 

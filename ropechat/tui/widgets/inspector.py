@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +19,7 @@ from ropechat.tui.render.width import cells, chop
 from ropechat.tui.widgets.brush import COMPONENTS, Brush
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ropechat.tui.render.candidates import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
@@ -95,6 +96,15 @@ class Inspector(Widget):
             return False
         self.choose(at - self.choice)
         return True
+
+    def another(self, without: Collection[int]) -> int | None:
+        """Draw again among the listed candidates that survived; after them the best; None: none is left."""
+        found = self._explanation.candidates if self._explanation else ()
+        left = [one for one in found if one.id not in without]
+        drawn = [one for one in left if one.cut is None and one.sampled]
+        if drawn:
+            return random.choices(drawn, [one.sampled or 0.0 for one in drawn])[0].id
+        return left[0].id if left else None
 
     def show_preview(self, preview: Preview | None) -> None:
         """Show how the text would go on."""

@@ -55,6 +55,9 @@ class Reader(Transcript):
 
         number: int
 
+    class Other(Message):
+        """Any other token is wanted in the place of this one."""
+
     class AskPreview(Message):
         """How would it go on from the alternative?"""
 
@@ -189,6 +192,10 @@ class Reader(Transcript):
     def action_number(self, number: int) -> None:
         """Use the alternative of this number."""
         self.post_message(self.Number(number))
+
+    def action_other(self) -> None:
+        """Draw again, without this token."""
+        self.post_message(self.Other())
 
     def action_ask_preview(self) -> None:
         """Ask how it would go on from the alternative."""
