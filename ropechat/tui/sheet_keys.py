@@ -28,6 +28,9 @@ ALTERNATIVES = (Command("alternatives.preview", "p,space", "p", "preview", "How 
 MODELS = (
     Command("models.pause", "ctrl+o", "^o", "pause", "Pause the download, or go on", "pause", True),
     Command("models.cancel", "ctrl+x", "^x", "cancel", "Cancel the download", "cancel", True),
+    Command(
+        "models.delete", "ctrl+d", "^d", "delete", "Delete what was downloaded, pressed twice", "delete", True
+    ),
 )
 DIALS = (
     Command("dials.less", "left,h", "← h", "less", "A step down", "step(-1)"),

@@ -62,15 +62,15 @@ async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
 
 
 async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
-    async with chat(FakeEngine(STORY), look=look(read__right="x", read__left="z shift+left")) as c:
+    async with chat(FakeEngine(STORY), look=look(read__right="v", read__left="z shift+left")) as c:
         await c.ask("Tell")
         await c.idle()
-        await c.pilot.press("escape", "g", "x")
-        assert "z j k x token" in c.line("footer")
+        await c.pilot.press("escape", "g", "v")
+        assert "z j k v token" in c.line("footer")
         first = c.app.transcript.cursor_token()
         await c.pilot.press("l")
         assert c.app.transcript.cursor_token() == first
-        await c.pilot.press("x")
+        await c.pilot.press("v")
         assert c.app.transcript.cursor_token()[1] == first[1] + 1
         await c.pilot.press("shift+left")
         assert c.app.transcript.cursor_token() == first

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from ropechat import builtin
 from ropechat.errors import RopechatError
 from ropechat.machine import free_memory
-from ropechat.model_list import count, read, rows
+from ropechat.model_list import count, read, remove, rows
 from ropechat.model_source import hub_name, resolve
 from ropechat.text import byte_size, cells, fit, one_line
 from ropechat.tui.downloading import Stage
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from ropechat.hub.names import HubName
     from ropechat.model_list import Row
     from ropechat.tui.app import ChatApp
     from ropechat.tui.downloading import Download
@@ -57,7 +58,7 @@ class ModelsScreen(Sheet["str | None"]):
     BINDINGS = bindings("models")
     context = "models"
     heading = "models"
-    items = (("⏎", "load or get"), ("type", "to filter"), "sheet.leave")
+    items = (("⏎", "load or get"), ("type", "to filter"), "models.delete", "sheet.leave")
 
     def __init__(self, current: str) -> None:
         super().__init__()
@@ -66,6 +67,7 @@ class ModelsScreen(Sheet["str | None"]):
         self._path: Path | None = None
         self._shown: list[Row | str] = []  # a text is something to get, or a path
         self._read = False
+        self._sure = ""  # the model that the next press deletes
 
     @property
     def _app(self) -> ChatApp:
@@ -210,6 +212,8 @@ class ModelsScreen(Sheet["str | None"]):
     def action_move(self, by: int) -> None:
         """Up and down, while the field keeps the keyboard."""
         options = self.query_one(OptionList)
+        self._sure = ""
+        self.say("")
         if self._shown:
             options.highlighted = ((options.highlighted or 0) + by) % len(self._shown)
 
@@ -263,6 +267,30 @@ class ModelsScreen(Sheet["str | None"]):
             self._download.cancel()
             self._app.watch_download()
             self.show_download()
+
+    def action_delete(self) -> None:
+        """Delete a download at the second press; not the model that is in use."""
+        one = self._chosen()
+        name = None if one is None or isinstance(one, str) else hub_name(one.name)
+        if one is None or isinstance(one, str) or name is None or one.name == builtin.NAME:
+            self.say("only what was downloaded can be deleted here")
+        elif one.path == self._path:
+            self.say("this model is in use; load another one first")
+        elif self._sure != one.name:
+            self._sure = one.name
+            self.say(f"the same key again deletes {one.name}, {byte_size(one.size)}")
+        else:
+            self._sure = ""
+            self.run_worker(self._delete(name))
+
+    async def _delete(self, name: HubName) -> None:
+        try:
+            size = await asyncio.to_thread(remove, name)
+        except (RopechatError, OSError) as error:
+            self.say(str(error), "$error")
+            return
+        self.say(f"deleted: {name}, {byte_size(size)} freed", "$quiet")
+        self.look_again()
 
     def show_download(self) -> None:
         """How far the download is."""

@@ -122,5 +122,7 @@ class KeyLine(Static):
     def show_keys(self, items: Sequence[Item] | None = None) -> None:
         """Show the keys; items: other ones from now on."""
         self._items = self._items if items is None else items
+        if self._said:
+            return
         pairs = cast("ChatApp", self.app).keymap.pairs(self._items)
         self.update(Content.assemble(*whole_items(pairs, self.size.width + 2)[1:]))
