@@ -118,6 +118,15 @@ PANELS = (
         arguments="[NAME [VALUE]]",
     ),
     Command(
+        "sampling.bias",
+        "",
+        "",
+        "biases",
+        "Tokens that are banned or favoured; off forgets them",
+        slash="bias",
+        arguments="[off]",
+    ),
+    Command(
         "prompt.persona",
         "",
         "",
@@ -177,7 +186,10 @@ READING = (  # what the transcript does itself
         )
         for n in range(1, 10)
     ),
-    Command("alternative.other", "x", "x", "not this", "Not this token: draw again at its place", "other"),
+    Command("alternative.other", "o", "o", "another", "Not this token: draw another one here", "other"),
+    Command("alternative.ban", "x", "x", "ban", "Never draw this one again, or allow it again", "bias(-100)"),
+    Command("alternative.more", "plus", "+", "favour", "Make it more likely in what comes", "bias(1)"),
+    Command("alternative.less", "minus", "-", "disfavour", "Make it less likely in what comes", "bias(-1)"),
     Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
     Command("read.find", "slash", "/", "find", "Find in this chat", "app.find"),
     Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.next_tint"),

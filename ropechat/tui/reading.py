@@ -289,7 +289,7 @@ class ReadingApp(App[None]):
             keys = [token, (key("read.down", "read.up"), "choice"), surprise]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
             keys += [(f"{key('read.take')} {digits}", "fork")] if self.fork else []
-            keys += [(key("alternative.other"), "not this")] if self.fork else []
+            keys += [(key("alternative.ban"), "ban")] if self.fork else []
             return [*keys, *([(key("read.preview"), "preview")] if self.preview else []), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")

@@ -26,7 +26,7 @@ COMPARE = (
 )
 ALTERNATIVES = (Command("alternatives.preview", "p,space", "p", "preview", "How it would go on", "preview"),)
 MODELS = (
-    Command("models.pause", "ctrl+o", "^o", "pause", "Pause the download, or go on", "pause", True),
+    Command("models.pause", "ctrl+t", "^t", "pause", "Pause the download, or go on", "pause", True),
     Command("models.cancel", "ctrl+x", "^x", "cancel", "Cancel the download", "cancel", True),
     Command(
         "models.delete", "ctrl+d", "^d", "delete", "Delete what was downloaded, pressed twice", "delete", True

@@ -53,6 +53,7 @@ class Switching(Prompting):
         """The model that was asked for is there."""
         if self._wanted:
             self.model, self._wanted = self._wanted, ""
+            self.biases("off")  # its tokens are others
             self.show_path()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:

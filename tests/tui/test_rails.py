@@ -145,7 +145,7 @@ async def test_not_this_token_draws_another_until_all_were_tried(chat: Any) -> N
         listed = [one.id for one in c.app.inspector._explanation.candidates]
         seen = [c.app.session.tree[node].steps[index].id]
         while len(seen) < len(listed):
-            await c.pilot.press("x")
+            await c.pilot.press("o")
             await c.idle()
             steps = c.app.session.tree[last(c).node].steps
             assert steps[index].id not in seen
@@ -154,7 +154,7 @@ async def test_not_this_token_draws_another_until_all_were_tried(chat: Any) -> N
             await c.pilot.press(*"h" * (len(steps) - index))
             await c.pilot.pause(0.05)
             assert c.app.transcript.cursor.index == index
-        await c.pilot.press("x")
+        await c.pilot.press("o")
         assert "every recorded token was tried here" in c.line("footer")
         assert set(seen) == set(listed)
 
@@ -176,8 +176,45 @@ def test_another_token_is_drawn_from_those_that_survived() -> None:
 async def test_not_this_needs_the_inspector(chat: Any) -> None:
     async with chat(FakeEngine("a b c d")) as c:
         await answered(c)
-        await c.pilot.press("x")
+        await c.pilot.press("o")
         assert "press F4 first" in c.line("footer")
+
+
+async def test_ban_and_favour_an_alternative(chat: Any) -> None:
+    engine = FakeEngine("a b c d")
+    async with chat(engine, size=(100, 30)) as c:
+        await opened(c)
+        await c.pilot.press("j")
+        id = c.app.inspector.chosen.id
+        await c.pilot.press("x")
+        assert c.app.session.sampling.logit_bias == ((id, -100.0),)
+        assert "banned from the next answer on; r answers anew" in c.line("footer")
+        await c.pilot.press("r")
+        await c.idle()
+        assert engine.settings[-1].logit_bias == ((id, -100.0),)
+        await c.ask("/bias")
+        assert c.line("footer").strip().endswith("banned")
+        await c.pilot.press("f7")
+        await c.until(lambda: "bias: " in c.screen())
+        await c.pilot.press("escape")
+        c.app.transcript.focus()
+        await c.pilot.press("h", "j")
+        for key, wanted in (("plus", 1.0), ("plus", 2.0), ("minus", 1.0), ("x", -100.0), ("minus", -1.0)):
+            await c.pilot.press(key)
+            biases = dict(c.app.session.sampling.logit_bias)
+            assert biases[c.app.inspector.chosen.id] == wanted
+        await c.ask("/bias off")
+        assert c.app.session.sampling.logit_bias == ()
+        assert "no token is banned" in c.line("footer")
+        await c.ask("/bias more")
+        assert "/bias [off]" in c.line("footer")
+
+
+async def test_a_ban_needs_an_alternative(chat: Any) -> None:
+    async with chat(FakeEngine("a b c d")) as c:
+        await answered(c)
+        await c.pilot.press("x")
+        assert "no alternative is selected; F4 lists them" in c.line("footer")
 
 
 # --- comparing ---

@@ -188,7 +188,8 @@ class Dials(Vertical, can_focus=True):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
         words = f"{now}: {presets.said(now)}" if now else "settings of your own"
-        parts.append(("\n   " + fit(words, max(4, self.content_size.width - 3)), "$quiet"))
+        lines = [words, *([f"bias: {biases}"] if (biases := self._app.told_biases()) else [])]
+        parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
         return Content.assemble(*parts)
 
     def _effects(self) -> list[Content]:
@@ -212,7 +213,7 @@ class Dials(Vertical, can_focus=True):
             )
         ]
         height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
-        room = height - len(presets.NAMES) - AROUND
+        room = height - len(presets.NAMES) - AROUND - bool(self.sampling.logit_bias)
         if room < 1:
             return []
         return rows + [self._candidate(one, found, one.id == step.id) for one in found.candidates[:room]]

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from ropechat.tui.render.candidates import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
 
-CUTS = {"top_k": "cut by top-k", "top_p": "cut by top-p", "min_p": "cut by min-p", "greedy": "not the best"}
+CUTS = {
+    "top_k": "cut by top-k",
+    "top_p": "cut by top-p",
+    "min_p": "cut by min-p",
+    "greedy": "not the best",
+    "banned": "banned",
+}
 EIGHTHS = " ▏▎▍▌▋▊▉"
 NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
 
@@ -198,7 +204,7 @@ class Inspector(Widget):
         row = [
             Piece(" ▸" if order == self.choice else "  ", "marker"),
             Piece(f"{candidate.rank:>3,}", "quiet"),
-            Piece("●" if candidate.chosen else "˟" if candidate.penalized else " ", "marker"),
+            Piece(_mark(candidate), "marker"),
             *fitted([Piece(token, look)], name),
             Piece(" "),
         ]
@@ -234,6 +240,11 @@ class Inspector(Widget):
                 return f"#{id}"
             data = self.spell(id)
         return visible(data) or f"#{id}"
+
+
+def _mark(candidate: Candidate) -> str:
+    """What is special about a candidate."""
+    return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 
 def probability(value: float | None, exact: bool = True) -> str:

@@ -55,6 +55,12 @@ class Reader(Transcript):
 
         number: int
 
+    @dataclass
+    class Bias(Message):
+        """The alternative is to become more or less likely."""
+
+        by: float
+
     class Other(Message):
         """Any other token is wanted in the place of this one."""
 
@@ -192,6 +198,10 @@ class Reader(Transcript):
     def action_number(self, number: int) -> None:
         """Use the alternative of this number."""
         self.post_message(self.Number(number))
+
+    def action_bias(self, by: float) -> None:
+        """Make the alternative more or less likely."""
+        self.post_message(self.Bias(by))
 
     def action_other(self) -> None:
         """Draw again, without this token."""
