@@ -13,6 +13,7 @@ from rich.terminal_theme import MONOKAI, TerminalTheme
 WIDTH, HEIGHT, BASE = 12.04, 23, 18  # of a cell, and where letters stand in it, at 20 px of DejaVu Sans Mono
 EDGE = 10  # around the screen
 FONTS = "'DejaVu Sans Mono',Menlo,Consolas,'Liberation Mono',monospace"
+PLAIN = {"background": "#101214", "foreground": "#d5d8dc"}  # of a terminal that has its own colours
 _WORDS = re.compile(r"\S+(?: \S+)*")  # what one blank parts stays together
 
 
@@ -20,7 +21,7 @@ def svg(app: Any) -> str:
     """What the terminal would show now."""
     update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
     columns, rows = app.size
-    back, fore = app.theme_variables["background"], app.theme_variables["foreground"]
+    back, fore = (_hex(app.theme_variables[name], own) for name, own in PLAIN.items())
     classes: dict[str, str] = {}
     drawn: list[str] = []
     for y, strips in enumerate(update.strips):
@@ -37,6 +38,10 @@ def svg(app: Any) -> str:
         f'<rect width="{wide:g}" height="{high}" rx="8" fill="{back}"/>\n'
         f'<g transform="translate({EDGE},{EDGE})">\n' + "\n".join(drawn) + "\n</g>\n</svg>\n"
     )
+
+
+def _hex(colour: str, own: str) -> str:
+    return colour if colour.startswith("#") else own
 
 
 def _segment(

@@ -120,7 +120,8 @@ class Prompting(Composing):
     def biases(self, words: str) -> str:
         """/bias: what is banned or favoured; "off" forgets it."""
         if words not in ("", "off"):
-            return "/bias [off]; in the inspector x bans an alternative, + and - weigh it"
+            ban, more, less = (self.keymap.first(f"alternative.{name}") for name in ("ban", "more", "less"))
+            return f"/bias [off]; in the inspector {ban} bans an alternative, {more} and {less} weigh it"
         if words:
             self.use_sampling(replace(self.session.sampling, logit_bias=()))
         return self.told_biases() or "no token is banned or favoured"

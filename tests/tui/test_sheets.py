@@ -139,6 +139,21 @@ async def test_branches_and_comparison(chat: Any, size: tuple[int, int]) -> None
         compare(name("compare", size), shown(c, sheet))
 
 
+@pytest.mark.parametrize("theme", ["ropechat-ansi-dark", "no colour"])
+async def test_the_chosen_row_shows_with_few_colours_and_with_none(
+    chat: Any, theme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*(("NO_COLOR", "1") if theme == "no colour" else ("TEXTUAL_THEME", theme)))
+    async with chat(FakeEngine(["one", "two"])) as c:
+        await answered(c)
+        await c.pilot.press("f5")
+        sheet = await on(c, BranchesScreen)
+        rows = [strip.crop(sheet.region.x + 2, sheet.region.right - 3) for strip in c.strips()]
+        turned = [strip.text for strip in rows if all(piece.style.reverse for piece in strip)]
+        assert len(turned) == 1
+        assert "answer  one" in turned[0]
+
+
 # --- keys ---
 
 

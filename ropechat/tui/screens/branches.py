@@ -14,7 +14,7 @@ from ropechat.conversation import Role
 from ropechat.text import cells, fit, one_line
 from ropechat.tui.render.visible import visible
 from ropechat.tui.screens.chats import when
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -88,7 +88,7 @@ class BranchesScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Tree and keys."""
         with Vertical(id="branches", classes="sheet"):
-            yield OptionList(id="nodes", markup=False)
+            yield Choices(id="nodes", markup=False)
             yield self.key_line
 
     def on_mount(self) -> None:

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 from ropechat.errors import RopechatError
 from ropechat.text import cells, fit, one_line
 from ropechat.tui.errors import explain
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -67,7 +67,7 @@ class ChatsScreen(Sheet["str | None"]):
         """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
             yield Input(placeholder="words that were said", id="query")
-            yield OptionList(id="found", markup=False)
+            yield Choices(id="found", markup=False)
             yield self.key_line
 
     def on_mount(self) -> None:

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -41,7 +41,7 @@ class ContextScreen(Sheet["Choice | None"]):
         with Vertical(id="full", classes="sheet"):
             yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
-            yield OptionList(*(self._option(choice) for choice in CHOICES), markup=False)
+            yield Choices(*(self._option(choice) for choice in CHOICES), markup=False)
             yield Static("")
             yield self.key_line
 

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from ropechat.text import fit, one_line
 from ropechat.tree import bits
 from ropechat.tui.render.visible import visible
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.inspector import barred, probability
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ForkScreen(Sheet["int | None"]):
     def compose(self) -> ComposeResult:
         """The alternatives, a preview, the keys."""
         with Vertical(id="fork", classes="sheet"):
-            yield OptionList(*map(self._option, self._step.top), id="alternatives", markup=False)
+            yield Choices(*map(self._option, self._step.top), id="alternatives", markup=False)
             yield Static(id="preview", markup=False)
             yield self.key_line
 

@@ -17,7 +17,7 @@ from ropechat.model_list import count, read, remove, rows
 from ropechat.model_source import hub_name, resolve
 from ropechat.text import byte_size, cells, fit, one_line
 from ropechat.tui.downloading import Stage
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.bars import meter
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ModelsScreen(Sheet["str | None"]):
                 id="wanted-model",
             )
             yield Static(id="head", markup=False)
-            yield OptionList(id="rows", markup=False)
+            yield Choices(id="rows", markup=False)
             yield Static(id="about", markup=False)
             yield Static(id="coming", markup=False)
             yield self.key_line

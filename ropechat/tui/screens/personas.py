@@ -13,7 +13,7 @@ from ropechat.errors import RopechatError
 from ropechat.text import cells, fit, one_line
 from ropechat.tui import personas
 from ropechat.tui.errors import explain
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -39,7 +39,7 @@ class PersonasScreen(Sheet["str | None"]):
         """Title, list, name, keys."""
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
-            yield OptionList(id="texts", markup=False)
+            yield Choices(id="texts", markup=False)
             yield Input(id="name", placeholder="name of this system text")
             yield self.key_line
 

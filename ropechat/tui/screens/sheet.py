@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -17,6 +18,8 @@ from ropechat.tui.widgets.bars import KeyLine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.strip import Strip
+
     from ropechat.tui.keymap import Item
 
 Result = TypeVar("Result")
@@ -28,6 +31,18 @@ def bindings(context: str, opener: str = "") -> list[BindingType]:
     if opener:
         found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
     return [*found]
+
+
+class Choices(OptionList):
+    """A list whose chosen row shows in terminals of few colours, and of none, too."""
+
+    def render_line(self, y: int) -> Strip:
+        """One row; Textual leaves out `reverse` of a style sheet."""
+        strip = super().render_line(y)
+        shown = self.app.native_ansi_color or self.app.no_color
+        if shown and any(s.style and s.style.meta.get("option") == self.highlighted for s in strip):
+            return strip.apply_style(Style(reverse=True))
+        return strip
 
 
 class Sheet(ModalScreen[Result]):
