@@ -316,7 +316,7 @@ async def test_new_chat_asks_first(chat: Any) -> None:
 async def test_help_lists_every_command(chat: Any) -> None:
     from ropechat.tui.keys import ALL, CONTEXTS
 
-    async with chat(FakeEngine(), size=(100, 140)) as c:
+    async with chat(FakeEngine(), size=(100, 190)) as c:
         await c.pilot.press("f1")
         await c.pilot.pause(0.1)
         screen = c.screen()
