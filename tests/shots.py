@@ -150,8 +150,8 @@ async def surprise(stage: Stage, answer: int = -1) -> None:
 
 
 async def branches(stage: Stage) -> None:
-    """Fork at the alternative, answer anew, and see both."""
-    await stage.press("enter")
+    """Fork at a less likely alternative, answer anew, and see both."""
+    await stage.press("9")
     await stage.idle()
     await stage.press("escape")
     await stage.press("escape")
