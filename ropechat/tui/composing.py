@@ -103,6 +103,10 @@ class Composing(Keeping):
         if not self.composer.text:
             self.stop_editing()
         self._offer()
+        self.count_soon()
+
+    def count_soon(self) -> None:
+        """Count the draft once nothing has happened for a moment."""
         if self._counter is not None:
             self._counter.stop()
         self._counter = self.set_timer(COUNT_DELAY, self._count)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 class Inference:
     """Runs one request after another on its own thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """wake: called from the thread when a first token came, or a request was served."""
         self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
         self._events: deque[ev.Happening] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
@@ -39,6 +42,7 @@ class Inference:
         self._latest_count = -1
         self._closing = Event()
         self._clock = clock
+        self._wake = wake
         self._thread = Thread(target=self._run, name="ropechat-inference", daemon=True)
 
     @property
@@ -94,6 +98,7 @@ class Inference:
             finally:
                 with self._lock:
                     self._pending -= 1
+                self._wake()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -185,10 +190,12 @@ class Inference:
         )
         reason: FinishReason | None = None
         try:
-            for step in steps:
+            for number, step in enumerate(steps):
                 at = self._clock()
                 writing.add(step, at)
                 emit(ev.Produced(serial, step, at))
+                if not number:
+                    self._wake()
                 reason = step.finish_reason
                 if reason is not None or stopped():
                     break

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from textual import constants
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.text import clean
@@ -20,6 +21,7 @@ from ropechat.tui.watcher import watched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+ESCAPE_DELAY = 0.025  # seconds; the bytes of a sequence come in one piece, also over ssh and in tmux
 KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
@@ -30,7 +32,12 @@ class _Extra(StrEnum):
 
 
 def teach_keys() -> None:
-    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter."""
+    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter.
+
+    And esc acts sooner: Textual waits 100 ms for what may follow in a sequence.
+    """
+    if "ESCDELAY" not in os.environ:
+        constants.ESCAPE_DELAY = ESCAPE_DELAY  # type: ignore[misc]
     table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
     table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
 
