@@ -48,6 +48,7 @@ class Transcript(ScrollView, can_focus=True):
         self.follow = True
         self.tint = "surprisal"
         self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
+        self._shown_rows = 0  # rows there were when rows were drawn last
         self._news_from = 0  # rows there were when following ended
         self._steering = False  # we scroll, not the reader
         self._brush = Brush(self)
@@ -81,15 +82,13 @@ class Transcript(ScrollView, can_focus=True):
 
     def finish(self, block: Block) -> None:
         """Nothing more will come to a block: its last rows change, and the note in its heading."""
-        if block not in self.blocks:
-            return
-        index, row = self.blocks.index(block), max(0, block.end())
-        self.page.measure(index)
-        top = self.page.tops[index]
-        if block.head:
+        if block in self.blocks:
+            index, row = self.blocks.index(block), max(0, block.end())
+            self.page.measure(index)
+            top = self.page.tops[index]
             self._strips.pop(top, None)
             self._refresh_rows(top, top + 1)
-        self._grown(top + block.head + row)
+            self._grown(top + block.head + row)
 
     def drop_from(self, answer: AnswerBlock) -> None:
         """Take away an answer at the end, and the question above it."""
@@ -177,8 +176,12 @@ class Transcript(ScrollView, can_focus=True):
 
     def _refresh_from(self, first_row: int) -> None:
         """Draw the rows in sight from `first_row` on, and the mark of new rows."""
-        bottom = round(self.scroll_y) + self.size.height
-        self._refresh_rows(first_row if first_row < bottom or self.follow else bottom - 1, bottom)
+        bottom, rows = round(self.scroll_y) + self.size.height, self.page.rows
+        end, self._shown_rows = max(rows, self._shown_rows), rows  # what lies below was blank and stays so
+        if first_row < bottom:
+            self._refresh_rows(first_row, end)
+        if not self.follow:
+            self._refresh_rows(bottom - 1, bottom)
 
     def _refresh_rows(self, first: int, end: int) -> None:
         """Draw those of some rows that are in sight."""
