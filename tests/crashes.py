@@ -71,6 +71,8 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
             session.apply(event)
             if isinstance(event, ev.Started):
                 say(f"asked {turn.asked}")
+            for step in event.steps if isinstance(event, ev.Given) else ():
+                say(f"made {turn.node} {time.time()} {step.id}")
             if isinstance(event, ev.Produced):
                 say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
     session.keeper.store.conversations().result()

@@ -219,6 +219,10 @@ class Recorder:
         self._writer = writer
         self._id = id
 
+    def begin(self, steps: Sequence[Step]) -> None:
+        """The tokens that it begins with; they are written with the first of its own."""
+        self._writer.begin(self._id, steps)
+
     def add(self, step: Step) -> None:
         """One more token."""
         self._writer.add(self._id, step)

@@ -208,8 +208,8 @@ class ChatApp(Switching):
         for event in self.inference.drain():
             if not self.session.apply(event):
                 continue
-            if isinstance(event, ev.Produced):
-                steps.append(event.step)
+            if isinstance(event, ev.Produced | ev.Given):
+                steps += [event.step] if isinstance(event, ev.Produced) else event.steps
                 serial = event.serial
                 continue
             self._feed(serial, steps)

@@ -154,13 +154,20 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
+class Given:
+    """The tokens that the answer begins with; they were not drawn."""
+
+    serial: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
 class Produced:
-    """One token, and when it came (seconds, monotonic). given: not drawn, the answer begins with it."""
+    """One token, and when it came (seconds, monotonic)."""
 
     serial: int
     step: Step
     at: float
-    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,5 +196,5 @@ class Previewed:
 
 
 Happening = (Loaded | LoadFailed | Counted | Slid | Started | TooLong | Prefilled) | (
-    Produced | Finished | Failed | Previewed
+    Given | Produced | Finished | Failed | Previewed
 )

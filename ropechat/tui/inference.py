@@ -177,8 +177,8 @@ class Inference:
             return None
         emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
         writing.begin(engine.name, prompt_tokens, given)
-        for step in given:
-            emit(ev.Produced(serial, step, self._clock(), given=True))
+        if given:
+            emit(ev.Given(serial, tuple(given)))
         if is_whole(engine, request, given):
             return "stop"
 
