@@ -45,6 +45,11 @@ class ChatPrompt:
             self.template = self.template.select(name)
         self.variables = checked
 
+    def unused(self) -> list[str]:
+        """The variables of `use` that the template does not mention: perhaps a slip of the pen."""
+        template = self.template
+        return [] if template is None else [name for name in self.variables if not template.mentions(name)]
+
     def ids(
         self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, begun: str = ""
     ) -> list[int]:

@@ -50,6 +50,8 @@ def chat() -> None:
 
     def applied(self: Session, event: ev.Happening) -> bool:
         taken, turn = apply(self, event), self.last
+        if isinstance(event, ev.Loaded):
+            say("!loaded")
         if taken and turn is not None and isinstance(event, ev.Started):
             say(f"asked {turn.asked}")
         for step in event.steps if taken and isinstance(event, ev.Given) else ():
@@ -70,8 +72,8 @@ def chat() -> None:
     async def opened(self: ChatApp, id: str) -> None:
         await open_chat(self, id)
         for node in self.session.tree.path():
-            say(f"shown {node.id} {len(node.steps)}")
-        say("shown all 0")
+            say(f"!shown {node.id} {len(node.steps)}")
+        say("!opened")
 
     Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
     sys.exit(main())
@@ -91,7 +93,8 @@ class Victim:
     def live(self, seconds: float) -> None:
         """Chat for so long from the moment on in which it can."""
         end = time.monotonic() + 60
-        while b"ready" not in self.seen or (self._resumes and "shown all 0\n" not in self.said()):
+        awaited = {"!loaded", "!opened"} if self._resumes else {"!loaded"}
+        while not awaited <= set(self.said().split("\n")):
             assert time.monotonic() < end, self.seen[-2000:]
             self.seen += self._program.drain(0.02)
         end = time.monotonic() + seconds
@@ -99,7 +102,7 @@ class Victim:
             for key in f"Tell me more {self._draw.random()}":  # a paste would be one event
                 self._program.press(key.encode())
             self._program.press(b"\r")
-            self.seen += self._program.drain(min(left, self._draw.uniform(0.02, 1.0)))
+            self.seen += self._program.drain(min(left, self._draw.uniform(0.02, 0.4)))
             if time.monotonic() < end and self._draw.random() < 0.7:
                 self._program.press(self._draw.choice(DEEDS))
                 self.seen += self._program.drain(min(left, self._draw.uniform(0.02, 0.5)))
@@ -142,16 +145,16 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
             victim.live(draw.uniform(0.0, longest))
         died = victim.kill()
         lines = victim.said().splitlines(keepends=True)
-        shown = [line.split()[1:] for line in lines if line.startswith("shown")]
-        if shown[-1:] == [["all", "0"]]:
-            same = shown[:-1] == [[node.id, str(len(node.steps))] for node in kept]
+        if "!opened\n" in lines:
+            shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
+            same = shown == [[node.id, str(len(node.steps))] for node in kept]
             asked = [node.written for node in kept if node.role is Role.USER]
             found["not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
-        claims.take([line for line in lines if not line.startswith("shown")], died)
+        claims.take([line for line in lines if not line.startswith("!")], died)
         copy = folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
-        if (folder / "data").exists():
-            shutil.copytree(folder / "data", copy)
+        if (data := folder / "data" / "conversations").exists():
+            shutil.copytree(data, copy)
             claims.check(copy, found)
             kept = newest(copy)
     found["questions"], found["answers"] = len(claims.asked), len(claims.made)

@@ -232,6 +232,8 @@ class ChatApp(Switching):
             case ev.Loaded(info):
                 self.know(info)
                 self._loaded()
+            case ev.Noted(text):
+                self._notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
             case ev.Started(serial, _, ids):
                 self._blocks[serial].prompt = ids
             case ev.LoadFailed():

@@ -110,6 +110,13 @@ class LoadFailed:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """Something to know about the prompts of the loaded model."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Counted:
     """A prompt takes `tokens` tokens."""
 
@@ -195,6 +202,6 @@ class Previewed:
     steps: tuple[Step, ...]
 
 
-Happening = (Loaded | LoadFailed | Counted | Slid | Started | TooLong | Prefilled) | (
+Happening = (Loaded | LoadFailed | Noted | Counted | Slid | Started | TooLong | Prefilled) | (
     Given | Produced | Finished | Failed | Previewed
 )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ropechat.trace import FinishReason
     from ropechat.tui.ports import ChatEngine
 
+UNUSED = "this model's chat template has no such variable; it changes nothing"
 NICER = 5  # than the thread that draws
 
 
@@ -142,6 +143,9 @@ class Inference:
         with self._lock:
             self._engine = engine
         self._events.append(ev.Loaded(describe(engine)))
+        engine.chat.on_note = lambda text: self._events.append(ev.Noted(text))
+        for name in engine.chat.unused():
+            self._events.append(ev.Noted(f"{name}: {UNUSED}"))
 
     def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
         with self._lock:

@@ -290,7 +290,7 @@ class Session:
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens = tokens
-            case ev.Previewed():
+            case ev.Previewed() | ev.Noted():
                 return True
             case _:
                 turn = self.last
