@@ -27,7 +27,8 @@ from ropechat.conversation import Role  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
 from ropechat.tree import Node  # noqa: E402
 
-CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); import app_crashes; app_crashes.chat()"
+CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+CODE += "import app_crashes; app_crashes.chat()"
 OPTIONS = ["chat", "--threads", "1", "--max-tokens", "400"]
 DEEDS = (b"\x03", b"/regen\r", b"/continue\r", b"/new\r", b"/prose\r")
 ALL_FAULTS = (*FAULTS, "not shown again")

@@ -3,9 +3,9 @@
     python tests/crashes.py write FOLDER     the program: a session and its inference thread, without a screen
     python tests/crashes.py run N            N kills, a line of results
 
-The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for each
-token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms, or
-more than 64 tokens ago, must be there.
+The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for
+each token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms,
+or more than 64 tokens ago, must be there.
 """
 
 import contextlib

@@ -122,7 +122,10 @@ def test_only_its_own_pages_are_answered(headers: dict[str, str], exposed: bool,
         app = await WebServer("true", "127.0.0.1", 8123, exposed=exposed)._make_app()
         async with test_utils.TestClient(test_utils.TestServer(app)) as client:
             answer = await client.get("/", headers=headers, allow_redirects=False)
-            assert "connect-src 'self' http://127.0.0.1:8123 ws://127" in answer.headers["Content-Security-Policy"]
+            assert (
+                "connect-src 'self' http://127.0.0.1:8123 ws://127"
+                in answer.headers["Content-Security-Policy"]
+            )
             return int(answer.status)
 
     assert asyncio.run(ask()) == status

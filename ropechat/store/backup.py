@@ -48,7 +48,7 @@ def make(path: Path) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Take away all copies, those of older versions too: what is deleted must not be in one. Raises OSError."""
+    """Take away all copies, also of older versions: what is deleted must be in none. Raises OSError."""
     for pattern in ("backup-v*.db", "weekly-*.db", ".weekly-*.db"):
         for copy in folder.glob(pattern):
             copy.unlink(missing_ok=True)

@@ -4,7 +4,20 @@ import os
 import re
 from pathlib import Path
 
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "ceph", "glusterfs", "lustre", "beegfs"}
+_NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "ncpfs",
+    "afs",
+    "9p",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "beegfs",
+}
 _NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "davfs", "fuse.davfs2"}
 
 
@@ -22,7 +35,11 @@ def network_kind(folder: Path, mounts: str | None = None) -> str:
     kind, depth = "", -1
     for line in mounts.splitlines():
         fields = line.split(" ")
-        if len(fields) > 2 and at.is_relative_to(place := _unescaped(fields[1])) and len(place.parts) >= depth:
+        if (
+            len(fields) > 2
+            and at.is_relative_to(place := _unescaped(fields[1]))
+            and len(place.parts) >= depth
+        ):
             kind, depth = fields[2], len(place.parts)  # of two at one place the later lies on top
     return kind if kind in _NETWORK else ""
 

@@ -13,6 +13,11 @@ def hold_off() -> None:
     gc.set_threshold(young, middle, _NEVER)
 
 
+def thaw() -> None:
+    """What was not looked at again may be garbage now: an old model goes when another one comes."""
+    gc.unfreeze()
+
+
 def rest() -> None:
     """Collect what came since the last call; whatever survives is not looked at again."""
     if gc.get_threshold()[2] == _NEVER:

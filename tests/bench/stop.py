@@ -2,9 +2,9 @@
 
     python tests/bench/stop.py [-m MODEL] [--stops 20] [--characters 20000] [--threads N] [--json]
 
-A model with random weights (as in echo.py) writes so many tokens, one byte each, and is stopped; /continue goes
-on, and so on; the two keys take turns. A stop ends when the footer offers to send again, which is drawn together
-with the end of the answer. All in ms; the exit code is 1 when a p99 is over 100.
+A model with random weights (as in echo.py) writes so many tokens, one byte each, and is stopped; /continue
+goes on, and so on; the two keys take turns. A stop ends when the footer offers to send again, which is drawn
+together with the end of the answer. All in ms; the exit code is 1 when a p99 is over 100.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ KEYS = {"esc": b"\x1b", "ctrl+c": b"\x03"}
 def measure(model: str, stops: int, characters: int, threads: int, data: str) -> dict[str, float]:
     """The figures of one run, per key."""
     arguments = ["chat", "-m", model, "--threads", str(threads), "--seed", "1"]
-    screen = Program([*arguments, "--max-tokens", "60000", "--context", "65536"], size=(40, 160), ROPECHAT_DATA=data)
+    screen = Program(
+        [*arguments, "--max-tokens", "60000", "--context", "65536"], size=(40, 160), ROPECHAT_DATA=data
+    )
     draw, taken = random.Random(5), {name: list[float]() for name in KEYS}
     screen.until(b"ready", 120)
     screen.press(b"go\r")
