@@ -43,13 +43,14 @@ class Program:
 
     def until(self, text: bytes, limit: float) -> float:
         """Seconds until a text is written; raises SystemExit when it is not."""
-        begun, seen = time.perf_counter(), b""
-        while text not in seen:
+        begun, tail = time.perf_counter(), b""
+        while True:
             left = begun + limit - time.perf_counter()
             if left <= 0 or not (data := self._read(left)):
-                raise SystemExit(f"{text!r} did not come within {limit} s: {seen[-500:]!r}")
-            seen += data
-        return time.perf_counter() - begun
+                raise SystemExit(f"{text!r} did not come within {limit} s: {tail!r}")
+            if text in tail + data:
+                return time.perf_counter() - begun
+            tail = (tail + data)[-500:]
 
     def drain(self, seconds: float) -> bytes:
         """What is written within a while."""

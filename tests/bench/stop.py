@@ -30,7 +30,7 @@ def measure(model: str, stops: int, characters: int, threads: int, data: str) ->
     """The figures of one run, per key."""
     arguments = ["chat", "-m", model, "--threads", str(threads), "--seed", "1"]
     screen = Program(
-        [*arguments, "--max-tokens", "60000", "--context", "65536"], size=(40, 160), ROPECHAT_DATA=data
+        [*arguments, "--max-tokens", "60000", "--context", "65536"], size=(40, 200), ROPECHAT_DATA=data
     )
     draw, taken = random.Random(5), {name: list[float]() for name in KEYS}
     screen.until(b"ready", 120)
@@ -43,10 +43,10 @@ def measure(model: str, stops: int, characters: int, threads: int, data: str) ->
         screen.press(KEYS[name])
         screen.until(b"send", 10)
         taken[name].append(1000 * (time.perf_counter() - begun))
-        screen.drain(1.0)
+        screen.drain(0.5)
         screen.press(b"/continue\r")
-        screen.until(b"tok/s", 60)
-        screen.drain(1.0)
+        screen.until(b"esc", 60)
+        screen.drain(1.5)
     screen.quit()
     found = {}
     for name, times in taken.items():
