@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
-COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
 ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
@@ -73,7 +73,7 @@ class ChatApp(Switching):
         self.look, self.keymap = look, Keymap(look.keys)
         self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
         self.resume, self.model = resume, model
-        self.inference = Inference()
+        self.inference = Inference(wake=self._wake)
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
@@ -201,6 +201,11 @@ class ChatApp(Switching):
             self._ticker.resume()
         self._redraw()
 
+    def _wake(self) -> None:
+        """Called from the inference thread when people wait for a frame."""
+        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            self.call_later(self._tick)
+
     def _tick(self) -> None:
         """Take in all that happened since the last frame."""
         steps: list[Step] = []
@@ -208,8 +213,8 @@ class ChatApp(Switching):
         for event in self.inference.drain():
             if not self.session.apply(event):
                 continue
-            if isinstance(event, ev.Produced):
-                steps.append(event.step)
+            if isinstance(event, ev.Produced | ev.Given):
+                steps += [event.step] if isinstance(event, ev.Produced) else event.steps
                 serial = event.serial
                 continue
             self._feed(serial, steps)
@@ -232,6 +237,8 @@ class ChatApp(Switching):
             case ev.Loaded(info):
                 self.know(info)
                 self._loaded()
+            case ev.Noted(text):
+                self._notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
             case ev.Started(serial, _, ids):
                 self._blocks[serial].prompt = ids
             case ev.LoadFailed():
@@ -250,7 +257,7 @@ class ChatApp(Switching):
         for block in self._blocks.values():
             if block.live:
                 block.title = self._answer_title()
-                self.transcript.touch(block)
+        self.transcript.redraw()
         self._welcome()
         self._count()
         self.show_resumed()
@@ -260,9 +267,8 @@ class ChatApp(Switching):
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
-        block.live = False
         block.note = panel.summary(answer)
-        self.transcript.touch(block)
+        self.transcript.finish(block)
         if answer.error is not None:
             self._notice("error", f"The answer broke off: {explain(answer.error)}")
         elif answer.reason == "context":
@@ -273,7 +279,7 @@ class ChatApp(Switching):
             )
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
-        self._count()
+        self.count_soon()
         self.idle_again()
 
     # --- the screen ---

@@ -76,6 +76,7 @@ class Keeping(Branching):
             return
         for notice in store.notices:
             self._notice("notice", notice)
+        store.back_up()
         if self.resume is not None:
             wanted = self.resume or (newest[0].id if newest else "")
             if wanted:

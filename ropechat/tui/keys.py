@@ -25,6 +25,7 @@ WRITING = (  # what the composer does itself
     ),
     Command("composer.previous", "up", "↑", "earlier", "From the first line: what you sent before"),
     Command("composer.next", "down", "↓", "later", "From the last line: what you sent after it"),
+    Command("composer.search", "ctrl+r", "^r", "search", "What you sent that holds this text; again: older"),
     Command("composer.complete", "tab", "tab", "complete", "Complete a /command or an @file"),
     Command("composer.page_up", "pageup", "PgUp", "scroll", "Scroll the transcript"),
     Command("composer.page_down", "pagedown", "PgDn", "scroll", "Scroll on; at the end: follow again"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.model_source import hub_name
 from ropechat.text import one_line
 from ropechat.tui import events as ev
+from ropechat.tui import garbage
 from ropechat.tui.downloading import Download, Stage
 from ropechat.tui.errors import explain
 from ropechat.tui.prompting import Prompting
@@ -52,6 +53,7 @@ class Switching(Prompting):
     def loaded_another(self) -> None:
         """The model that was asked for is there."""
         if self._wanted:
+            garbage.thaw()
             self.model, self._wanted = self._wanted, ""
             self.biases("off")  # its tokens are others
             self.show_path()

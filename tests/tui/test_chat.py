@@ -211,9 +211,8 @@ async def test_context_gauge_is_exact_and_counts_the_draft(chat: Any) -> None:
     async with chat(engine) as c:
         assert "100 tokens" in c.line("gauge")
         await c.ask("How are you?")
-        await c.idle()
-        await c.idle()
         used = len(engine.prompt_ids(c.app.session.messages()))
+        await c.until(lambda: not c.app.session.generating and c.app.session.draft_tokens == used)
         assert f" {used}/100" in c.line("gauge")
         c.app.composer.set_text("and you?")
         await c.until(lambda: c.app.session.draft_tokens != used)
