@@ -184,6 +184,7 @@ class Engine:
         stream: int = 0,
         stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
+        logit_bias: Sequence[tuple[int, float]] = ...,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 

@@ -299,6 +299,7 @@ class Engine:
             stream=stream,
             stop_ids=sorted(self.stop_ids),
             readout_top_k=top_k,
+            logit_bias=sampling.logit_bias,
         )
 
     def generate_many(

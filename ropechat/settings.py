@@ -121,6 +121,7 @@ SETTINGS = (
     *(
         Setting(f"sampling.{one.name}", one.default, _sampling(one.name), _STEPS[one.name], _to_number)
         for one in fields(Sampling)
+        if one.name in _STEPS
     ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

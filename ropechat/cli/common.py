@@ -139,7 +139,7 @@ def sampling_options(function: F) -> F:
 
 def sampling_of(given: dict[str, Any]) -> Sampling:
     """Takes the sampling fields out of a command's options. A bad value is a usage error with the flag."""
-    fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__}
+    fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
     try:
         return Sampling(**fields)
     except ValueError as error:

@@ -143,6 +143,7 @@ fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<(usize, u32, u64)>> {
 
 fn greedy(max_tokens: usize) -> Goal {
     let sampling = Sampling {
+        logit_bias: vec![],
         temperature: 0.0,
         top_k: 0,
         top_p: 1.0,

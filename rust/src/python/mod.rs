@@ -205,7 +205,7 @@ impl PyEngine {
     }
 
     #[pyo3(signature = (ids, *, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream = 0,
-        stop_ids = vec![], readout_top_k = 0))]
+        stop_ids = vec![], readout_top_k = 0, logit_bias = vec![]))]
     #[allow(clippy::too_many_arguments)] // the sampler's settings by name; Python passes keywords
     fn generate(
         &self,
@@ -221,8 +221,10 @@ impl PyEngine {
         stream: u64,
         stop_ids: Vec<u32>,
         readout_top_k: usize,
+        logit_bias: Vec<(u32, f32)>,
     ) -> PyResult<u64> {
-        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
+        let sampling =
+            Sampling { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
         let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
         self.with(py, |engine| engine.add(&ids, goal))
     }
