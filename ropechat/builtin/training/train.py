@@ -34,9 +34,9 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 3000
+    steps: int = 3400
     batch_tokens: int = 6144
-    dialogues: int = 160_000
+    dialogues: int = 240_000
     held_out: int = 400
     vocab_size: int = 4000
     hidden: int = 256
