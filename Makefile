@@ -3,6 +3,7 @@
 # make test                        Rust and Python tests, on what the repository holds
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model anew (about an hour on two cores); MODEL_CARD.md says more
+# make shots                       pictures of the chat's main screens anew, in tests/shots
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
 # Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
@@ -18,7 +19,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test lint train bench build format clean
+.PHONY: help chat test lint train bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -40,6 +41,9 @@ lint: build $(VENV)/.dev
 
 bench: build
 	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
+
+shots: build
+	$(BIN)/python tests/shots.py $(SHOTS)
 
 train: $(VENV)/.train
 	nice -n 19 $(BIN)/python -m ropechat.builtin.training.train --work "$(WORK)" $(TRAIN)

@@ -142,6 +142,7 @@ class Engine:
         directory: str,
         *,
         dtype: str = "auto",
+        kv_dtype: str = "auto",
         threads: int | None = None,
         context: int | None = None,
         pack_cache: str | PathLike[str] | None = None,
@@ -150,7 +151,7 @@ class Engine:
         """directory: a model folder, or a .gguf file (the first of a split one).
 
         dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
-        f32, bf16, f16, q8_0, q4_k, q4_0.
+        f32, bf16, f16, q8_0, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32, f16, q8_0.
         context: most tokens (default: min(model, 8192)).
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
@@ -161,8 +162,8 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how many
-        numbers the file stores as each type), from_pack (whether all weights came from the pack cache),
+        (a list)) and dtype, kv_dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how
+        many numbers the file stores as each type), from_pack (whether all weights came from the pack cache),
         warnings and notes (one line each; notes say the dtype)."""
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack to be written, at most so long, beginning it if need be; whether it is over."""
@@ -183,6 +184,7 @@ class Engine:
         stream: int = 0,
         stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
+        logit_bias: Sequence[tuple[int, float]] = ...,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 

@@ -29,6 +29,9 @@ class ChatPrompt:
         self.variables: dict[str, Any] = {}
         self.on_note: Callable[[str], None] = lambda text: None
         self._noted = False
+        self._last: tuple[object, list[int]] | None = (
+            None  # a reply asks for the ids of one prompt several times
+        )
 
     def use(self, name: str | None = None, variables: Mapping[str, Any] | None = None) -> None:
         """Choose one of the model's templates by name, and what it is told from now on.
@@ -44,6 +47,11 @@ class ChatPrompt:
             self.template = self.template.select(name)
         self.variables = checked
 
+    def unused(self) -> list[str]:
+        """The variables of `use` that the template does not mention: perhaps a slip of the pen."""
+        template = self.template
+        return [] if template is None else [name for name in self.variables if not template.mentions(name)]
+
     def ids(
         self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, begun: str = ""
     ) -> list[int]:
@@ -53,6 +61,14 @@ class ChatPrompt:
 
         Raises ChatTemplateError, TokenizerError, RequestError.
         """
+        told = repr({**self.variables, **(variables or {})})  # 1 and True are equal, but not rendered so
+        asked = (tuple(messages), told, variables is None, begun, self.template, self.control_ids)
+        known = self._last
+        if known is None or known[0] != asked:
+            known = self._last = asked, self._ids(messages, variables, begun)
+        return list(known[1])
+
+    def _ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None, begun: str) -> list[int]:
         control = self.tokenizer.quoting(self.control_ids)
         quoted = [Message(message.role, control.quote(message.content)) for message in messages]
         if self.template is None:

@@ -71,12 +71,19 @@ class Engine:
 
     @classmethod
     def load(
-        cls, model: str | Path, *, dtype: str = "auto", threads: int | None = None, context: int | None = None
+        cls,
+        model: str | Path,
+        *,
+        dtype: str = "auto",
+        kv_dtype: str = "auto",
+        threads: int | None = None,
+        context: int | None = None,
     ) -> "Engine":
         """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_k, q4_0, or auto: as stored where that
-        fits into memory, else the largest that does (facts["warnings"] says so). threads: default all cores.
+        fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys and values in
+        f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default all cores.
         context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
         for the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
@@ -84,8 +91,8 @@ class Engine:
         folder = resolve(model)
         vocab_size = compiled().read_config(str(folder))["vocab_size"]
         tokenizer = Beside(lambda: tokenizer_of(folder, vocab_size, gguf_metadata))
-        given = {"dtype": dtype, "threads": threads, "context": context, **load_options()}
-        core = compiled().Engine.load(str(folder), **given)
+        given = {"dtype": dtype, "kv_dtype": kv_dtype, "threads": threads, "context": context}
+        core = compiled().Engine.load(str(folder), **given, **load_options())
         return cls(core, folder, tokenizer.result())
 
     def finish_pack(self, seconds: float) -> bool:
@@ -301,6 +308,7 @@ class Engine:
             stream=stream,
             stop_ids=sorted(self.stop_ids),
             readout_top_k=top_k,
+            logit_bias=sampling.logit_bias,
         )
 
     def generate_many(

@@ -1,17 +1,18 @@
 """The models on this machine and what their headers say: in the Hub cache, built in, or named by a path."""
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ropechat.errors import RopechatError
 from ropechat.hub import shelf
+from ropechat.hub.names import HubName
 from ropechat.model_check import header
 from ropechat.model_files import read_json
 from ropechat.model_source import BUILTIN, builtin_folder
-from ropechat.packed import packed_entries
+from ropechat.packed import PackedEntry, packed_entries
 from ropechat.weight_files import CONFIG, INDEX, SINGLE, quant_of
 
 _TEMPLATE_KEY = b"tokenizer.chat_template"
@@ -90,6 +91,29 @@ def packed_size(path: Path) -> int:
     files = [path] if path.is_file() else [path / name for name in (SINGLE, INDEX)]
     listings = {str(file.resolve()) for file in files}
     return sum(entry.size for entry in packed_entries() if entry.model in listings)
+
+
+def packs_below(roots: Sequence[Path]) -> list[PackedEntry]:
+    """Packed weights of what lies below one of these, links of the Hub cache followed."""
+    real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
+    tops = [root.resolve() for root in roots]
+    return [
+        entry
+        for entry in packed_entries()
+        if Path(entry.model) in real or any(Path(entry.model).is_relative_to(top) for top in tops)
+    ]
+
+
+def remove(name: HubName) -> int:
+    """Remove a model from the Hub cache with its packed weights; returns the bytes that this freed.
+
+    Raises ModelNotFoundError, OSError.
+    """
+    gone = shelf.removal(name)
+    packs = packs_below(gone.paths)
+    size = gone.size + sum(entry.size for entry in packs)
+    shelf.Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
+    return size
 
 
 def stored_dtype(path: Path) -> str | None:

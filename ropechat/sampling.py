@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 MAX_SEED = 2**64 - 1
 MAX_COUNT = 2**31 - 1
+MAX_BIAS = 100.0
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:
@@ -34,6 +35,7 @@ class Sampling:
     min_p: keep ids with at least min_p times the largest probability; 0 keeps all.
     repetition_penalty: divides positive and multiplies negative logits of ids seen so far; 1 is none.
     max_tokens: most new tokens, at least 1.
+    logit_bias: (id, what is added to its logit, -100 to 100) pairs, before all else; -100 bans.
     seed: makes draws repeatable; None takes a fresh one.
 
     Raises ValueError that names the field, the value and the allowed range.
@@ -46,6 +48,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     max_tokens: int = 512
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, 100)
@@ -54,5 +57,14 @@ class Sampling:
         _number("min_p", self.min_p, 0, 1)
         _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
         _integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        try:
+            object.__setattr__(self, "logit_bias", tuple((id, bias) for id, bias in self.logit_bias))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"logit_bias: {self.logit_bias!r:.40} is not allowed; [id, bias] pairs are"
+            ) from None
+        for id, bias in self.logit_bias:
+            _integer("logit_bias", id, 0, MAX_COUNT)
+            _number("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
         if self.seed is not None:
             _integer("seed", self.seed, 0, MAX_SEED)

@@ -14,6 +14,7 @@ from ropechat.errors import FileAccessError, SettingsError
 from ropechat.paths import settings_file
 from ropechat.sampling import Sampling
 
+KV_DTYPES = ("auto", "f32", "f16", "q8_0")
 DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0")
 THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
@@ -109,6 +110,7 @@ _STEPS = {
 SETTINGS = (
     Setting("model", "builtin", _text, "what -m takes"),
     Setting("dtype", "auto", _choice(*DTYPES), "type that weights are computed in"),
+    Setting("kv_dtype", "auto", _choice(*KV_DTYPES), "type that keys and values are cached in"),
     Setting("threads", None, _count, "threads; unset: all cores", _to_number),
     Setting("context", None, _count, "most tokens of a conversation; unset: the model's", _to_number),
     Setting("when_full", "ask", _choice(*WHEN_FULL), "what happens to a question that does not fit"),
@@ -120,6 +122,7 @@ SETTINGS = (
     *(
         Setting(f"sampling.{one.name}", one.default, _sampling(one.name), _STEPS[one.name], _to_number)
         for one in fields(Sampling)
+        if one.name in _STEPS
     ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -20,8 +20,15 @@ GREEDY: dict[str, Any] = {
 Rows = dict[int, tuple[Any, ...]]  # position -> everything that a row says, exactly
 
 
-def load(directory: Path, *, threads: int | None = 1, context: int | None = 512, dtype: str = "f32") -> Core:
-    return Core.load(str(directory), dtype=dtype, threads=threads, context=context)
+def load(
+    directory: Path,
+    *,
+    threads: int | None = 1,
+    context: int | None = 512,
+    dtype: str = "f32",
+    kv_dtype: str = "auto",
+) -> Core:
+    return Core.load(str(directory), dtype=dtype, kv_dtype=kv_dtype, threads=threads, context=context)
 
 
 def logits(engine: Core, ids: Sequence[int]) -> np.ndarray:

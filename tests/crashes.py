@@ -3,9 +3,9 @@
     python tests/crashes.py write FOLDER     the program: a session and its inference thread, without a screen
     python tests/crashes.py run N            N kills, a line of results
 
-The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS` for each
-token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms, or
-more than 64 tokens ago, must be there.
+The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for
+each token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms,
+or more than 64 tokens ago, must be there.
 """
 
 import contextlib
@@ -21,9 +21,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from fakes import STORY, FakeEngine, pieces  # noqa: E402
+from fakes import STORY, FakeEngine  # noqa: E402
 
-from ropechat.conversation import Role  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.store import FILE, Store  # noqa: E402
 from ropechat.tree import State  # noqa: E402
@@ -32,8 +31,6 @@ from ropechat.tui.answer import Turn  # noqa: E402
 from ropechat.tui.inference import Inference  # noqa: E402
 from ropechat.tui.keeper import Keeper  # noqa: E402
 from ropechat.tui.session import Session  # noqa: E402
-
-SCRIPT = pieces(STORY * 3)
 
 SECONDS, TOKENS = 0.25, 64  # what may be lost
 
@@ -74,8 +71,10 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
             session.apply(event)
             if isinstance(event, ev.Started):
                 say(f"asked {turn.asked}")
+            for step in event.steps if isinstance(event, ev.Given) else ():
+                say(f"made {turn.node} {time.time()} {step.id}")
             if isinstance(event, ev.Produced):
-                say(f"made {turn.node} {time.time() - time.monotonic() + event.at}")
+                say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
     session.keeper.store.conversations().result()
     say(f"ended {turn.node} {len(turn.answer.steps)}")
 
@@ -102,6 +101,7 @@ class Claims:
         self.asked: set[str] = set()
         self.ended: dict[str, int] = {}
         self.made: dict[str, list[float]] = {}
+        self.tokens: dict[str, list[int]] = {}
         self.died: dict[str, float] = {}
 
     def take(self, lines: list[str], died: float) -> None:
@@ -114,6 +114,7 @@ class Claims:
                 self.asked.add(rest[0])
             elif what == "made":
                 self.made.setdefault(rest[0], []).append(float(rest[1]))
+                self.tokens.setdefault(rest[0], []).append(int(rest[2]))
                 self.died[rest[0]] = died
             elif what == "ended":
                 self.ended[rest[0]] = int(rest[1])
@@ -142,8 +143,9 @@ class Claims:
             found["most missing"] = max(found["most missing"], missing)
         for node in nodes.values():
             found["still streaming"] += node.state is State.STREAMING
-            said = "".join(map(bytes.decode, SCRIPT[: len(node.steps)]))
-            found["torn answers"] += node.role is Role.ASSISTANT and node.written != said
+            both = zip(node.steps, self.tokens.get(node.id, []), strict=False)
+            whole = not node.steps or node.written == "".join(step.text for step in node.steps)
+            found["torn answers"] += not whole or any(step.id != said for step, said in both)
         store.close()
         with contextlib.closing(sqlite3.connect(folder / FILE)) as connection:
             found["unsound databases"] += connection.execute("PRAGMA integrity_check").fetchone()[0] != "ok"

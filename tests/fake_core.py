@@ -66,6 +66,7 @@ class Engine:
         directory: str,
         *,
         dtype: str = "auto",
+        kv_dtype: str = "auto",
         threads: int | None = None,
         context: int | None = None,
         pack_cache: Path | None = None,

@@ -41,6 +41,17 @@ def pieces(text: str) -> list[bytes]:
     return [piece.encode("utf-8", "surrogatepass") for piece in found if piece]
 
 
+class FakePrompts:
+    """Has nothing to say by itself."""
+
+    def __init__(self) -> None:
+        self.on_note: Callable[[str], None] = lambda text: None
+        self.told_in_vain: list[str] = []
+
+    def unused(self) -> list[str]:
+        return self.told_in_vain
+
+
 class FakeEngine:
     """Answers with a script, one toy token at a time."""
 
@@ -71,6 +82,7 @@ class FakeEngine:
         self.gate = threading.Event()  # closed: the answer waits before each token
         self.gate.set()
         self.closed = False
+        self.chat = FakePrompts()
         self.reused = 0  # tokens of a prompt that are in the cache
         self.kv_bytes = 0
         self.stop_ids = frozenset({STOP})

@@ -103,7 +103,8 @@ def test_variables_and_names(tokenizer: Tokenizer) -> None:
     chat = chat_prompt(tokenizer, template)
     chat.use(None, {"a": 1, "b": "x"})
     assert chat.ids(user("")) == [*b"1x"]
-    assert chat.ids(user(""), {"b": True}) == [*b"1True"]
+    assert chat.ids(user(""), {"b": 1}) == [*b"11"]
+    assert chat.ids(user(""), {"b": True}) == [*b"1True"]  # equal to 1, and yet another prompt
     chat.use("rag", {"a": 2})
     assert chat.ids(user("")) == [*b"r2"]
     with pytest.raises(ChatTemplateError, match="no template named 'nope'"):
@@ -121,3 +122,19 @@ def test_without_a_template(tokenizer: Tokenizer, given: Any) -> None:
         chat.use(*given)
     with pytest.raises(RequestError, match="no chat template"):
         chat.ids(user("hi"), {"a": 1})
+
+
+def test_a_prompt_is_made_once_and_is_the_callers(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = []
+    template = ChatTemplate(CHATML, "x")
+    prompt = template.prompt
+    monkeypatch.setattr(template, "prompt", lambda *args: rendered.append(1) or prompt(*args))
+    chat = chat_prompt(tokenizer, template)
+    first = chat.ids(user("hi"))
+    first.clear()
+    assert chat.ids(user("hi"))[:1] == [START]
+    assert len(rendered) == 1
+    assert chat.ids(user("ho")) != chat.ids(user("hi"))
+    assert len(rendered) == 3

@@ -1,6 +1,7 @@
 """`ropechat serve`: where it listens, to whom it answers, and what it says without its extra."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from model_folders import byte_folder
 
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    monkeypatch.setenv("COLORTERM", "")  # the command changes it
     return Door(monkeypatch, capfd)
 
 
@@ -50,6 +52,7 @@ def test_it_listens_on_this_machine_alone(door: Door, served: Served, tmp_path: 
     ((command, host, port, exposed),) = served.calls
     assert (host, port, exposed) == ("127.0.0.1", 8000, False)
     assert command.endswith(f"chat -m {model} --temperature 0")
+    assert os.environ["COLORTERM"] == "truecolor"  # the browser draws, whatever this terminal can
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.1", "::", "example.org"])
@@ -102,7 +105,7 @@ def test_without_the_extra(door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path
     ("headers", "exposed", "status"),
     [
         ({"Host": "127.0.0.1:8123"}, False, 200),
-        ({"Host": "localhost:8123", "Origin": "http://localhost:8123"}, False, 200),
+        ({"Host": "localhost:8123", "Origin": "http://localhost:8123"}, False, 302),
         ({"Host": "127.0.0.1:8123", "Origin": "http://evil.example"}, False, 403),
         ({"Host": "127.0.0.1:8123", "Origin": "null"}, False, 403),
         ({"Host": "evil.example:8123", "Origin": "http://evil.example:8123"}, False, 403),
@@ -118,7 +121,11 @@ def test_only_its_own_pages_are_answered(headers: dict[str, str], exposed: bool,
     async def ask() -> int:
         app = await WebServer("true", "127.0.0.1", 8123, exposed=exposed)._make_app()
         async with test_utils.TestClient(test_utils.TestServer(app)) as client:
-            answer = await client.get("/", headers=headers)
+            answer = await client.get("/", headers=headers, allow_redirects=False)
+            assert (
+                "connect-src 'self' http://127.0.0.1:8123 ws://127"
+                in answer.headers["Content-Security-Policy"]
+            )
             return int(answer.status)
 
     assert asyncio.run(ask()) == status

@@ -14,7 +14,7 @@ from ropechat import builtin
 from ropechat.cli.door import say
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
-from ropechat.settings import DTYPES, MOST, SETTINGS
+from ropechat.settings import DTYPES, KV_DTYPES, MOST, SETTINGS
 from ropechat.text import clean
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
 
 
 def model_options(function: F) -> F:
-    """-m, --dtype, --threads, --context, --no-cache, --download."""
+    """-m, --dtype, --kv-dtype, --threads, --context, --no-cache, --download."""
     for option in (
         click.option(
             "--download", is_flag=True, help="Download a Hub model that is not here, without asking."
@@ -62,6 +62,12 @@ def model_options(function: F) -> F:
         ),
         setting_option("context", type=Count(), help="Most tokens of a conversation."),
         setting_option("threads", type=Count(), help="Default: all cores."),
+        setting_option(
+            "kv_dtype",
+            type=click.Choice(KV_DTYPES),
+            default="auto",
+            help="The KV cache; auto: f32 beside f32 weights, else f16.",
+        ),
         setting_option("dtype", type=click.Choice(DTYPES), default="auto"),
         click.option(
             "-m",
@@ -133,7 +139,7 @@ def sampling_options(function: F) -> F:
 
 def sampling_of(given: dict[str, Any]) -> Sampling:
     """Takes the sampling fields out of a command's options. A bad value is a usage error with the flag."""
-    fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__}
+    fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
     try:
         return Sampling(**fields)
     except ValueError as error:
@@ -161,7 +167,7 @@ def load_engine(given: dict[str, Any], *, screen: bool = False) -> "Engine":
     done, packed weights that are still to be kept are written.
     """
     model = model_path(given)
-    options = {name: given.pop(name) for name in ("dtype", "threads", "context")}
+    options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context")}
     from ropechat.engine import Engine
     from ropechat.model_check import exit_when_cut
 

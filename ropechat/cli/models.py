@@ -152,8 +152,8 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     weights that earlier starts left for the next one go too.
     """
     from ropechat.hub.shelf import Removal, removal
+    from ropechat.model_list import packs_below
     from ropechat.model_source import hub_name, resolve
-    from ropechat.packed import packed_entries
 
     if packed:
         what = f"packed weights of {model or 'all models'}"
@@ -167,19 +167,13 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
             )
         what, gone = str(name), removal(name)
         roots = list(gone.paths)
-    packs = [entry for entry in packed_entries() if _is_below(entry.model, roots)]
+    packs = packs_below(roots)
     size = gone.size + sum(entry.size for entry in packs)
     if not yes and not _confirmed(what, size):
         say("nothing is removed")
         return
     Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
     say(f"{what}: removed, {byte_size(size)} ({size} bytes) freed")
-
-
-def _is_below(model: str, roots: list[Path]) -> bool:
-    """Whether weights were packed from a file below one of these, links of the Hub cache followed."""
-    real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
-    return Path(model) in real or any(Path(model).is_relative_to(root.resolve()) for root in roots)
 
 
 def _confirmed(what: str, size: int) -> bool:

@@ -1,6 +1,7 @@
 """`ropechat serve`: the chat in a browser on this machine."""
 
 import ipaddress
+import os
 import shlex
 import sys
 
@@ -48,6 +49,7 @@ def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> 
     _prepare(chat_options)
     command = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
     server = WebServer(shlex.join([*command, "chat", *chat_options]), host, port, exposed=expose)
+    os.environ["COLORTERM"] = "truecolor"  # whatever this terminal can: the browser draws
     say(f"{server.public_url}  (Ctrl-C ends it)")
     server.serve()
 

@@ -23,12 +23,21 @@ class WebServer(Server):
         if host in ("0.0.0.0", "::"):
             shown = socket.gethostname()
         super().__init__(command, host, port, "ropechat", public_url=f"http://{shown}:{port}")
+        self._sockets = self.public_url.replace("http", "ws", 1)
         self._names = {f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]")}
 
     async def _make_app(self) -> web.Application:
         made = await super()._make_app()
         made.middlewares.append(self._only_ours)
+        made.on_response_prepare.append(self._nothing_from_elsewhere)
         return made
+
+    async def _nothing_from_elsewhere(self, _: web.Request, response: web.StreamResponse) -> None:
+        """textual-serve's page asks another site for a font, and so tells it that somebody chats here."""
+        ours = f"'self' {self.public_url}"
+        response.headers["Content-Security-Policy"] = (
+            f"default-src {ours} data: blob: 'unsafe-inline'; connect-src {ours} {self._sockets}"
+        )
 
     @web.middleware
     async def _only_ours(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -37,4 +46,6 @@ class WebServer(Server):
             raise web.HTTPForbidden(text=f"not the name of this server; open {self.public_url}")
         if origin is not None and urlsplit(origin).netloc != host:
             raise web.HTTPForbidden(text="a page of another site")
+        if not self._exposed and request.path == "/" and host != urlsplit(self.public_url).netloc:
+            raise web.HTTPFound(self.public_url)  # the page talks to this name only
         return await handler(request)

@@ -21,7 +21,7 @@ from ropechat.trace import FinishReason, Row, Stage, Step
 
 FORMAT = 1
 MAX_CHUNK_BYTES = 64 << 20
-STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias")
 REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "context", "cancelled")
 _OTHER, _NO_ROW = 255, 0xFFFFFFFF
 _HEAD = struct.Struct("<IIIIdddddHIHBB")

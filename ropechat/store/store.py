@@ -2,15 +2,18 @@
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropechat.beside import Beside
 from ropechat.errors import HistoryError
-from ropechat.store import repair, rows
+from ropechat.store import backup, repair, rows
 from ropechat.store.owner import Owner, is_alive, others
 from ropechat.store.rows import Chat, Summary
 from ropechat.store.schema import ensure_search, open_database
+from ropechat.store.where import warning
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
 from ropechat.tree import Node, State
@@ -35,6 +38,7 @@ class Store:
         self._running = folder / "running"
         self._owner: Owner | None = None
         self._indexed = False
+        self._copying: Beside[None] | None = None
         self._writer = Writer(self._open, str(self.path))
 
     @property
@@ -49,10 +53,18 @@ class Store:
             self._owner.release()
         return done
 
+    def back_up(self) -> None:
+        """Copy the database, if the last copy is a week old; it goes on meanwhile."""
+        with contextlib.suppress(OSError):
+            if backup.is_due(self.path.parent, time.time()):
+                self._copying = Beside(lambda: backup.make(self.path))
+
     # --- on the writer's thread, once ---
 
     def _open(self) -> sqlite3.Connection:
         self._owner = self._owner or Owner(self._running)
+        if words := warning(self.path.parent):
+            self.notices.append(words)
         connection = self._sound()
         self._indexed = ensure_search(connection)
         self._recover(connection)
@@ -67,7 +79,9 @@ class Store:
             raise HistoryError(
                 f"{self.path}: damaged, and in use by another ropechat; close that one, then start again"
             )
-        self.notices.append(repair.rescue(self.path))
+        saved = repair.rescue(self.path)
+        copies = [f"; {copy.name} is the last weekly copy" for copy in backup.copies(self.path.parent)[-1:]]
+        self.notices.append("".join([saved, *copies]))
         return open_database(self.path)
 
     def _recover(self, connection: sqlite3.Connection) -> None:
@@ -163,8 +177,9 @@ class Store:
         return self._writer.submit(self._sweep, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
-        for copy in self.path.parent.glob("backup-v*.db"):
-            copy.unlink(missing_ok=True)
+        if self._copying is not None:
+            self._copying.result()
+        backup.forget(self.path.parent)
         try:
             if self._indexed:
                 connection.execute("INSERT INTO node_search(node_search) VALUES('optimize')")
@@ -218,6 +233,10 @@ class Recorder:
         self._store = store
         self._writer = writer
         self._id = id
+
+    def begin(self, steps: Sequence[Step]) -> None:
+        """The tokens that it begins with; they are written with the first of its own."""
+        self._writer.begin(self._id, steps)
 
     def add(self, step: Step) -> None:
         """One more token."""

@@ -9,7 +9,7 @@ import contextlib
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from threading import Condition, Thread
@@ -87,6 +87,14 @@ class Writer:
             self._jobs.append(job)
             self._wake.notify()
         return job.done
+
+    def begin(self, answer: str, steps: Sequence[Step]) -> None:
+        """Tokens that an answer begins with: there are copies of them, so their number makes no hurry."""
+        if steps:
+            with self._wake:
+                self._answers.setdefault(answer, _Answer()).waiting.extend(steps)
+                self._since = time.monotonic() if self._since is None else self._since
+                self._wake.notify()
 
     def add(self, answer: str, step: Step) -> None:
         """One more token of an answer; it is written soon, with others."""

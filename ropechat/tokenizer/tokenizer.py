@@ -66,6 +66,8 @@ class Tokenizer:
         self.end_ids = frozenset(id for id in (self.eos_id, *end_ids) if id is not None)
         self._walk = Walk(self.token_bytes, self.token, space_mark=self._pieces.space_mark)
         self._quotings: dict[frozenset[int], Quoting] = {}
+        self._known_bytes: dict[int, bytes] = {}
+        self._known_streamed: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, directory: Path, vocab_size: int) -> "Tokenizer":
@@ -247,6 +249,12 @@ class Tokenizer:
 
         Raises TokenizerError without a tokenizer, RequestError for a negative id.
         """
+        known = self._known_bytes.get(id)
+        if known is None:
+            known = self._known_bytes[id] = self._find_bytes(id)
+        return known
+
+    def _find_bytes(self, id: int) -> bytes:
         self._library()
         if id < 0:
             raise RequestError(f"id: {id} is not allowed; a token id from 0 is")
@@ -256,8 +264,12 @@ class Tokenizer:
         return b"" if token is None else self._pieces.bytes_of(token)
 
     def _streamed_bytes(self, id: int) -> bytes:
-        token = None if id in self.special_ids else self.token(id)
-        return b"" if token is None else self._pieces.byte_level_bytes(token)
+        known = self._known_streamed.get(id)
+        if known is None:
+            token = None if id in self.special_ids else self.token(id)
+            known = b"" if token is None else self._pieces.byte_level_bytes(token)
+            self._known_streamed[id] = known
+        return known
 
     def _fallback_byte(self, id: int) -> int | None:
         return self._pieces.fallback_byte(self.token(id) or "")

@@ -36,11 +36,13 @@ def run_chat(
     look: theme, tint, keys and the like.
     """
     from ropechat.text import one_line
+    from ropechat.tui import garbage
     from ropechat.tui.app import ChatApp
     from ropechat.tui.errors import explain
     from ropechat.tui.terminal import owned_screen, teach_keys
 
     teach_keys()
+    garbage.hold_off()
     app = ChatApp(load, model, sampling, system, store, resume, look)
     app.models = models
     with owned_screen():

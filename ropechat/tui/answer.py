@@ -130,13 +130,16 @@ class Answer:
             self.read_from, self.reused, self.fed = at, done, total
         self.prefilled = done
 
-    def add(self, step: Step, at: float, *, given: bool = False) -> None:
+    def give(self, step: Step) -> None:
+        """Take in a token that it begins with."""
+        self.steps.append(step)
+        self.total_bits += bits(step)
+        self.given += 1
+
+    def add(self, step: Step, at: float) -> None:
         """Take in one token."""
         self.steps.append(step)
         self.total_bits += bits(step)
-        if given:
-            self.given += 1
-            return
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
         self._recent.append(at)

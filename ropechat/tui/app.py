@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult
@@ -25,6 +26,8 @@ from ropechat.tui.switching import Switching
 from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, whole_items
 from ropechat.tui.widgets.composer import Composer
+from ropechat.tui.widgets.dials import Dials
+from ropechat.tui.widgets.engine import EngineFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
-COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
 ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
@@ -71,10 +73,12 @@ class ChatApp(Switching):
         self.look, self.keymap = look, Keymap(look.keys)
         self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
         self.resume, self.model = resume, model
-        self.inference = Inference()
+        self.inference = Inference(wake=self._wake)
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        self.dials, self.engine_facts = Dials(id="dials"), EngineFacts(self.session, id="engine")
+        self.rail.hold(self.dials, self.engine_facts)
         self.composer = Composer(self._send, self.keymap, id="composer")
         self._blocks: dict[int, AnswerBlock] = {}
         self._ticker: Timer | None = None
@@ -89,7 +93,7 @@ class ChatApp(Switching):
         yield self.title_bar
         with Container(id="stage"):
             yield self.transcript
-            yield self.inspector
+            yield self.rail
         with Horizontal(id="find"):
             yield Label("/ ", id="slash", markup=False)
             yield self.find_bar
@@ -179,13 +183,14 @@ class ChatApp(Switching):
             return
         if selected:
             self.copy_to_clipboard(selected)
-        elif self._again("interrupt", "ctrl+c again quits"):
+        elif self._again("interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
             self.call_later(self.action_quit)
 
     def action_new_chat(self) -> None:
         """Begin anew; asks first when nothing is kept."""
+        key = self.keymap.named("chat.new")
         drops = self.session.turns and self.session.keeper.store is None
-        if not drops or self._again("new", "ctrl+n again drops this chat and begins a new one"):
+        if not drops or self._again("new", f"{key} again drops this chat and begins a new one"):
             self.when_idle(self.begin_chat)
 
     # --- events of the inference thread ---
@@ -196,6 +201,11 @@ class ChatApp(Switching):
             self._ticker.resume()
         self._redraw()
 
+    def _wake(self) -> None:
+        """Called from the inference thread when people wait for a frame."""
+        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+            self.call_later(self._tick)
+
     def _tick(self) -> None:
         """Take in all that happened since the last frame."""
         steps: list[Step] = []
@@ -203,8 +213,8 @@ class ChatApp(Switching):
         for event in self.inference.drain():
             if not self.session.apply(event):
                 continue
-            if isinstance(event, ev.Produced):
-                steps.append(event.step)
+            if isinstance(event, ev.Produced | ev.Given):
+                steps += [event.step] if isinstance(event, ev.Produced) else event.steps
                 serial = event.serial
                 continue
             self._feed(serial, steps)
@@ -227,6 +237,8 @@ class ChatApp(Switching):
             case ev.Loaded(info):
                 self.know(info)
                 self._loaded()
+            case ev.Noted(text):
+                self._notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
             case ev.Started(serial, _, ids):
                 self._blocks[serial].prompt = ids
             case ev.LoadFailed():
@@ -245,7 +257,7 @@ class ChatApp(Switching):
         for block in self._blocks.values():
             if block.live:
                 block.title = self._answer_title()
-                self.transcript.touch(block)
+        self.transcript.redraw()
         self._welcome()
         self._count()
         self.show_resumed()
@@ -255,9 +267,8 @@ class ChatApp(Switching):
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
-        block.live = False
         block.note = panel.summary(answer)
-        self.transcript.touch(block)
+        self.transcript.finish(block)
         if answer.error is not None:
             self._notice("error", f"The answer broke off: {explain(answer.error)}")
         elif answer.reason == "context":
@@ -268,7 +279,7 @@ class ChatApp(Switching):
             )
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
-        self._count()
+        self.count_soon()
         self.idle_again()
 
     # --- the screen ---
@@ -289,6 +300,7 @@ class ChatApp(Switching):
         hint = self._hint or self.standing_hint()
         left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
         self.footer.show(left)
+        self.show_rail()
 
     def on_resize(self) -> None:
         """Fit the lines to the new width."""

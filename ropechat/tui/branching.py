@@ -169,6 +169,13 @@ class Branching(ReadingApp):
     def _forked(node: Node, index: int, token: int) -> ev.Opening:
         return ev.Opening((*node.steps[:index], forced(node.steps[index], token)))
 
+    def tried(self, node: str, index: int) -> set[int]:
+        """Of all answers beside this one that begin as it does."""
+        tree = self.session.tree
+        before = [step.id for step in tree[node].steps[:index]]
+        beside = [other.steps for other in tree.siblings(node) if len(other.steps) > index]
+        return {steps[index].id for steps in beside if [step.id for step in steps[:index]] == before}
+
     def preview(self, node: str, index: int, token: int, show: Callable[[ev.Previewed], None]) -> bool:
         """Show how the model would go on after another token; False while it is busy."""
         known = self.session.tree.nodes.get(node)
@@ -217,7 +224,7 @@ class Branching(ReadingApp):
 
     def _loaded_model(self) -> bool:
         if self.session.load_error is not None:
-            self._say_hint("no model is loaded")
+            self._say_hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         return self.session.load_error is None
 
     def _same_model(self, node: Node) -> Node | None:
@@ -307,6 +314,22 @@ class Branching(ReadingApp):
             self.when_idle(lambda: self._push(BranchesScreen(self.session), self._show_branch))
         else:
             self._say_hint("nothing was asked yet")
+
+    def action_compare(self) -> None:
+        """The answer under the cursor beside the one that it was made from, or one beside it."""
+        from ropechat.tui.screens.branches import counterpart
+        from ropechat.tui.screens.compare import CompareScreen
+
+        turn = self._turn()
+        node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
+        other = counterpart(self.session.tree, node) if node is not None else None
+        if node is None or other is None or not node.steps:
+            key = self.keymap.named("answer.regenerate")
+            self._say_hint(f"no other answer to compare this one with; {key} makes one")
+        else:
+            self.when_idle(
+                lambda: self._push(CompareScreen(self.session.tree, other, node), self._show_branch)
+            )
 
     def _show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ropechat.text import clean
-from ropechat.tui import editor, keys
+from ropechat.tui import editor, garbage, keys
 from ropechat.tui.clipboard import sequence
 from ropechat.tui.context import WhenFull
 from ropechat.tui.draft import AttachError, attachments
@@ -61,7 +61,7 @@ class Composing(Keeping):
             return self.slash(text[1:])
         text = text.removeprefix("/") if text.startswith("//") else text
         if self.session.load_error is not None:
-            self._say_hint("no model is loaded")
+            self._say_hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         elif self.session.generating:
             self._say_hint(f"still writing: {self.keymap.shown('chat.stop')} stops it, then ⏎ sends")
         elif (whole := self._expanded(text)) is not None:
@@ -98,11 +98,19 @@ class Composing(Keeping):
         else:
             self.transcript.action_page_down()
 
+    def on_composer_sought(self, message: Composer.Sought) -> None:
+        """ctrl+r: say how it goes on."""
+        self._say_hint(message.words)
+
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
         """Offer completions; count the draft once the typing rests; an emptied one edits nothing."""
         if not self.composer.text:
             self.stop_editing()
         self._offer()
+        self.count_soon()
+
+    def count_soon(self) -> None:
+        """Count the draft once nothing has happened for a moment."""
         if self._counter is not None:
             self._counter.stop()
         self._counter = self.set_timer(COUNT_DELAY, self._count)
@@ -125,6 +133,8 @@ class Composing(Keeping):
 
     def _count(self) -> None:
         session = self.session
+        if not session.generating:
+            garbage.rest()
         draft = self._expanded(self.composer.text, quiet=True) or self.composer.text
         if session.info is None or session.generating:
             return
@@ -199,11 +209,19 @@ class Composing(Keeping):
 
     # --- help, palette, footer ---
 
+    def _keys_of(self) -> str:
+        """Where keys go now."""
+        from ropechat.tui.screens.sheet import Sheet
+
+        if isinstance(self.screen, Sheet):
+            return self.screen.context
+        return "transcript" if self.transcript.has_focus else "composer"
+
     def action_help(self) -> None:
         """The keys and commands, those of this place first."""
         from ropechat.tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.keymap, "transcript" if self.transcript.has_focus else "composer"))
+        self.push_screen(HelpScreen(self.keymap, self._keys_of()))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette: every command with an action, also of the transcript; others begin to be typed."""

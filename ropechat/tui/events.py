@@ -110,6 +110,13 @@ class LoadFailed:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """Something to know about the prompts of the loaded model."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Counted:
     """A prompt takes `tokens` tokens."""
 
@@ -154,13 +161,20 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
+class Given:
+    """The tokens that the answer begins with; they were not drawn."""
+
+    serial: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
 class Produced:
-    """One token, and when it came (seconds, monotonic). given: not drawn, the answer begins with it."""
+    """One token, and when it came (seconds, monotonic)."""
 
     serial: int
     step: Step
     at: float
-    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,6 +202,6 @@ class Previewed:
     steps: tuple[Step, ...]
 
 
-Happening = (Loaded | LoadFailed | Counted | Slid | Started | TooLong | Prefilled) | (
-    Produced | Finished | Failed | Previewed
+Happening = (Loaded | LoadFailed | Noted | Counted | Slid | Started | TooLong | Prefilled) | (
+    Given | Produced | Finished | Failed | Previewed
 )

@@ -63,6 +63,7 @@ def model_rows(session: Session) -> Rows:
         ("heads", "num_attention_heads"),
         ("vocabulary", "vocab_size"),
         ("dtype", "dtype"),
+        ("KV cache", "kv_dtype"),
         ("instructions", "isa"),
         ("threads", "threads"),
     )

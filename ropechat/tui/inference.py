@@ -6,11 +6,14 @@ for the UI and the UI waits for no token. The thread is a daemon: quitting never
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, get_native_id
 from typing import TYPE_CHECKING
 
 from ropechat.errors import ContextFullError
@@ -25,11 +28,17 @@ if TYPE_CHECKING:
     from ropechat.trace import FinishReason
     from ropechat.tui.ports import ChatEngine
 
+UNUSED = "this model's chat template has no such variable; it changes nothing"
+NICER = 5  # than the thread that draws
+
 
 class Inference:
     """Runs one request after another on its own thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """wake: called from the thread when a first token came, or a request was served."""
         self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
         self._events: deque[ev.Happening] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
@@ -39,6 +48,7 @@ class Inference:
         self._latest_count = -1
         self._closing = Event()
         self._clock = clock
+        self._wake = wake
         self._thread = Thread(target=self._run, name="ropechat-inference", daemon=True)
 
     @property
@@ -84,6 +94,7 @@ class Inference:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        _give_way()
         while (request := self._requests.get()) is not None and not self._closing.is_set():
             try:
                 self._serve(request)
@@ -94,6 +105,7 @@ class Inference:
             finally:
                 with self._lock:
                     self._pending -= 1
+                self._wake()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -131,6 +143,9 @@ class Inference:
         with self._lock:
             self._engine = engine
         self._events.append(ev.Loaded(describe(engine)))
+        engine.chat.on_note = lambda text: self._events.append(ev.Noted(text))
+        for name in engine.chat.unused():
+            self._events.append(ev.Noted(f"{name}: {UNUSED}"))
 
     def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
         with self._lock:
@@ -166,8 +181,8 @@ class Inference:
             return None
         emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
         writing.begin(engine.name, prompt_tokens, given)
-        for step in given:
-            emit(ev.Produced(serial, step, self._clock(), given=True))
+        if given:
+            emit(ev.Given(serial, tuple(given)))
         if is_whole(engine, request, given):
             return "stop"
 
@@ -185,10 +200,12 @@ class Inference:
         )
         reason: FinishReason | None = None
         try:
-            for step in steps:
+            for number, step in enumerate(steps):
                 at = self._clock()
                 writing.add(step, at)
                 emit(ev.Produced(serial, step, at))
+                if not number:
+                    self._wake()
                 reason = step.finish_reason
                 if reason is not None or stopped():
                     break
@@ -211,6 +228,17 @@ class Inference:
                     break
                 found.append(step)
         self._events.append(ev.Previewed(request.serial, tuple(found)))
+
+
+def _give_way() -> None:
+    """Let the thread that draws go first: this one, and those that the engine starts from it, can wait.
+
+    Only Linux has priorities of threads. Where nobody else wants the cores it costs nothing.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            thread = get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
 
 
 def describe(engine: ChatEngine) -> ev.ModelInfo:

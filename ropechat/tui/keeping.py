@@ -76,6 +76,7 @@ class Keeping(Branching):
             return
         for notice in store.notices:
             self._notice("notice", notice)
+        store.back_up()
         if self.resume is not None:
             wanted = self.resume or (newest[0].id if newest else "")
             if wanted:
@@ -111,5 +112,5 @@ class Keeping(Branching):
         self._notice(
             "error",
             f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
-            "Shorten the text, or begin a new chat with ctrl+n.",
+            f"Shorten the text, or begin a new chat with {self.keymap.named('chat.new')}.",
         )

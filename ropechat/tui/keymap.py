@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import unicodedata
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from textual.keys import Keys, _character_to_key
 
+from ropechat.tui.command import SHEETS, TYPED
 from ropechat.tui.keys import ALL, BY_ID, WHILE_IDLE, WHILE_WRITING, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+Item = str | tuple[str, str]  # id of a command, or (key, label)
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
 _NAMES = {key.value for key in Keys if key.value.isidentifier()}
 _DISGUISED = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
@@ -28,6 +32,8 @@ _SHOWN = {
     "right_square_bracket": "]",
     "slash": "/",
     "backslash": "\\",
+    "minus": "-",
+    "plus": "+",
 }
 
 
@@ -69,6 +75,10 @@ class Keymap:
         """The first key of each of several commands, for people."""
         return " ".join(shown(self.keys(id)[0]) for id in ids)
 
+    def named(self, id: str) -> str:
+        """The first key of a command, as in a sentence."""
+        return shown(self.keys(id)[0], long=True)
+
     @property
     def changes(self) -> dict[str, str]:
         """What differs from the defaults, for Textual's `set_keymap`."""
@@ -78,6 +88,10 @@ class Keymap:
         """{key: command id} of some commands."""
         return {key: command.id for command in commands for key in self.keys(command.id)}
 
+    def pairs(self, items: Iterable[Item]) -> list[tuple[str, str]]:
+        """(key, label) of each: of commands by their ids, others as they are."""
+        return [(self.first(item), BY_ID[item].label) if isinstance(item, str) else item for item in items]
+
     def footer(self, generating: bool) -> list[tuple[str, str]]:
         """(key, label) pairs, the most wanted first."""
         names = WHILE_WRITING if generating else WHILE_IDLE
@@ -86,9 +100,8 @@ class Keymap:
     def _refuse_conflicts(self) -> None:
         taken: dict[tuple[str, str], str] = {}
         for command in sorted(ALL, key=lambda command: command.id in self._chosen):
-            places = [command.context] if command.context != "everywhere" else ["composer", "transcript"]
             for key in self.keys(command.id):
-                for place in places:
+                for place in _places(command):
                     other = taken.setdefault((place, key), command.id)
                     if other != command.id:
                         what = f"{shown(key, long=True)} is also a key of {other}; give one of them another"
@@ -96,12 +109,22 @@ class Keymap:
 
 
 def shown(key: str, *, long: bool = False) -> str:
-    """A key for people: ^x, F1, ⏎; long: ctrl+x."""
+    """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
     *modifiers, name = key.split("+")
     name = _SHOWN.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
+    if "_" in name:  # equals_sign
+        with suppress(KeyError):
+            name = unicodedata.lookup(name.replace("_", " "))
     if modifiers == ["ctrl"] and not long:
         return f"^{name}"
     return "+".join([*modifiers, name])
+
+
+def _places(command: Command) -> Sequence[str]:
+    """Where its keys must mean nothing else."""
+    if command.context == "everywhere":
+        return ("composer", "transcript", *(SHEETS if command.priority else ()))
+    return SHEETS if command.context == "sheet" else (command.context,)
 
 
 def _known(command: Command, wanted: str) -> str:
@@ -113,14 +136,12 @@ def _known(command: Command, wanted: str) -> str:
         raise KeymapError(command.id, f"{wanted}: no such key; as in ctrl+o, f10, alt+enter, G or pageup")
     if key in _DISGUISED:
         raise KeymapError(command.id, f"{wanted}: terminals send the same for {_DISGUISED[key]}")
-    if command.context != "transcript" and _types(modifiers, name):
+    if command.context in TYPED and _types(modifiers, name):
         raise KeymapError(command.id, f"{wanted}: would be typed; take a key with ctrl or alt, or f1 to f24")
     return key
 
 
 def _is_name(name: str) -> bool:
-    import unicodedata
-
     if name in _NAMES or name in _SHOWN:
         return True
     try:

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
+from ropechat.tui import sheet_keys
+from ropechat.tui.command import CONTEXTS, Command
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CONTEXTS = {
-    "composer": "In the composer",
-    "transcript": "In the transcript (esc goes there and back)",
-    "everywhere": "Everywhere",
-}
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command. `action` is the app's, or the transcript's for those of READING.
-
-    keys: as Textual names them; none for a command that is only typed. shown: how people read them.
-    slash: what is typed for it behind a "/"; arguments: what may follow, for the help.
-    """
-
-    id: str
-    keys: str
-    shown: str
-    label: str
-    help: str
-    action: str = ""
-    priority: bool = False
-    slash: str = ""
-    arguments: str = ""
-
-    @property
-    def context(self) -> str:
-        """Where its keys work: one of CONTEXTS, by the first part of the id."""
-        place = self.id.partition(".")[0]
-        if place in ("answer", "question", "sibling", "read"):
-            return "transcript"
-        return "composer" if place == "composer" else "everywhere"
-
+__all__ = ["ALL", "BY_ID", "COMMANDS", "CONTEXTS", "READING", "WRITING", "Command", "bindings", "by_slash"]
 
 WRITING = (  # what the composer does itself
     Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
@@ -55,6 +25,7 @@ WRITING = (  # what the composer does itself
     ),
     Command("composer.previous", "up", "↑", "earlier", "From the first line: what you sent before"),
     Command("composer.next", "down", "↓", "later", "From the last line: what you sent after it"),
+    Command("composer.search", "ctrl+r", "^r", "search", "What you sent that holds this text; again: older"),
     Command("composer.complete", "tab", "tab", "complete", "Complete a /command or an @file"),
     Command("composer.page_up", "pageup", "PgUp", "scroll", "Scroll the transcript"),
     Command("composer.page_down", "pagedown", "PgDn", "scroll", "Scroll on; at the end: follow again"),
@@ -94,6 +65,15 @@ BRANCHING = (
     ),
     Command(
         "sibling.next", "right_square_bracket", "]", "next answer", "The next one beside it", "sibling(1)"
+    ),
+    Command(
+        "answer.compare",
+        "equals_sign",
+        "=",
+        "compare",
+        "Beside the answer it was made from, or another",
+        "compare",
+        slash="compare",
     ),
     Command(
         "chat.branches",
@@ -137,6 +117,15 @@ PANELS = (
         "sampling",
         slash="set",
         arguments="[NAME [VALUE]]",
+    ),
+    Command(
+        "sampling.bias",
+        "",
+        "",
+        "biases",
+        "Tokens that are banned or favoured; off forgets them",
+        slash="bias",
+        arguments="[off]",
     ),
     Command(
         "prompt.persona",
@@ -187,6 +176,21 @@ READING = (  # what the transcript does itself
     Command("read.next", "n", "n", "next surprise", "To the next match, or surprise", "next(1)"),
     Command("read.previous", "N", "N", "surprise before", "To the match or surprise before", "next(-1)"),
     Command("read.take", "enter", "⏎", "inspect", "Why this token; then: fork here", "take"),
+    *(
+        Command(
+            f"alternative.{n}",
+            str(n),
+            str(n),
+            "fork",
+            "Fork at the alternative of this number",
+            f"number({n})",
+        )
+        for n in range(1, 10)
+    ),
+    Command("alternative.other", "o", "o", "another", "Not this token: draw another one here", "other"),
+    Command("alternative.ban", "x", "x", "ban", "Never draw this one again, or allow it again", "bias(-100)"),
+    Command("alternative.more", "plus", "+", "favour", "Make it more likely in what comes", "bias(1)"),
+    Command("alternative.less", "minus", "-", "disfavour", "Make it less likely in what comes", "bias(-1)"),
     Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
     Command("read.find", "slash", "/", "find", "Find in this chat", "app.find"),
     Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.next_tint"),
@@ -269,9 +273,9 @@ COMMANDS = (
         "app.quit", "ctrl+q", "^q", "quit", "Quit at once; also ^d on an empty line", "quit", True, "quit"
     ),
 )
-ALL = (*WRITING, *COMMANDS, *READING)
+ALL = (*WRITING, *COMMANDS, *READING, *sheet_keys.ALL)
 BY_ID = {command.id: command for command in ALL}
-NO_PALETTE = ("chat.interrupt", "app.palette")
+NO_PALETTE = ("chat.interrupt", "app.palette", *(f"alternative.{n}" for n in range(1, 10)))
 WHILE_WRITING = (
     "chat.stop",
     "composer.newline",

@@ -33,7 +33,9 @@ def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int
     for index, (id, (data, text)) in enumerate(zip(ids, engine.spell(request.messages, ids), strict=True)):
         agrees = agrees and index < len(known) and known[index].id == id
         step = known[index] if agrees else typed(id, prompt_tokens + index)
-        found.append(dataclasses.replace(step, bytes=data, text=text, finish_reason=None))
+        if (step.bytes, step.text, step.finish_reason) != (data, text, None):
+            step = dataclasses.replace(step, bytes=data, text=text, finish_reason=None)
+        found.append(step)
     return found
 
 
@@ -65,8 +67,7 @@ class Writing:
         """The model and its prompt are known, and what the answer begins with."""
         self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
         if self._request.recorder is not None:
-            for step in given:
-                self._request.recorder.add(step)
+            self._request.recorder.begin(given)
 
     def add(self, step: Step, at: float) -> None:
         """One token."""

@@ -91,9 +91,9 @@ def gauge(session: Session, width: int) -> list[Part]:
     context, used = session.context, session.used
     if context is None:
         return [("  context", "$quiet")]
-    cells = 10 if width < 70 else 20 if width < 120 else 32
     known = used if used is not None else 0
     full = known >= context
+    cells = 10 if width < 70 or full else 20 if width < 120 else 16 if width < 180 else 32
     colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
     filled, rest = meter(known / context, cells)
     left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]

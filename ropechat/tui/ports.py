@@ -23,6 +23,15 @@ class ModelLoader(Protocol):
         """The loaded model."""
 
 
+class Prompts(Protocol):
+    """What makes prompts of messages. on_note: called with what people should know about them."""
+
+    on_note: Callable[[str], None]
+
+    def unused(self) -> list[str]:
+        """The variables that its template was told in vain."""
+
+
 class ChatEngine(Protocol):
     """A loaded model that answers; only `cancel` is called from another thread."""
 
@@ -45,6 +54,10 @@ class ChatEngine(Protocol):
     @property
     def has_chat_template(self) -> bool:
         """False: the model continues text instead of answering."""
+
+    @property
+    def chat(self) -> Prompts:
+        """How messages become prompts."""
 
     @property
     def stop_ids(self) -> AbstractSet[int]:

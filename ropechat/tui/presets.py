@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import fields, replace
 
-from ropechat.sampling import MAX_COUNT, Sampling
+from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
 
-NAMES = tuple(field.name for field in fields(Sampling))
+NAMES = tuple(field.name for field in fields(Sampling) if field.name != "logit_bias")
 PRESETS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "precise": {"temperature": 0.3, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
@@ -81,9 +81,26 @@ def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
     lowest = step if name in ("top_p", "repetition_penalty") else 0
     moved = round((round(value / step) + by) * step, 2)
     moved = min(max(lowest, moved), max(HIGHEST[name], value))
-    return replace(sampling, **{name: int(moved) if name == "top_k" else moved})
+    return replace(sampling, **{name: int(moved) if name == "top_k" else moved})  # type: ignore[arg-type]
 
 
 def filled(sampling: Sampling, name: str) -> float | None:
     """How far a value is between nothing and the highest that is usual; None where there is no such."""
     return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None
+
+
+def biased(sampling: Sampling, id: int, by: float) -> Sampling:
+    """The settings with the bias of a token changed; by -MAX_BIAS: banned, or no longer banned."""
+    biases = dict(sampling.logit_bias)
+    now = biases.pop(id, 0.0)
+    banned = now <= -MAX_BIAS
+    if by <= -MAX_BIAS:
+        now = 0.0 if banned else -MAX_BIAS
+    else:
+        now = min(max((0.0 if banned else now) + by, -MAX_BIAS), MAX_BIAS)
+    return replace(sampling, logit_bias=(*biases.items(), *([(id, now)] if now else [])))
+
+
+def said_bias(bias: float) -> str:
+    """A bias for people."""
+    return "banned" if bias <= -MAX_BIAS else f"{bias:+g}" if bias else "no bias"

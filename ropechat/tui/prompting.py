@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import ModalScreen
@@ -10,20 +11,26 @@ from ropechat import builtin
 from ropechat.conversation import Role
 from ropechat.errors import RopechatError
 from ropechat.text import one_line
-from ropechat.tui import personas
+from ropechat.tui import personas, presets
 from ropechat.tui.composing import Composing
 from ropechat.tui.context import MEANING, WhenFull
 from ropechat.tui.errors import explain
 from ropechat.tui.facts import line
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
+from ropechat.tui.widgets.dials import ITEMS, Dials
 
 if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.tui.answer import Turn
     from ropechat.tui.screens.context import Choice
     from ropechat.tui.widgets.bars import Part
+    from ropechat.tui.widgets.engine import EngineFacts
+    from ropechat.tui.widgets.reader import Reader
 
+RAIL = 120  # columns from which there is room beside the transcript
+LOOKED_AT = 200  # tokens of an answer among which the least likely one is looked for
+TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
 START = 60  # characters that are shown of a text
 
 
@@ -36,6 +43,10 @@ def begins(text: str) -> str:
 class Prompting(Composing):
     """The commands over what goes before and around a question."""
 
+    _begins = False  # nothing was asked yet, and the screen says what may be
+    dials: Dials
+    engine_facts: EngineFacts
+
     # --- sampling ---
 
     def closes(self, sheet: type[ModalScreen[Any]]) -> bool:
@@ -46,24 +57,85 @@ class Prompting(Composing):
         return over
 
     def action_sampling(self) -> None:
-        """The sampler's settings, tried on the token under the cursor, or the newest."""
+        """The sampler's settings, tried on the token under the cursor, or an unlikely one of the newest."""
         from ropechat.tui.screens.sampling import SamplingScreen
 
-        if not self.closes(SamplingScreen):
-            self.push_screen(SamplingScreen(self.session.sampling, self._recorded()))
+        if self.closes(SamplingScreen):
+            return
+        if not self.has_rail:
+            self.push_screen(SamplingScreen(self._recorded()))
+        elif self.dials.display and self.dials.has_focus_within:
+            self.on_dials_closed()
+        else:
+            self.rail.show(self.dials, True)
+            self.dials.begin(self._recorded())
+            self.dials.focus()
+
+    def on_dials_closed(self) -> None:
+        """The rail's settings are left."""
+        self.rail.show(self.dials, False)
+        self.composer.focus()
+
+    @property
+    def has_rail(self) -> bool:
+        """Is the screen wide enough for more than the transcript?"""
+        return self.size.width >= RAIL
+
+    def show_rail(self) -> None:
+        """Bring what stands beside the transcript up to date; without room for it, it is closed."""
+        for widget in (self.dials, self.engine_facts):
+            if widget.display and not self.has_rail:
+                self.rail.show(widget, False)
+        if self.engine_facts.display:
+            self.engine_facts.redraw()
+        if self.dials.display:
+            self.dials.try_on(self._recorded())
 
     def _recorded(self) -> TokenPlace | None:
         if self.transcript.cursor is not None:
             return self.transcript.cursor
         for block in reversed(self.transcript.blocks):
             if isinstance(block, AnswerBlock) and block.steps:
-                return TokenPlace(block, len(block.steps) - 1)
+                steps = block.steps[-LOOKED_AT:]
+                least = min(range(len(steps)), key=lambda at: steps[at].logprob)
+                return TokenPlace(block, len(block.steps) - len(steps) + least)
         return None
 
     def use_sampling(self, sampling: Sampling) -> None:
         """From the next answer on."""
         self.session.sampling = sampling
         self._redraw()
+
+    def on_reader_bias(self, message: Reader.Bias) -> None:
+        """Ban, favour or disfavour the alternative that is selected, in what is drawn from now on."""
+        candidate = self.inspector.chosen if self.inspector.display else None
+        if candidate is None:
+            self._say_hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
+            return
+        self.use_sampling(presets.biased(self.session.sampling, candidate.id, message.by))
+        bias = dict(self.session.sampling.logit_bias).get(candidate.id, 0.0)
+        name, again = one_line(self.inspector.spelled(candidate.id)), self.keymap.named("answer.regenerate")
+        self._say_hint(f"{name}: {presets.said_bias(bias)} from the next answer on; {again} answers anew")
+
+    def biases(self, words: str) -> str:
+        """/bias: what is banned or favoured; "off" forgets it."""
+        if words not in ("", "off"):
+            ban, more, less = (self.keymap.first(f"alternative.{name}") for name in ("ban", "more", "less"))
+            return f"/bias [off]; in the inspector {ban} bans an alternative, {more} and {less} weigh it"
+        if words:
+            self.use_sampling(replace(self.session.sampling, logit_bias=()))
+        return self.told_biases() or "no token is banned or favoured"
+
+    def told_biases(self) -> str:
+        """The biases in use, in words."""
+        return " · ".join(
+            f"{one_line(self.inspector.spelled(id))} {presets.said_bias(bias)}"
+            for id, bias in self.session.sampling.logit_bias
+        )
+
+    def footer_keys(self) -> list[tuple[str, str]]:
+        """Also those of the rail."""
+        return self.keymap.pairs(ITEMS) if self.dials.has_focus_within else super().footer_keys()
 
     # --- system text ---
 
@@ -110,12 +182,36 @@ class Prompting(Composing):
                 f"{info.name} has no chat template: it continues your text.",
                 at=0,
             )
+        self._begins = info is not None and not self.session.tree.nodes
+        if info is not None and self._begins:
+            for words in self._first_steps(info.name == builtin.NAME):
+                self._notice("notice", words)
+
+    def _first_steps(self, asks: bool) -> list[str]:
+        """What somebody who sees this for the first time may try."""
+        key = self.keymap.first
+        steps = [
+            "Tinted tokens surprised the model. "
+            f"{key('chat.stop')}, then {key('read.left', 'read.right')} go from token to token; "
+            f"{key('read.take')} tells why this one came and what else could have; "
+            f"{key('alternative.1')}-{key('alternative.9')} go on from another.",
+            " · ".join(
+                f"{key(id)} {what}"
+                for id, what in (
+                    ("app.help", "keys"),
+                    ("model.pick", "models"),
+                    ("chat.list", "earlier chats"),
+                )
+            ),
+        ]
+        return ["Try: " + " · ".join(TRY), *steps] if asks and not self._completes else steps
 
     # --- a full context ---
 
     def add_turn(self, turn: Turn) -> None:
         """A branch that begins anew has the screen to itself; a line says where oldest turns are left out."""
-        if len(self.session.turns) == 1 and any(block.node for block in self.transcript.blocks):
+        anew = self._begins or any(block.node for block in self.transcript.blocks)
+        if len(self.session.turns) == 1 and anew:
             self._blocks.clear()
             self.transcript.clear()
             self._welcome()
@@ -176,4 +272,8 @@ class Prompting(Composing):
         """What the engine did and what it takes up."""
         from ropechat.tui.screens.facts import FactsScreen
 
-        self.push_screen(FactsScreen(self.session))
+        if self.has_rail:
+            self.rail.show(self.engine_facts, not self.engine_facts.display)
+            self.show_rail()
+        else:
+            self.push_screen(FactsScreen(self.session))

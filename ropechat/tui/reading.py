@@ -16,6 +16,7 @@ from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
 from ropechat.tui.theme import tints
 from ropechat.tui.widgets.inspector import Inspector, Preview
+from ropechat.tui.widgets.rail import Rail
 from ropechat.tui.widgets.reader import Reader
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class ReadingApp(App[None]):
         super().__init__()
         self.transcript = Reader(id="transcript")
         self.inspector = Inspector(id="inspector")
+        self.rail = Rail(self.inspector, id="rail")
         self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
         self._looked = 0.0
 
@@ -118,7 +120,7 @@ class ReadingApp(App[None]):
 
     def open_inspector(self) -> None:
         """Show the token under the cursor."""
-        self.inspector.display = True
+        self.rail.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
         if self.transcript.cursor is not None:
@@ -132,7 +134,8 @@ class ReadingApp(App[None]):
 
     def close_inspector(self) -> None:
         """Close it; the cursor stays."""
-        self.inspector.display = self.transcript.choosing = False
+        self.transcript.choosing = False
+        self.rail.show(self.inspector, False)
         self._redraw()
 
     def on_reader_moved(self, message: Reader.Moved) -> None:
@@ -156,6 +159,29 @@ class ReadingApp(App[None]):
             self.action_inspect()
         else:
             self._fork_here()
+
+    def on_reader_number(self, message: Reader.Number) -> None:
+        """A digit: go on from the alternative of that rank."""
+        if self.inspector.display and self.inspector.choose_rank(message.number):
+            self._fork_here()
+        else:
+            self._say_hint(
+                f"no alternative {message.number} here: {self.keymap.first('view.inspect')} lists them"
+            )
+
+    def on_reader_other(self) -> None:
+        """Not this token: go on from another one, drawn from what is left."""
+        token = self.transcript.cursor_token()
+        if token is None or not self.inspector.display or self.fork is None:
+            self._say_hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
+        elif (id := self.inspector.another(self.tried(*token))) is None:
+            self._say_hint("every recorded token was tried here")
+        else:
+            self.fork(*token, id)
+
+    def tried(self, node: str, index: int) -> set[int]:
+        """The tokens that already stand at a place of an answer, here or in the answers beside it."""
+        return set()
 
     def on_reader_ask_preview(self) -> None:
         """How would it go on?"""
@@ -261,7 +287,9 @@ class ReadingApp(App[None]):
         token = (key("read.left", "read.right"), "token")
         if self.transcript.choosing:
             keys = [token, (key("read.down", "read.up"), "choice"), surprise]
-            keys += [(key("read.take"), "fork here")] if self.fork else []
+            digits = f"{key('alternative.1')}-{key('alternative.9')}"
+            keys += [(f"{key('read.take')} {digits}", "fork")] if self.fork else []
+            keys += [(key("alternative.ban"), "ban")] if self.fork else []
             return [*keys, *([(key("read.preview"), "preview")] if self.preview else []), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")

@@ -290,7 +290,7 @@ class Session:
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens = tokens
-            case ev.Previewed():
+            case ev.Previewed() | ev.Noted():
                 return True
             case _:
                 turn = self.last
@@ -311,10 +311,15 @@ class Session:
                 self.starts[turn.asked] = self.reads(turn.asked)[cut].id
             case ev.Prefilled(_, done, total, at):
                 answer.read(done, total, at)
-            case ev.Produced(_, step, at, given):
-                self._advance(answer, State.READING if given else State.WRITING)
-                answer.add(step, at, given=given)
-                self.tree.add(node.id, step, given=given)
+            case ev.Given(_, steps):
+                self._advance(answer, State.READING)
+                for step in steps:
+                    answer.give(step)
+                    self.tree.add(node.id, step, given=True)
+            case ev.Produced(_, step, at):
+                self._advance(answer, State.WRITING)
+                answer.add(step, at)
+                self.tree.add(node.id, step)
             case ev.Finished(_, reason, kv_bytes):
                 answer.reason, answer.kv_bytes = reason, kv_bytes
                 answer.state = State.STOPPED if reason == "cancelled" else State.DONE

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.model_source import hub_name
 from ropechat.text import one_line
 from ropechat.tui import events as ev
+from ropechat.tui import garbage
 from ropechat.tui.downloading import Download, Stage
 from ropechat.tui.errors import explain
 from ropechat.tui.prompting import Prompting
@@ -52,7 +53,9 @@ class Switching(Prompting):
     def loaded_another(self) -> None:
         """The model that was asked for is there."""
         if self._wanted:
+            garbage.thaw()
             self.model, self._wanted = self._wanted, ""
+            self.biases("off")  # its tokens are others
             self.show_path()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:
@@ -64,7 +67,8 @@ class Switching(Prompting):
             self._count()
         else:
             self._notice("error", f"The model cannot be loaded: {explain(event.error)}")
-            self._notice("notice", "F6 chooses another one, ctrl+q leaves.")
+            pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
+            self._notice("notice", f"{pick} chooses another one, {quit} leaves.")
 
     # --- downloads ---
 
@@ -74,7 +78,8 @@ class Switching(Prompting):
         if name is None:
             return f"{one_line(model)}: no Hub id"
         if self.download is not None and self.download.stage in (Stage.RUNNING, Stage.PAUSING):
-            return f"{self.download.name} is being downloaded; ctrl+o pauses it, ctrl+x cancels it"
+            pause, cancel = self.keymap.named("models.pause"), self.keymap.named("models.cancel")
+            return f"{self.download.name} is being downloaded; {pause} pauses it, {cancel} cancels it"
         self.download = Download(name)
         self.watch_download()
         return ""
@@ -101,7 +106,7 @@ class Switching(Prompting):
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
         if download.stage is Stage.DONE:
-            self._notice("notice", f"{name} is downloaded: F6 loads it.")
+            self._notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
             self._notice("error", download.error)
 

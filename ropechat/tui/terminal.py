@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import selectors
 import signal
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from textual import constants
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.text import clean
@@ -20,6 +23,7 @@ from ropechat.tui.watcher import watched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+ESCAPE_DELAY = 0.025  # seconds; the bytes of a sequence come in one piece, also over ssh and in tmux
 KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
@@ -29,8 +33,31 @@ class _Extra(StrEnum):
     ALT_ENTER = "alt+enter"
 
 
+class _QuickSelector(selectors.SelectSelector):
+    """Waits for keys; right after one only as long as it takes to know that an esc came alone."""
+
+    _just_read = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._just_read and timeout is not None:
+            timeout = min(timeout, 1.1 * constants.ESCAPE_DELAY)
+        found = super().select(timeout)
+        self._just_read = bool(found)
+        return found
+
+
 def teach_keys() -> None:
-    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter."""
+    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter.
+
+    And esc acts sooner: Textual waits 100 ms for what may follow in a sequence, and looks ten times a second.
+    """
+    if "ESCDELAY" not in os.environ:
+        constants.ESCAPE_DELAY = ESCAPE_DELAY  # type: ignore[misc]
+        if os.name == "posix":
+            from textual.drivers import linux_driver
+
+            quick = SimpleNamespace(SelectSelector=_QuickSelector, EVENT_READ=selectors.EVENT_READ)
+            linux_driver.selectors = quick  # type: ignore[assignment, attr-defined]
     table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
     table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
 

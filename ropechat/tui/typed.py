@@ -68,6 +68,7 @@ WORDS: dict[str, Callable[[ChatApp, str], str]] = {
     "model.pick": _model,
     "sampling.open": _sampling,
     "sampling.set": _set,
+    "sampling.bias": lambda app, words: app.biases(words),
     "prompt.system": _system,
     "prompt.persona": _persona,
     "prompt.full": _context,

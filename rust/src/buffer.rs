@@ -76,13 +76,6 @@ impl Buffer {
             Memory::Pages(pages) => pages,
         }
     }
-
-    /// The memory as numbers.
-    pub fn values_mut<T: Plain>(&mut self) -> &mut [T] {
-        let bytes = self.bytes_mut();
-        // SAFETY: the memory starts at a cache line, a `Plain` type is at most 4 bytes with any bits valid.
-        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
-    }
 }
 
 /// Number types of at most 4 bytes, without padding, any bits valid.
@@ -94,6 +87,22 @@ mod private {
     pub trait Sealed {}
     impl Sealed for f32 {}
     impl Sealed for u16 {}
+}
+
+/// Bytes that are whole, aligned numbers, as such.
+pub fn numbers<T: Plain>(bytes: &[u8]) -> &[T] {
+    // SAFETY: a `Plain` type has any bits valid; `align_to` sees to alignment and length.
+    let (before, numbers, after) = unsafe { bytes.align_to::<T>() };
+    assert!(before.is_empty() && after.is_empty());
+    numbers
+}
+
+/// The same, to write.
+pub fn numbers_mut<T: Plain>(bytes: &mut [u8]) -> &mut [T] {
+    // SAFETY: a `Plain` type has any bits valid; `align_to_mut` sees to alignment and length.
+    let (before, numbers, after) = unsafe { bytes.align_to_mut::<T>() };
+    assert!(before.is_empty() && after.is_empty());
+    numbers
 }
 
 /// The bytes of a slice of numbers.

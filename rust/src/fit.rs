@@ -34,6 +34,15 @@ pub struct Choice {
     pub is_smaller: bool,
 }
 
+/// The KV cache that is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct KvRoom {
+    /// Most tokens.
+    pub tokens: usize,
+    /// F32, F16, Q8_0, or None: what the weights' type brings.
+    pub dtype: Option<DType>,
+}
+
 /// Bytes that a model needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Need {
@@ -50,12 +59,13 @@ impl Need {
         checkpoint: &Checkpoint,
         config: &Config,
         dtype: Option<DType>,
-        context: usize,
+        kv: KvRoom,
         pool: &Pool,
     ) -> Result<Self> {
         let model = Model::load_with(&Packs::measuring(), checkpoint, config.clone(), dtype, pool)?;
+        let model = model.with_kv(kv.dtype);
         let kv_block = model.kv_layout.block_bytes() as u64;
-        let blocks = (context.div_ceil(BLOCK)) as u64;
+        let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;
         Ok(Self {
             dtype: model.dtype(),
             weights: model.weight_bytes() as u64,
@@ -95,11 +105,12 @@ pub fn choose(
     checkpoint: &Checkpoint,
     config: &Config,
     dtype: Option<DType>,
-    context: usize,
+    kv: KvRoom,
     pool: &Pool,
     available: Option<Available>,
 ) -> Result<Choice> {
-    let measure = |dtype| Need::measure(checkpoint, config, dtype, context, pool);
+    let context = kv.tokens;
+    let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
     let stored = measure(None)?;
     let in_file = stored_as(checkpoint);
     let smaller = || -> Result<Vec<(DType, Need)>> {

@@ -143,6 +143,13 @@ impl Model {
         Ok(Self { config, kv_layout, layers, norm, positions, embed_tokens, lm_head })
     }
 
+    /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 beside f32 weights and f16 beside others.
+    #[must_use]
+    pub fn with_kv(mut self, dtype: Option<DType>) -> Self {
+        self.kv_layout.dtype = dtype.unwrap_or(self.kv_layout.dtype);
+        self
+    }
+
     /// Token id to residual stream.  // [vocab_size, hidden_size]
     pub fn embedding(&self) -> &Weight {
         &self.embed_tokens

@@ -9,8 +9,10 @@ use crate::readout::Readout;
 use crate::{Error, Result};
 
 /// What to do between the raw logits and the draw. A field at its "off" value leaves no stage behind.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
+    /// Added to the logits of these ids, before anything else; finite. -100 is as good as never.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Divides the logits; finite, >= 0. 1 is off; 0 is greedy (the largest logit, ties to the lowest id).
     pub temperature: f32,
     /// Keep the k most probable candidates. 0 is off.
@@ -45,6 +47,9 @@ impl Sampling {
         if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
             return refuse("repetition_penalty", self.repetition_penalty, "a finite number > 0 (1 is off)");
         }
+        if let Some(&(_, bias)) = self.logit_bias.iter().find(|(_, bias)| !bias.is_finite()) {
+            return refuse("logit_bias", bias, "a finite number");
+        }
         Ok(())
     }
 }
@@ -52,6 +57,8 @@ impl Sampling {
 /// A link of the chain; each works on the renormalized survivors of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
+    /// x + bias of the id (OpenAI's API, `logit_bias`).
+    LogitBias,
     /// Keskar et al. 2019 (CTRL), section 4.1, with transformers' rule for negative logits: x < 0 ? x * p : x / p, once
     /// per id of the history (prompt and answer).
     RepetitionPenalty,
@@ -66,13 +73,15 @@ pub enum Link {
 }
 
 /// Hugging Face's order: logits processors, then warpers (transformers, generation/utils.py, `_get_logits_processor`).
-/// The penalty comes first in any order: the other links never change which candidate is more probable.
-pub const CHAIN: [Link; 5] = [Link::RepetitionPenalty, Link::Temperature, Link::TopK, Link::TopP, Link::MinP];
+/// Bias and penalty come first in any order: the other links never change which candidate is more probable.
+pub const CHAIN: [Link; 6] =
+    [Link::LogitBias, Link::RepetitionPenalty, Link::Temperature, Link::TopK, Link::TopP, Link::MinP];
 
 impl Link {
     /// The name of its field in [`Sampling`].
     pub fn name(self) -> &'static str {
         match self {
+            Link::LogitBias => "logit_bias",
             Link::RepetitionPenalty => "repetition_penalty",
             Link::Temperature => "temperature",
             Link::TopK => "top_k",
@@ -83,6 +92,7 @@ impl Link {
 
     fn is_on(self, sampling: &Sampling) -> bool {
         match self {
+            Link::LogitBias => !sampling.logit_bias.is_empty(),
             Link::RepetitionPenalty => sampling.repetition_penalty != 1.0,
             Link::Temperature => sampling.temperature != 1.0,
             Link::TopK => sampling.top_k != 0,
@@ -119,7 +129,7 @@ pub struct Draw {
 /// Draws tokens; holds the scratch memory of one draw and nothing that outlives it.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// Penalized logits.  // [vocab_size]
+    /// Biased and penalized logits.  // [vocab_size]
     row: Vec<f32>,
     candidates: Candidates,
 }
@@ -137,7 +147,7 @@ impl Sampler {
     /// `logits`; with it the stages are recorded (up to one pass over the row each), the token is the same.
     ///
     /// Errors: [`Error::NonFinite`] for NaN, +inf or nothing but -inf; [`Error::Request`] for a field out of its range, an
-    /// empty row, or, with a repetition penalty, an id of the history outside the vocabulary.
+    /// empty row, or an id outside the vocabulary: of the bias, or, with a repetition penalty, of the history.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -147,8 +157,8 @@ impl Sampler {
         trace: Option<&Readout>,
     ) -> Result<Draw> {
         sampling.validate()?;
-        let row = if Link::RepetitionPenalty.is_on(sampling) {
-            penalize(&mut self.row, logits, history, sampling.repetition_penalty)?;
+        let row = if Link::LogitBias.is_on(sampling) || Link::RepetitionPenalty.is_on(sampling) {
+            adjust(&mut self.row, logits, history, sampling)?;
             &self.row
         } else {
             logits
@@ -162,7 +172,7 @@ impl Sampler {
         let mut stages = Vec::new();
         for link in CHAIN.into_iter().filter(|link| link.is_on(sampling)) {
             match link {
-                Link::RepetitionPenalty => {} // Already in `row`: it is what the candidates are ranked by.
+                Link::LogitBias | Link::RepetitionPenalty => {} // Already in `row`: it is what the candidates are ranked by.
                 Link::Temperature => candidates.set_temperature(sampling.temperature),
                 Link::TopK => candidates.keep_top(row, sampling.top_k),
                 Link::TopP => candidates.keep_mass(row, f64::from(sampling.top_p)),
@@ -177,15 +187,30 @@ impl Sampler {
     }
 }
 
-/// Copy the logits and penalize each id of the history once; finite logits stay finite.
-fn penalize(row: &mut Vec<f32>, logits: &[f32], history: &[u32], penalty: f32) -> Result<()> {
+/// The logit with its bias; a finite one stays finite.
+fn biased(logit: f32, id: u32, biases: &[(u32, f32)]) -> f32 {
+    let bias = biases.iter().filter(|(other, _)| *other == id).map(|(_, bias)| bias).sum::<f32>();
+    if logit.is_finite() { (logit + bias).clamp(f32::MIN, f32::MAX) } else { logit }
+}
+
+/// Copy the logits, add the biases, and penalize each id of the history once; finite logits stay finite.
+fn adjust(row: &mut Vec<f32>, logits: &[f32], history: &[u32], sampling: &Sampling) -> Result<()> {
+    let at = |field: &str, id: u32| {
+        let refused = || Error::Request(format!("{field}: id {id}; ids below {} are allowed", logits.len()));
+        logits.get(id as usize).copied().ok_or_else(refused)
+    };
     row.clear();
     row.extend_from_slice(logits);
+    for &(id, _) in &sampling.logit_bias {
+        row[id as usize] = biased(at("logit_bias", id)?, id, &sampling.logit_bias);
+    }
+    if !Link::RepetitionPenalty.is_on(sampling) {
+        return Ok(());
+    }
     for &id in history {
-        let Some(&logit) = logits.get(id as usize) else {
-            return Err(Error::Request(format!("history: id {id}; ids below {} are allowed", logits.len())));
-        };
+        let logit = biased(at("history", id)?, id, &sampling.logit_bias);
         if logit.is_finite() {
+            let penalty = sampling.repetition_penalty;
             let penalized = if logit < 0.0 { logit * penalty } else { logit / penalty };
             row[id as usize] = penalized.clamp(f32::MIN, f32::MAX);
         }

@@ -15,8 +15,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Activation rows per pass over a thread's panels: they stay in the second-level cache.
-const ROW_BLOCK: usize = 128;
+/// Bytes of activation rows per pass over a thread's panels: they stay in the second-level cache.
+const ROW_BLOCK: usize = 1 << 20;
+/// Rows per pass at least, for the weights' sake.
+const LEAST_ROWS: usize = 128;
 
 /// Parts of a matmul per thread.
 const PARTS_PER_THREAD: usize = 4;
@@ -210,11 +212,12 @@ impl Weight {
         let sink = Sink::new(epilogue, x.rows(), self.shape.panels);
         // Panels in pairs, so that a gated pair is never cut.
         let all = self.shape.panels.div_ceil(2);
+        let row_block = (ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS).min(x.rows());
         let work = |pairs: Range<usize>| {
             let mut tile = TILE.take();
-            tile.resize(ROW_BLOCK.min(x.rows()).max(tile.len() / (2 * LANES)) * 2 * LANES, 0.0);
-            for first in (0..x.rows()).step_by(ROW_BLOCK) {
-                let rows = first..(first + ROW_BLOCK).min(x.rows());
+            tile.resize((row_block * 2 * LANES).max(tile.len()), 0.0);
+            for first in (0..x.rows()).step_by(row_block) {
+                let rows = first..(first + row_block).min(x.rows());
                 for pair in pairs.clone() {
                     let width = self.tile(x, rows.clone(), 2 * pair, kernels, &mut tile);
                     // SAFETY: threads have disjoint pairs, so no two write the same columns.

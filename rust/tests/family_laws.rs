@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, Noise, engine, write_model_of};
+use common::{Folder, Noise, engine, engine_with_kv, write_model_of};
 use ropechat_core::engine::{Engine, Event, Generation, Goal};
 use ropechat_core::kernel::Isa;
 use ropechat_core::parallel::CancelToken;
@@ -101,8 +101,11 @@ fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
     let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
     for (name, config) in &all {
         let folder: Folder = write_model_of(config);
-        for (dtype, isa) in [(DType::F32, isas[0]), (DType::BF16, isas[1]), (DType::Q8_0, isas[1])] {
-            let make = |threads| engine(folder.path(), dtype, isa, threads).unwrap();
+        let q8_0 = DType::Q8_0;
+        for (dtype, kv, isa) in
+            [(DType::F32, None, isas[0]), (DType::BF16, None, isas[1]), (q8_0, Some(q8_0), isas[1])]
+        {
+            let make = |threads| engine_with_kv(folder.path(), dtype, kv, isa, threads).unwrap();
             test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {isa:?}"));
         }
     }
@@ -140,6 +143,7 @@ fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<(usize, u32, u64)>> {
 
 fn greedy(max_tokens: usize) -> Goal {
     let sampling = Sampling {
+        logit_bias: vec![],
         temperature: 0.0,
         top_k: 0,
         top_p: 1.0,

@@ -6,7 +6,7 @@ use common::{Folder, SHAPES, write_model};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::family;
-use ropechat_core::fit::{Choice, choose};
+use ropechat_core::fit::{Choice, KvRoom, choose};
 use ropechat_core::model::Model;
 use ropechat_core::parallel::Pool;
 use ropechat_core::quant::DType;
@@ -18,7 +18,8 @@ fn chosen(model: &Folder, dtype: Option<DType>, context: usize, bytes: u64) -> R
     let checkpoint = Checkpoint::open(model.path()).unwrap();
     let config = family::config(&checkpoint).unwrap();
     let available = Available { bytes, limit: "free here" };
-    choose(&checkpoint, &config, dtype, context, &Pool::new(1), Some(available))
+    let kv = KvRoom { tokens: context, dtype: None };
+    choose(&checkpoint, &config, dtype, kv, &Pool::new(1), Some(available))
 }
 
 fn refused(model: &Folder, dtype: Option<DType>, context: usize, bytes: u64) -> String {

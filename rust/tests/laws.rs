@@ -43,6 +43,7 @@ fn logits(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
 
 fn greedy(max_tokens: usize) -> Goal {
     let sampling = Sampling {
+        logit_bias: vec![],
         temperature: 0.0,
         top_k: 0,
         top_p: 1.0,
@@ -199,6 +200,7 @@ fn a_cancel_at_any_layer_leaves_no_trace() {
 fn a_draw_depends_on_seed_stream_and_position_only() {
     let ids = Noise(12).ids(30, SHAPES[1].vocab);
     let sampling = |seed, stream| Sampling {
+        logit_bias: vec![],
         temperature: 0.9,
         top_k: 50,
         top_p: 0.95,

@@ -12,67 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pty
 import random
-import select
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 import time
-from fcntl import ioctl
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from model_folders import byte_tokenizer  # noqa: E402
 from models import write_llama  # noqa: E402
+from program import Program  # noqa: E402
 
 P99, STOP = 60.0, 100.0
-CODE = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-CODE += "from ropechat.cli import main; sys.exit(main())"
-
-
-class Screen:
-    """The program on a pseudo-terminal, and what it wrote since the last look."""
-
-    def __init__(self, arguments: list[str]) -> None:
-        self.master, slave = pty.openpty()
-        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        env["PYTHONPATH"] = str(Path(__file__).parents[2])
-        for name in ("NO_COLOR", "SSH_CONNECTION"):
-            env.pop(name, None)
-        command = [sys.executable, "-c", CODE, *arguments]
-        self.child = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
-        )
-        os.close(slave)
-
-    def until(self, text: bytes, limit: float) -> float:
-        """Seconds until a text is written; raises SystemExit when it is not."""
-        begun, seen = time.perf_counter(), b""
-        while text not in seen:
-            left = begun + limit - time.perf_counter()
-            if left <= 0 or not select.select([self.master], [], [], left)[0]:
-                raise SystemExit(f"{text!r} did not come within {limit} s: {seen[-500:]!r}")
-            seen += os.read(self.master, 1 << 20)
-        return time.perf_counter() - begun
-
-    def drain(self, seconds: float) -> None:
-        """Read and forget for a while."""
-        end = time.perf_counter() + seconds
-        while (left := end - time.perf_counter()) > 0:
-            try:
-                if select.select([self.master], [], [], left)[0] and not os.read(self.master, 1 << 20):
-                    return
-            except OSError:  # the program ended
-                return
-
-    def press(self, data: bytes) -> None:
-        """Type."""
-        os.write(self.master, data)
 
 
 def random_model(folder: Path) -> Path:
@@ -85,7 +37,7 @@ def random_model(folder: Path) -> Path:
     return path
 
 
-def echoes(screen: Screen, count: int, draw: random.Random) -> list[float]:
+def echoes(screen: Program, count: int, draw: random.Random) -> list[float]:
     """Milliseconds from each of some keys to its letter, in order of size."""
     found = []
     for number in range(count):
@@ -102,7 +54,7 @@ def echoes(screen: Screen, count: int, draw: random.Random) -> list[float]:
 def measure(model: str, keys: int, threads: int) -> dict[str, float]:
     """The figures of one run; those of an idle chat tell how busy the machine is with other things."""
     arguments = ["chat", "-m", model, "--threads", str(threads), "--incognito", "--seed", "1"]
-    screen = Screen([*arguments, "--max-tokens", "30000", "--context", "32768"])
+    screen = Program([*arguments, "--max-tokens", "30000", "--context", "32768"])
     draw = random.Random(5)
     screen.until(b"ready", 120)
     idle = echoes(screen, keys, draw)
@@ -113,10 +65,7 @@ def measure(model: str, keys: int, threads: int) -> dict[str, float]:
     screen.press(b"\x03")
     screen.until(b"send", 10)
     stop = 1000 * (time.perf_counter() - begun)
-    screen.press(b"\x11")
-    screen.drain(0.5)
-    if screen.child.wait(10):
-        raise SystemExit(f"the chat ended with {screen.child.returncode}")
+    screen.quit()
     last = min(keys - 1, int(keys * 0.99))
     figures = {"idle_p50": idle[keys // 2], "idle_p99": idle[last], "p50": busy[keys // 2], "p99": busy[last]}
     return {name: round(value, 1) for name, value in (figures | {"max": busy[-1], "stop": stop}).items()}

@@ -77,6 +77,7 @@ def rows_of(real: Path, name: str, count: int) -> tuple[list[str], bool]:
     folder, lines, kept = real / name / "hf", [], True
     exact = Engine.load(folder, dtype="f32")
     engines = {dtype: Engine.load(folder, dtype=dtype) for dtype in DTYPES}
+    engines["q8_0, cache q8_0"] = Engine.load(folder, dtype="q8_0", kv_dtype="q8_0")
     for title, texts in texts_of(real, name, exact, count).items():
         tokens = sum(len(ids) - 1 for ids in texts)
         base = compare(exact, exact, texts).perplexity
@@ -84,7 +85,7 @@ def rows_of(real: Path, name: str, count: int) -> tuple[list[str], bool]:
         for dtype, engine in engines.items():
             found = compare(exact, engine, texts)
             change = found.perplexity / base - 1
-            kept = kept and (dtype != "q8_0" or abs(change) <= ALLOWED)
+            kept = kept and (not dtype.startswith("q8_0") or abs(change) <= ALLOWED)
             lines.append(
                 f"| | | {dtype} | {found.perplexity:.4f} | {change:+.3%} | {found.divergence:.2e} "
                 f"| {found.same_best:.2%} |"

@@ -1,11 +1,14 @@
 """Tokens in the transcript: each keeps its record and its place; tint never splits a character."""
 
+import random
+
 from fakes import fake_step, pieces
 
 from ropechat.trace import Step
 from ropechat.tui.render.blocks import AnswerBlock
-from ropechat.tui.render.pieces import overlay
+from ropechat.tui.render.pieces import Mark, Piece, joined, overlay
 from ropechat.tui.render.tint import TINTS
+from ropechat.tui.render.width import graphemes
 
 
 def step(text: str, bits: float, index: int = 0) -> Step:
@@ -90,3 +93,22 @@ def test_the_next_surprise() -> None:
     assert made.surprising(1, 1, "off") == 3
     assert made.surprising(3, -1, "surprisal") == 1
     assert made.surprising(1, -1, "surprisal") is None
+
+
+def test_marks_over_any_text_are_those_of_each_character() -> None:
+    draw = random.Random(3)
+    for _ in range(300):
+        text = "".join(draw.choice("ab c é\u0301👨\u200d👩\u200d👧🇩🇪你") for _ in range(draw.randint(1, 14)))
+        at = draw.randint(0, 5)
+        ends = [sorted((draw.randint(0, 24), draw.randint(0, 24))) for _ in range(draw.randint(0, 6))]
+        marks = [Mark(start, end, draw.choice("pqr")) for start, end in ends]
+        looks = []
+        for first, last, _ in graphemes(text):
+            look = "x"
+            for mark in marks:
+                if mark.start < mark.end and mark.start < at + last and mark.end > at + first:
+                    look = joined(look, mark.look)
+            looks += [look] * (last - first)
+        drawn = overlay([Piece(text, "x", at)], marks)
+        assert [look for piece in drawn for look in [piece.look] * len(piece.text)] == looks
+        assert "".join(piece.text for piece in drawn) == text

@@ -294,10 +294,10 @@ def test_what_the_screens_say() -> None:
     assert lines == [
         ("", "system"),
         ("", "you"),
-        ("  ", "answer 1/2"),
-        ("  ", "answer 2/2 @2 → “ mostly.”"),
-        ("  ", "you"),
-        ("  ", "answer"),
+        ("├─ ", "answer 1/2"),
+        ("└─ ", "answer 2/2 @2 → ·mostly."),
+        ("   ", "you"),
+        ("   ", "answer"),
     ]
     first, second = tree.siblings(tree.path()[2].id)
     assert (own_text(first), own_text(second)) == ("Rayleigh scattering of light", "")
@@ -305,6 +305,6 @@ def test_what_the_screens_say() -> None:
     assert "cheaper" in verdict(first, second)
     assert len(curve(first.steps)) == len(first.steps)
     assert curve([]) == ""
-    assert len(curve(first.steps * 100)) == 34
+    assert len(curve(first.steps * 100)) == 60
     assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
     assert when(86400 * 365, 86400 * 400).count("-") == 2

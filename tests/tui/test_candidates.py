@@ -13,12 +13,15 @@ from ropechat.sampling import Sampling
 from ropechat.trace import Row, Stage, Step
 from ropechat.tui.render.candidates import explain
 
+BIAS = ((2, 3.0), (7, -100.0), (11, -1.5))
 SETTINGS = [
     Sampling(temperature=0.7, top_k=0, top_p=1.0),
     Sampling(temperature=1.0, top_k=5, top_p=1.0),
     Sampling(temperature=1.3, top_k=40, top_p=0.6),
     Sampling(temperature=0.5, top_k=0, top_p=1.0, min_p=0.2),
     Sampling(temperature=1.0, top_k=0, top_p=1.0),
+    Sampling(temperature=0.8, top_k=10, top_p=1.0, logit_bias=BIAS),
+    Sampling(temperature=0.8, top_k=10, repetition_penalty=1.4, logit_bias=BIAS),
     Sampling(temperature=0.9, top_k=30, top_p=0.9, repetition_penalty=1.4),
 ]
 

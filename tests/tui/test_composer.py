@@ -230,3 +230,42 @@ async def test_editors_that_cannot_be(
         c.app.composer.set_text("kept")
         await c.ask("/editor")
         await c.until(lambda: message in c.line("footer"))
+
+
+# --- search in what was sent ---
+
+
+async def test_search_in_what_was_sent(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        c.app.composer.sent[:] = ["Why is rust red?", "What is rope?", "Why ROPE?", "What is rope?"]
+        text = lambda: c.app.composer.text  # noqa: E731
+        await c.pilot.press(*"rope", "ctrl+r")
+        assert text() == "What is rope?"
+        assert "2 older" in c.line("footer")
+        await c.pilot.press("ctrl+r")
+        assert text() == "Why ROPE?"
+        await c.pilot.press("ctrl+r", "ctrl+r")  # the last one that holds it stays
+        assert text() == "What is rope?"
+        assert "nothing older" in c.line("footer")
+        await c.pilot.press("escape")
+        assert text() == "rope"
+        assert c.app.composer.has_focus
+        await c.pilot.press("ctrl+r", "!")  # another key keeps what was found
+        assert text() == "What is rope?!"
+        await c.pilot.press("escape")
+        assert not c.app.composer.has_focus
+
+
+async def test_search_that_finds_nothing_keeps_the_draft(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        c.app.composer.sent[:] = ["Why is rust red?"]
+        await c.pilot.press(*"rope", "ctrl+r")
+        assert c.app.composer.text == "rope"
+        assert "nothing sent" in c.line("footer")
+        await c.pilot.press("escape")
+        assert c.app.composer.text == "rope"
+        await c.pilot.press("ctrl+u", "ctrl+r")  # an empty draft is in everything
+        assert c.app.composer.text == "Why is rust red?"
+        await c.pilot.press("enter")
+        await c.idle()
+        assert c.engine.asked[-1][-1].content == "Why is rust red?"

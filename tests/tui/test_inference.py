@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
 from ropechat.tui import events as ev
-from ropechat.tui.inference import Inference
+from ropechat.tui.inference import NICER, Inference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,3 +174,37 @@ def test_shutdown_closes_the_engine() -> None:
     settle(thread)
     assert thread.shutdown(2.0)
     assert engine.closed
+
+
+def test_it_wakes_for_a_first_token_and_for_an_end() -> None:
+    woken: list[list[type]] = []
+    thread = Inference(wake=lambda: woken.append([type(event) for event in thread.drain()]))
+    thread.start()
+    thread.submit(ev.Load(FakeEngine))
+    thread.submit(request())
+    end = time.monotonic() + 5.0
+    while len(woken) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    loaded, first, last = woken
+    assert loaded == [ev.Loaded]
+    assert first[-1] is ev.Produced
+    assert first.count(ev.Produced) == 1
+    assert last[-1] is ev.Finished
+    thread.shutdown(2.0)
+
+
+def test_what_it_computes_gives_way() -> None:
+    seen: list[int] = []
+
+    def load() -> FakeEngine:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return FakeEngine()
+
+    thread = Inference()
+    thread.start()
+    thread.submit(ev.Load(load))
+    settle(thread)
+    thread.shutdown(2.0)
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert seen == [min(19, own + (NICER if sys.platform == "linux" else 0))]

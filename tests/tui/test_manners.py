@@ -12,6 +12,27 @@ from ropechat.tui import keys, theme
 from ropechat.tui.clipboard import MOST, sequence
 from ropechat.tui.keymap import Keymap, KeymapError
 from ropechat.tui.look import Look
+from ropechat.tui.screens.branches import BranchesScreen
+from ropechat.tui.screens.chats import ChatsScreen
+from ropechat.tui.screens.compare import CompareScreen
+from ropechat.tui.screens.context import ContextScreen
+from ropechat.tui.screens.fork import ForkScreen
+from ropechat.tui.screens.models import ModelsScreen
+from ropechat.tui.screens.personas import PersonasScreen
+from ropechat.tui.screens.sheet import Sheet
+from ropechat.tui.widgets.dials import Dials
+
+SHEETS = {
+    "sheet": Sheet,
+    "chats": ChatsScreen,
+    "branches": BranchesScreen,
+    "compare": CompareScreen,
+    "alternatives": ForkScreen,
+    "models": ModelsScreen,
+    "dials": Dials,
+    "personas": PersonasScreen,
+    "full": ContextScreen,
+}
 
 
 def look(**chosen: str) -> Look:
@@ -41,15 +62,15 @@ async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
 
 
 async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
-    async with chat(FakeEngine(STORY), look=look(read__right="x", read__left="z shift+left")) as c:
+    async with chat(FakeEngine(STORY), look=look(read__right="v", read__left="z shift+left")) as c:
         await c.ask("Tell")
         await c.idle()
-        await c.pilot.press("escape", "g", "x")
-        assert "z j k x token" in c.line("footer")
+        await c.pilot.press("escape", "g", "v")
+        assert "z j k v token" in c.line("footer")
         first = c.app.transcript.cursor_token()
         await c.pilot.press("l")
         assert c.app.transcript.cursor_token() == first
-        await c.pilot.press("x")
+        await c.pilot.press("v")
         assert c.app.transcript.cursor_token()[1] == first[1] + 1
         await c.pilot.press("shift+left")
         assert c.app.transcript.cursor_token() == first
@@ -106,7 +127,7 @@ def test_every_action_is_in_the_palette_or_typed(chat: Any) -> None:
     from ropechat.tui.widgets.reader import Reader
 
     for command in keys.ALL:
-        place = Reader if command in keys.READING else ChatApp
+        place = SHEETS.get(command.context) or (Reader if command in keys.READING else ChatApp)
         name = command.action.partition("(")[0]
         target: Any = ChatApp if name.startswith("app.") else place
         if command not in keys.WRITING and command.action:

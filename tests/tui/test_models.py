@@ -164,6 +164,33 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: not isinstance(c.app.screen, ModelsScreen))
 
 
+async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tmp_path: Path) -> None:
+    from ropechat.hub.transfer import pull
+
+    for name in ("org/one", "org/two"):
+        hub.repos[name] = Repo(model_files(tmp_path / name))
+        pull(name)
+    models = Models()
+    async with chat(FakeEngine("ok"), size=(100, 30), models=models) as c:
+        await c.ask("/model org/two")
+        await c.until(lambda: len(models.loaded) == 1)
+        await c.idle()
+        screen = await opened(c)
+        await c.pilot.press("ctrl+d")
+        assert "this model is in use" in c.screen()
+        await c.pilot.press("up", "ctrl+d")
+        assert "again deletes org/one, " in c.screen()
+        assert (tmp_path / "hf/hub/models--org--one").is_dir()
+        await c.pilot.press("down", "up", "ctrl+d")  # moving away takes it back
+        assert (tmp_path / "hf/hub/models--org--one").is_dir()
+        await c.pilot.press("ctrl+d")
+        await c.until(lambda: "deleted: org/one, " in c.screen())
+        assert not (tmp_path / "hf/hub/models--org--one").exists()
+        await c.until(lambda: all(getattr(row, "name", "") != "org/one" for row in screen._shown))
+        await c.pilot.press(*"builtin", "ctrl+d")
+        assert "only what was downloaded" in c.screen()
+
+
 async def test_a_path_can_be_typed(chat: Any, hub: Hub) -> None:
     models = Models()
     async with chat(FakeEngine("ok"), models=models) as c:
@@ -196,12 +223,12 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.pilot.press("enter")
         download = c.app.download
         await c.until(lambda: download.stage is Stage.RUNNING and "kB of" in c.screen())
-        await c.pilot.press("ctrl+o")
+        await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.PAUSED)
-        await c.until(lambda: "ctrl+o goes on" in c.screen())
+        await c.until(lambda: "ctrl+t goes on" in c.screen())
         assert list(tmp_path.rglob("*.incomplete"))
         gate.set()
-        await c.pilot.press("ctrl+o")
+        await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.DONE)
         await c.until(lambda: "every hash is right" in c.screen())
         assert max(hub.starts("model.safetensors")) > 0  # it went on where it was

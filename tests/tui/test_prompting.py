@@ -260,6 +260,7 @@ async def test_the_line_after_an_answer_and_the_sheet(chat: Any) -> None:
         )
         for words in ("prefill", "decode", "kv 3 reused", "ttft", "b/tok"):
             assert words in c.line("gauge")
+        await c.pilot.resize_terminal(100, 60)
         await c.pilot.press("f9")
         await c.until(lambda: isinstance(c.app.screen, FactsScreen))
         for words in (
@@ -278,3 +279,26 @@ async def test_facts_of_a_kept_answer_are_not_made_up(chat: Any) -> None:
         await c.pilot.press("f9")
         await c.until(lambda: "Memory" in c.screen())
         assert "prefill" not in c.screen()
+
+
+async def test_what_there_is_to_know_of_prompts_is_said_once_above_the_question(chat: Any) -> None:
+    class Folding(FakeEngine):
+        told = False
+
+        def prompt_ids(self, messages: Any) -> list[int]:
+            if messages[0].role is Role.SYSTEM and not self.told:
+                self.told = True
+                self.chat.on_note("the system message is [folded]")
+            return super().prompt_ids(messages)
+
+    engine = Folding("Fine.")
+    engine.chat.told_in_vain = ["enable_thinkin"]
+    async with chat(engine, size=(100, 30), system="Be short.") as c:
+        assert "enable_thinkin: this model's chat template has no such variable" in c.screen()
+        await c.ask("Hello?")
+        await c.until(lambda: not c.app.session.generating)
+        await c.ask("Again?")
+        await c.idle()
+        rows = c.screen()
+        assert rows.count("the system message is [folded]") == 1
+        assert rows.index("[folded]") < rows.index("▌ Hello?") < rows.index("▌ Again?")

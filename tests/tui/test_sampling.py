@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from fakes import FakeEngine, fake_step
 from ropechat.sampling import Sampling
 from ropechat.trace import Row
 from ropechat.tui import presets
+from ropechat.tui.render.candidates import explain
 from ropechat.tui.render.trial import tried
 from ropechat.tui.screens.sampling import SamplingScreen
 
@@ -26,6 +29,8 @@ def step_of(logits: np.ndarray, listed: int) -> Any:
 def sampled(logits: np.ndarray, settings: Sampling, seen: set[int]) -> dict[int, float]:
     """The probabilities of the draw, by the definition, over all ids."""
     logits = logits.astype(float).copy()
+    for id, bias in settings.logit_bias:
+        logits[id] += bias
     for id in seen:
         logits[id] = (
             logits[id] * settings.repetition_penalty
@@ -51,6 +56,8 @@ SETTINGS = [
     Sampling(temperature=1.0, top_k=0, top_p=0.6),
     Sampling(temperature=1.4, top_k=12, top_p=0.9, min_p=0.2),
     Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05),
+    Sampling(temperature=0.7, top_k=40, top_p=0.95, logit_bias=((4, 1.5), (9, -100.0), (11, -2.0))),
+    Sampling(temperature=0.8, top_k=10, top_p=0.9, repetition_penalty=1.5, logit_bias=((3, -1.0),)),
     Sampling(temperature=0.8, top_k=10, top_p=0.9, repetition_penalty=1.5),
 ]
 
@@ -85,6 +92,45 @@ def test_trials_can_be_exact_with_twenty_of_many() -> None:
     logits = np.random.default_rng(4).normal(size=2000) * 3
     assert tried(step_of(logits, 20), Sampling(temperature=0.7, top_k=10, top_p=0.9), 2000).exact
     assert not tried(step_of(logits / 9, 20), Sampling(temperature=1.5, top_k=0, top_p=0.9), 2000).exact
+
+
+@pytest.mark.parametrize("bias", [((4, 1.5),), ((9, -100.0), (11, -2.0))])
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+def test_what_was_drawn_with_a_bias_is_explained(bias: Any, spread: float) -> None:
+    settings = Sampling(temperature=0.7, top_k=0, top_p=1.0, logit_bias=bias)
+    logits = np.random.default_rng(3).normal(size=60) * spread
+    true = sampled(logits, settings, set())
+    id = max(true, key=lambda one: true[one])
+    step = step_of(logits, 60)
+    step = dataclasses.replace(step, id=id, logprob=dict(step.top)[id])
+    found = explain(step, settings)
+    assert {one.id: one.sampled for one in found.candidates if one.cut is None} == pytest.approx(
+        {one: share for one, share in true.items() if (one, -100.0) not in bias}
+    )
+    assert {one.id for one in found.candidates if one.cut == "banned"} == {
+        one for one, weight in bias if weight == -100.0
+    }
+    assert {one.id: one.bias for one in found.candidates if one.bias} == dict(bias)
+
+
+@pytest.mark.parametrize(
+    ("bias", "words"),
+    [
+        (((1, 101.0),), "logit_bias: 101.0 is not allowed; a number from -100 to 100 is"),
+        (((-1, 1.0),), "logit_bias: -1 is not allowed; an integer from 0"),
+        (((1, float("nan")),), "logit_bias: nan is not allowed"),
+        ((1, 2), "logit_bias: (1, 2) is not allowed; [id, bias] pairs are"),
+        (7, "logit_bias: 7 is not allowed"),
+    ],
+)
+def test_biases_that_cannot_be(bias: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Sampling(logit_bias=bias)
+
+
+def test_biases_read_from_a_file_are_the_same() -> None:
+    settings = Sampling(logit_bias=((3, -1.0), (5, 2.0)))
+    assert Sampling(**json.loads(json.dumps(dataclasses.asdict(settings)))) == settings
 
 
 def test_presets() -> None:

@@ -5,45 +5,14 @@ ROPECHAT_SNAPSHOTS=write writes them anew; look at the difference before it is k
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import FakeEngine
 from reading import DOCUMENT, answered, inspected
+from snapshots import compare, drawn
 
-FOLDER = Path(__file__).parent / "snapshots"
 THEMES = ["ropechat-dark", "ropechat-light", "ropechat-ansi-dark"]
-
-
-def drawn(widget: Any) -> str:
-    """Each row of a widget, and below it the styles: column, then what differs from plain."""
-    lines: list[str] = []
-    for y in range(widget.size.height):
-        strip = widget.render_line(y)
-        lines.append(f"|{strip.text.rstrip()}")
-        column = 0
-        for text, style, _ in strip:
-            if style and text.strip() and (words := named(style)):
-                lines.append(f"  {column}: {words}")
-            column += len(text)
-    return "\n".join(lines) + "\n"
-
-
-def named(style: Any) -> str:
-    flags = [name for name in ("bold", "italic", "underline", "reverse", "strike") if getattr(style, name)]
-    fore = f"{style.color.name}" if style.color else ""
-    back = f"on {style.bgcolor.name}" if style.bgcolor else ""
-    return " ".join(word for word in (*flags, fore, back) if word)
-
-
-def compare(name: str, found: str) -> None:
-    file = FOLDER / f"{name}.txt"
-    if os.environ.get("ROPECHAT_SNAPSHOTS") == "write":
-        FOLDER.mkdir(exist_ok=True)
-        file.write_text(found, encoding="utf-8")
-    assert found == file.read_text(encoding="utf-8"), f"{name} looks different; see {__file__}"
 
 
 async def settled(c: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import selectors
 import signal
 import struct
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from payloads import ESCAPES
+
+from ropechat.tui.terminal import _QuickSelector
 
 TESTS = Path(__file__).parents[1]
 HEAD = f"""
@@ -307,3 +310,18 @@ def test_nothing_of_a_hostile_answer_arrives_raw_in_any_view() -> None:
     assert not {
         character for character in decoded if 0x80 <= ord(character) < 0xA0 or character in "\u202e\u2066"
     }
+
+
+def test_after_a_key_the_next_wait_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    answers = [[], ["a key"], [], []]
+
+    def select(self: selectors.SelectSelector, timeout: float | None = None) -> list[object]:
+        waits.append(timeout)
+        return answers[len(waits) - 1]
+
+    monkeypatch.setattr(selectors.SelectSelector, "select", select)
+    waiting = _QuickSelector()
+    for _ in answers:
+        waiting.select(10.0)
+    assert [wait == 10.0 for wait in waits] == [True, True, False, True]

@@ -10,6 +10,8 @@ from payloads import BRACKETS, ESCAPES, FORBIDDEN
 from rich.cells import cell_len
 from textual import events
 
+from ropechat.tui.widgets import transcript
+
 LONG = STORY * 6
 
 
@@ -242,3 +244,31 @@ async def test_a_new_theme_is_seen_at_once(chat: Any) -> None:
             c.app.theme = name
             await c.pilot.pause(0.2)
             assert before not in colours(), name
+
+
+@pytest.mark.parametrize("view", ["tokens", "prose"])
+async def test_an_end_draws_what_a_whole_redraw_draws(chat: Any, view: str) -> None:
+    async with chat(FakeEngine(STORY * 12 + "\n- an *open* list\n\n\n", context=10**6)) as c:
+        if view == "prose":
+            c.app.action_toggle_view()
+        await c.ask("Tell me")
+        await c.until(lambda: not c.app.session.generating)
+        drawn = [strip.text for strip in c.strips()[:-2]]
+        kept = len(c.app.transcript._strips)
+        c.app.transcript.redraw()
+        await c.pilot.pause(0.1)
+        assert drawn == [strip.text for strip in c.strips()[:-2]]
+        assert kept > 5  # rows that stood were not drawn again at the end
+
+
+async def test_many_rows_are_kept_but_not_without_end(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "CACHED", 30)
+    async with chat(FakeEngine("row\n" * 200)) as c:
+        await c.ask("Count")
+        await c.idle()
+        for _ in range(12):
+            c.app.transcript.action_page_up()
+            await c.pilot.pause()
+            assert len(c.app.transcript._strips) <= 30
+            seen = round(c.app.transcript.scroll_y) + c.app.transcript.size.height - 1
+            assert seen in c.app.transcript._strips  # what was drawn last is kept

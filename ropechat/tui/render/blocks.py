@@ -29,7 +29,7 @@ def shown(text: str) -> str:
     return clean(text).replace("\t", TAB)
 
 
-@dataclass
+@dataclass(eq=False)
 class Block:
     """A stretch of the transcript: an optional heading, text, one blank row.
 
@@ -118,11 +118,10 @@ class Block:
             return 0
         return self._rows.append(piece)
 
-    def end(self) -> None:
-        """Nothing more comes."""
-        self.live = False
-        if self._rows is not None:
-            self._rows.close()
+    def end(self) -> int:
+        """Nothing more comes; returns the number of the first row that changed: the caret goes."""
+        caret, self.live = self.body - 1, False
+        return caret if self._rows is None else min(caret, self._rows.close())
 
     def marks(self, row: int, tint: str) -> list[Mark]:
         """What is to be laid over a row."""
@@ -136,7 +135,7 @@ class Block:
         return min(place[0] for place in places), max(place[1] for place in places)
 
 
-@dataclass
+@dataclass(eq=False)
 class AnswerBlock(Block):
     """Tokens of the model; each keeps its record and the end of its text.
 

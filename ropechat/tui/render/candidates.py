@@ -1,6 +1,6 @@
 """Why a token was chosen: the candidates of its step, what each stage of the sampler did to them.
 
-The chain is the engine's (rust/src/sampler.rs): repetition penalty, temperature, top_k, top_p, min_p, each
+The chain is the engine's (rust/src/sampler.rs): bias, penalty, temperature, top_k, top_p, min_p, each
 over the renormalized survivors of the one before, candidates in order of penalized logit, ties by lower id. A
 step records only its most probable candidates and how many survived each stage; `exact` says whether that
 settles it.
@@ -12,13 +12,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ropechat.sampling import MAX_BIAS
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
 
-GREEDY = "greedy"
+GREEDY, BANNED = "greedy", "banned"
 CLOSE = 0.005  # a probability known to half a percent of itself counts as exact
 
 
@@ -32,6 +34,7 @@ class Candidate:
     sampled: float | None  # probability at the draw; None: not known
     cut: str | None = None  # the stage that took it out
     penalized: bool = False
+    bias: float = 0.0  # added to its logit
     chosen: bool = False
 
     @property
@@ -72,6 +75,7 @@ def explain(step: Step, sampling: Sampling, history: Collection[int] | None = No
     for order, candidate in enumerate(listed):
         place = order if candidate.rank <= len(step.top) or why else candidate.rank - 1
         cut = next((name for name, count in cuts if place >= count), None)
+        cut = BANNED if candidate.bias <= -MAX_BIAS else cut
         found.append(replace(candidate, cut=None if candidate.chosen else cut))
     survivors = [candidate for candidate in found if candidate.cut is None]
     best = max(logits.values())
@@ -93,9 +97,11 @@ def penalized(
     """The candidates in the order of their logits after the penalty, these logits, and what is uncertain."""
     listed = _listed(step)
     logits = {candidate.id: candidate.logprob for candidate in listed}
-    if sampling.repetition_penalty == 1.0:
+    if sampling.repetition_penalty != 1.0 and (history is None or step.row is None):
+        return listed, logits, "the penalized tokens are not known"
+    if sampling.repetition_penalty == 1.0 and not sampling.logit_bias:
         return listed, logits, ""
-    return _penalize(listed, logits, step, sampling, history)
+    return _penalize(listed, logits, step, sampling, history or ())
 
 
 def _listed(step: Step) -> list[Candidate]:
@@ -118,22 +124,28 @@ def _penalize(
     logits: dict[int, float],
     step: Step,
     sampling: Sampling,
-    history: Collection[int] | None,
+    history: Collection[int],
 ) -> tuple[list[Candidate], dict[int, float], str]:
-    """The candidates in the order after the penalty, their penalized logits, and what is uncertain."""
-    if history is None or step.row is None:
-        return listed, logits, "the penalized tokens are not known"
+    """The candidates in the order after bias and penalty, their logits then, and what is uncertain."""
     seen, penalty = set(history), sampling.repetition_penalty
-    shift = step.row.logsumexp
+    shift = step.row.logsumexp if step.row is not None else 0.0
     raw = {id: logprob + shift for id, logprob in logits.items()}
-    changed = {
-        id: (value * penalty if value < 0.0 else value / penalty) if id in seen else value
-        for id, value in raw.items()
-    }
+    biases: dict[int, float] = {}
+    for id, bias in sampling.logit_bias:
+        biases[id] = biases.get(id, 0.0) + bias
+    changed = {id: value + biases.get(id, 0.0) for id, value in raw.items()}
+    if penalty != 1.0:
+        for id in seen & changed.keys():
+            changed[id] *= penalty if changed[id] < 0.0 else 1.0 / penalty
     order = sorted(listed, key=lambda candidate: (-changed[candidate.id], candidate.id))
-    marked = [replace(candidate, penalized=candidate.id in seen) for candidate in order]
+    marked = [
+        replace(one, penalized=penalty != 1.0 and one.id in seen, bias=biases.get(one.id, 0.0))
+        for one in order
+    ]
     unlisted = min(raw.values())  # no token that is not listed had a larger logit
-    if penalty < 1.0 or any(changed[id] < unlisted for id in seen & changed.keys()):
+    favoured = any(bias > 0.0 and id not in raw for id, bias in biases.items())
+    sunk = [id for id in changed if changed[id] < unlisted and biases.get(id, 0.0) > -MAX_BIAS]
+    if penalty < 1.0 or favoured or sunk:
         return marked, changed, "tokens that are not listed may rank between"
     return marked, changed, ""
 
@@ -144,6 +156,7 @@ def _stages(step: Step, sampling: Sampling, listed: int) -> tuple[int | None, li
     if counts:
         return counts[-1][1], counts
     off = sampling.top_k == 0 and sampling.top_p == 1.0 and sampling.min_p == 0.0
+    off = off and not sampling.logit_bias
     if off and sampling.temperature == 1.0 and sampling.repetition_penalty == 1.0:
         return None, []  # no stage is on: everything survives
     return (sampling.top_k, [("top_k", sampling.top_k)]) if 0 < sampling.top_k <= listed else (None, [])

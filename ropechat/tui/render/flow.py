@@ -91,8 +91,9 @@ class Flow:
             self._wrap_last_line(0)
         return changed
 
-    def close(self) -> None:
-        """Nothing more comes."""
+    def close(self) -> int:
+        """Nothing more comes; no row changes."""
+        return self.count
 
     def row_text(self, row: Row) -> str:
         """The characters of a row."""

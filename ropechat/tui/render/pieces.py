@@ -48,8 +48,8 @@ class Rows(Protocol):
     def append(self, text: str) -> int:
         """Add source text; returns the number of the first row that changed."""
 
-    def close(self) -> None:
-        """Nothing more comes."""
+    def close(self) -> int:
+        """Nothing more comes; returns the number of the first row that changed, or `count`."""
 
 
 def joined(look: str, more: str) -> str:
@@ -91,16 +91,17 @@ def overlay(pieces: Iterable[Piece], marks: Sequence[Mark]) -> list[Piece]:
         if at < 0 or not text:
             found.append(piece)
             continue
-        spans = [
-            (*whole(text, max(0, mark.start - at), min(len(text), mark.end - at)), mark.look)
-            for mark in marks
-            if mark.start < at + len(text) and mark.end > at
+        over = [mark for mark in marks if mark.start < at + len(text) and mark.end > at]
+        within = [(max(0, mark.start - at), min(len(text), mark.end - at)) for mark in over]
+        spans = whole(text, within)
+        edges = sorted({0, len(text)}.union(*spans))
+        looks = [look] * (len(edges) - 1)
+        places = {edge: place for place, edge in enumerate(edges)}
+        for (start, end), mark in zip(spans, over, strict=True):
+            for place in range(places[start], places[end]):
+                looks[place] = joined(looks[place], mark.look)
+        found += [
+            Piece(text[start:end], here, at + start)
+            for (start, end), here in zip(pairwise(edges), looks, strict=True)
         ]
-        edges = sorted({0, len(text), *(span[0] for span in spans), *(span[1] for span in spans)})
-        for start, end in pairwise(edges):
-            here = look
-            for first, last, more in spans:
-                if first <= start and end <= last:
-                    here = joined(here, more)
-            found.append(Piece(text[start:end], here, at + start))
     return found

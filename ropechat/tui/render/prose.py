@@ -60,10 +60,9 @@ class Prose:
         del self._offsets[changed:]
         return changed
 
-    def close(self) -> None:
-        """Nothing more comes: the last line is complete."""
-        if self._line:
-            self.append("\n")
+    def close(self) -> int:
+        """Nothing more comes: the last line is complete. Returns the first row that changed, or `count`."""
+        return self.append("\n") if self._line else self.count
 
     def offset(self, number: int) -> int:
         """Where in the source a row begins; rows that no token wrote take the place of the row before."""

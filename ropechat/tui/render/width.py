@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, split_graphemes
@@ -28,16 +29,17 @@ def graphemes(text: str) -> list[tuple[int, int, int]]:
     return joined
 
 
-def whole(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span widened to whole user-perceived characters."""
-    if text.isascii() or start >= end:
-        return start, end
-    for first, last, _ in graphemes(text):
-        if first < start < last:
-            start = first
-        if first < end < last:
-            end = last
-    return start, end
+def whole(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans widened to whole user-perceived characters."""
+    if text.isascii() or not spans:
+        return spans
+    starts = [start for start, _, _ in graphemes(text)] + [len(text)]
+    return [
+        (starts[bisect_right(starts, start) - 1], starts[bisect_left(starts, end)])
+        if start < end
+        else (start, end)
+        for start, end in spans
+    ]
 
 
 def chop(text: str, width: int) -> Iterator[tuple[int, int]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import Role
-from ropechat.text import fit, one_line
+from ropechat.text import cells, fit, one_line
+from ropechat.tui.render.visible import visible
 from ropechat.tui.screens.chats import when
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -22,25 +22,24 @@ if TYPE_CHECKING:
     from ropechat.tree import Node, Tree
     from ropechat.tui.session import Session
 
-KEYS = "⏎ open   space mark   = compare   d delete   esc back"
 DEEPEST = 12  # levels that are indented
+SNIPPET = 200  # characters of an answer that are looked at
 
 
 def rows(tree: Tree) -> list[tuple[str, Node]]:
     """(lines that lead to it, node) of every node; a chain without branches is not indented further."""
     found: list[tuple[str, Node]] = []
-
-    def lead(node: Node, stem: str) -> None:
-        waiting = [(node, stem)]
-        while waiting:
-            at, stem = waiting.pop()
-            found.append((stem, at))
-            below = tree.children(at.id)
-            deeper = stem if len(below) == 1 else (stem + "  ")[: 2 * DEEPEST]
-            waiting += [(child, deeper) for child in reversed(below)]
-
-    for root in tree.children(None):
-        lead(root, "")
+    waiting = [("", "", root) for root in reversed(tree.children(None))]  # lines to it, lines below it
+    while waiting:
+        stem, under, node = waiting.pop()
+        found.append((stem, node))
+        below = tree.children(node.id)
+        if len(below) == 1 or len(under) >= 3 * DEEPEST:
+            waiting += [(under, under, child) for child in reversed(below)]
+            continue
+        for child in reversed(below):
+            last = child is below[-1]
+            waiting.append((under + ("└─ " if last else "├─ "), under + ("   " if last else "│  "), child))
     return found
 
 
@@ -54,8 +53,7 @@ def describe(tree: Tree, node: Node) -> str:
         return who + numbers
     if origin.change != "fork" or origin.index >= len(node.steps):
         return f"{who}{numbers} ({origin.change})"
-    token = node.steps[origin.index].bytes.decode("utf-8", "replace")
-    return f"{who}{numbers} @{origin.index + 1} → “{one_line(token)}”"
+    return f"{who}{numbers} @{origin.index + 1} → {one_line(visible(node.steps[origin.index].bytes))}"
 
 
 def own_text(node: Node) -> str:
@@ -65,17 +63,20 @@ def own_text(node: Node) -> str:
     return node.text
 
 
-class BranchesScreen(ModalScreen["str | None"]):
+def counterpart(tree: Tree, node: Node) -> Node | None:
+    """The answer to compare another with: the one that it was made from, or one beside it."""
+    source = tree.nodes.get(node.origin.node) if node.origin is not None else None
+    beside = [other for other in tree.siblings(node.id) if other is not node]
+    return next((other for other in (source, *beside) if other is not None and other.steps), None)
+
+
+class BranchesScreen(Sheet["str | None"]):
     """Every node of the chat; the result is the node whose branch is to be shown."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f5,t,q", "leave", show=False, priority=True),
-        Binding("space", "mark", show=False, priority=True),
-        Binding("equals_sign", "compare", show=False),
-        Binding("d", "delete", show=False),
-        Binding("j", "app.simulate_key('down')", show=False),
-        Binding("k", "app.simulate_key('up')", show=False),
-    ]
+    BINDINGS = bindings("branches", "chat.branches")
+    context = "branches"
+    heading = "branches"
+    items = (("⏎", "open"), "branches.mark", "branches.compare", "branches.delete", "sheet.leave")
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -87,9 +88,8 @@ class BranchesScreen(ModalScreen["str | None"]):
     def compose(self) -> ComposeResult:
         """Tree and keys."""
         with Vertical(id="branches", classes="sheet"):
-            yield Static(Content(""), id="count")
-            yield OptionList(id="nodes", markup=False)
-            yield Static(Content.styled(KEYS, "$quiet"), id="keys")
+            yield Choices(id="nodes", markup=False)
+            yield self.key_line
 
     def on_mount(self) -> None:
         """Begin at the answer that is shown."""
@@ -107,29 +107,39 @@ class BranchesScreen(ModalScreen["str | None"]):
         if chosen is not None:
             options.highlighted = options.get_option_index(chosen)
         answers = sum(node.role is Role.ASSISTANT for node in tree.nodes.values())
-        self.query_one("#count", Static).update(
-            Content.styled(f"{len(tree.leaves())} branches, {answers} answers", "$quiet")
-        )
+        leaves = len(tree.leaves())
+        self.title_with(f"{leaves} branch{'es' * (leaves > 1)}, {answers} answer{'s' * (answers != 1)}")
+
+    def on_resize(self) -> None:
+        """Fit the lines."""
+        chosen = self._chosen()
+        if chosen is not None:
+            self._fill(chosen.id)
 
     def _line(self, node: Node, stem: str, shown: bool) -> Content:
         facts = ""
         if node.steps:
-            ppl = "" if math.isnan(node.ppl) else f"  ppl {node.ppl:5.1f}"
-            facts = f"{len(node.steps):5} tok{ppl}  {when(node.created)}"
+            ppl = "" if math.isnan(node.ppl) or self.app.size.width < 70 else f"  ppl {node.ppl:5.1f}"
+            facts = f"  {len(node.steps):5,} tok{ppl}  {when(node.created)}"
         mark = "◆" if node.id in self._marked else "●" if shown else " "
-        head = f"{mark} {stem}{describe(self._session.tree, node)}  "
-        room = max(8, min(100, self.size.width) - len(facts) - 6)
-        line = fit(head + one_line(" ".join(own_text(node)[:200].split())), room)
-        return Content.assemble((line, "bold" if shown else ""), (facts, "$quiet"))
+        head = describe(self._session.tree, node)
+        room = max(16, min(100, self.app.size.width) - 6 - len(facts) - cells(stem) - 2)
+        said = one_line(" ".join(own_text(node)[:SNIPPET].split()))
+        text = fit(f"{head}  {said}", room)
+        name, rest = text[: len(head)], text[len(head) :]
+        return Content.assemble(
+            (f"{mark} ", "$primary"),
+            (stem, "$quiet"),
+            (name, "bold $primary" if node.role is Role.USER else "bold" if shown else ""),
+            (rest, "" if shown else "$quiet"),
+            (facts, "$quiet"),
+        )
 
     def _chosen(self) -> Node | None:
         index = self.query_one(OptionList).highlighted
         if index is None:
             return None
         return self._session.tree.nodes.get(self.query_one(OptionList).get_option_at_index(index).id or "")
-
-    def _say(self, text: str) -> None:
-        self.query_one("#keys", Static).update(Content.styled(one_line(text), "$warning"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Show this branch."""
@@ -143,7 +153,7 @@ class BranchesScreen(ModalScreen["str | None"]):
         """Mark an answer; the older of three marks goes."""
         node = self._chosen()
         if node is None or not node.steps:
-            self._say("only answers with tokens can be compared")
+            self.say("only answers with tokens can be compared")
             return
         if node.id in self._marked:
             self._marked.remove(node.id)
@@ -156,15 +166,18 @@ class BranchesScreen(ModalScreen["str | None"]):
         from ropechat.tui.screens.compare import CompareScreen
 
         tree, node = self._session.tree, self._chosen()
-        pair = list(self._marked)
+        pair = [tree[id] for id in self._marked]
         if len(pair) < 2 and node is not None and node.steps:
-            others = [other.id for other in tree.siblings(node.id) if other.steps and other is not node]
-            source = [node.origin.node] if node.origin and node.origin.node in tree.nodes else []
-            pair = [*(pair or source or others)[:1], node.id]
-        if len(set(pair)) == 2:
-            self.app.push_screen(CompareScreen(tree, pair[0], pair[1]))
+            other = pair[0] if pair else counterpart(tree, node)
+            pair = [other, node] if other is not None and other is not node else []
+        if len(pair) == 2:
+            self.app.push_screen(CompareScreen(tree, *pair), self._keep)
         else:
-            self._say("mark two answers with space")
+            self.say("mark two answers first")
+
+    def _keep(self, chosen: str | None) -> None:
+        if chosen is not None:
+            self.dismiss(chosen)
 
     def action_delete(self) -> None:
         """Delete a branch at the second press."""
@@ -173,7 +186,7 @@ class BranchesScreen(ModalScreen["str | None"]):
             return
         if self._sure != node.id:
             self._sure = node.id
-            self._say("d again deletes this and all that follows it, for good")
+            self.say("the same key again deletes this and all that follows it, for good")
             return
         self._sure = None
         parent = node.parent

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.errors import RopechatError
-from ropechat.text import fit, one_line
+from ropechat.text import cells, fit, one_line
 from ropechat.tui.errors import explain
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ropechat.tui.keeper import Keeper
 
 LIMIT = 500
-KEYS = "⏎ open   ctrl+r rename   ctrl+x delete   type to search   esc back"
 
 
 def when(seconds: float, now: float | None = None) -> str:
@@ -35,19 +34,26 @@ def when(seconds: float, now: float | None = None) -> str:
     return time.strftime("%H:%M" if same else "%Y-%m-%d", then)
 
 
-class ChatsScreen(ModalScreen["str | None"]):
+def marked(text: str, words: list[str]) -> list[tuple[str, str]]:
+    """A text with the words in it that were looked for."""
+    if not words:
+        return [(text, "$quiet")]
+    pieces = re.split("(" + "|".join(map(re.escape, words)) + ")", text, flags=re.IGNORECASE)
+    return [
+        (piece, "$foreground underline" if number % 2 else "$quiet") for number, piece in enumerate(pieces)
+    ]
+
+
+class ChatsScreen(Sheet["str | None"]):
     """A field to search in and the chats, newest first; the result is the id of the one to open.
 
     It is "" when the chat that was open was deleted.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f2", "leave", show=False, priority=True),
-        Binding("down", "move(1)", show=False, priority=True),
-        Binding("up", "move(-1)", show=False, priority=True),
-        Binding("ctrl+r", "rename", show=False, priority=True),
-        Binding("ctrl+x", "delete", show=False, priority=True),
-    ]
+    BINDINGS = bindings("chats", "chat.list")
+    context = "chats"
+    heading = "chats"
+    items = (("⏎", "open"), ("type", "to search"), "chats.rename", "chats.delete", "sheet.leave")
 
     def __init__(self, store: Store, keeper: Keeper) -> None:
         super().__init__()
@@ -60,39 +66,53 @@ class ChatsScreen(ModalScreen["str | None"]):
     def compose(self) -> ComposeResult:
         """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
-            yield Input(placeholder="search all chats", id="query")
-            yield OptionList(id="found", markup=False)
-            yield Static(Content.styled(KEYS, "$quiet"), id="keys")
+            yield Input(placeholder="words that were said", id="query")
+            yield Choices(id="found", markup=False)
+            yield self.key_line
 
     def on_mount(self) -> None:
         """Show all."""
         self.query_one("#found").can_focus = False
         self._look_up()
 
-    def _say(self, text: str, style: str = "$warning") -> None:
-        self.query_one("#keys", Static).update(Content.styled(one_line(text), style))
-
     def _look_up(self) -> None:
         self.run_worker(self._load(), exclusive=True)
 
     async def _load(self) -> None:
-        query = "" if self._renaming else self.query_one(Input).value
+        query = "" if self._renaming else self._query
         try:
             self._found = await asyncio.wrap_future(self._store.search(query, LIMIT))
         except RopechatError as error:
-            self._say(explain(error), "$error")
+            self.say(explain(error), "$error")
             return
+        self._list()
+
+    def _list(self) -> None:
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options([Option(self._line(summary), id=summary.id) for summary in self._found])
         options.highlighted = 0 if self._found else None
+        count = f"{len(self._found):,}{'+' * (len(self._found) == LIMIT)}"
+        searched = self._query and not self._renaming
+        self.title_with(f"{count} with “{self._query}”" if searched else count)
+
+    @property
+    def _query(self) -> str:
+        return self.query_one(Input).value.strip()
+
+    def on_resize(self) -> None:
+        """Fit the lines."""
+        self._list()
 
     def _line(self, summary: Summary) -> Content:
         mark = "●" if summary.id == self._keeper.id else "…" if summary.running else " "
-        title = fit(one_line(summary.title) or "untitled", max(10, self.size.width - 36))
-        line = f"{mark} {title} {summary.nodes:4} messages  {when(summary.changed)}"
-        snippet = f"\n    {one_line(summary.snippet)}" if summary.snippet else ""
-        return Content.assemble(line, (snippet, "$quiet"))
+        facts = f"  {summary.nodes:4,} messages  {when(summary.changed):>10}"
+        room = min(100, self.app.size.width) - 7 - cells(facts)
+        title = fit(one_line(summary.title) or "untitled", max(10, room))
+        parts = [(f"{mark} ", "$primary"), (title, ""), (facts, "$quiet")]
+        if summary.snippet:
+            parts += [("\n    ", ""), *marked(one_line(summary.snippet), self._query.split())]
+        return Content.assemble(*parts)
 
     def _chosen(self) -> Summary | None:
         index = self.query_one(OptionList).highlighted
@@ -136,7 +156,7 @@ class ChatsScreen(ModalScreen["str | None"]):
         if chosen is not None:
             self._renaming = chosen.id
             self.query_one(Input).value = one_line(chosen.title)
-            self._say("⏎ gives the chat this title, esc leaves it as it is")
+            self.say("⏎ gives the chat this title, esc leaves it as it is")
 
     def _rename(self, title: str) -> None:
         if self._renaming is not None and title.strip():
@@ -148,7 +168,7 @@ class ChatsScreen(ModalScreen["str | None"]):
 
     def _end_renaming(self) -> None:
         self._renaming = None
-        self._say(KEYS, "$quiet")
+        self.say("")
         self.query_one(Input).value = ""
         self._look_up()
 
@@ -156,20 +176,20 @@ class ChatsScreen(ModalScreen["str | None"]):
         """Delete at the second press."""
         chosen = self._chosen()
         if chosen is None or chosen.running:
-            self._say("an answer is being written in this chat" if chosen else KEYS)
+            self.say("an answer is being written in this chat" if chosen else "")
         elif self._sure == chosen.id:
             self._sure = None
             self.run_worker(self._delete(chosen))
         else:
             self._sure = chosen.id
-            self._say(f"ctrl+x again deletes “{chosen.title:.40}” for good")
+            self.say(f"the same key again deletes “{chosen.title:.40}” for good")
 
     async def _delete(self, chosen: Summary) -> None:
         try:
             gone = await asyncio.wrap_future(self._store.delete(chosen.id))
         except RopechatError as error:
-            self._say(explain(error), "$error")
+            self.say(explain(error), "$error")
             return
         self._closed_current = self._closed_current or chosen.id == self._keeper.id
-        self._say("deleted" if gone else "deleted; traces go once no other ropechat reads the file", "$quiet")
+        self.say("deleted" if gone else "deleted; traces go once no other ropechat reads the file", "$quiet")
         await self._load()

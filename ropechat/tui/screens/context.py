@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+
 if TYPE_CHECKING:
     from textual.app import ComposeResult
+
+    from ropechat.tui.app import ChatApp
 
 Choice = Literal["slide", "always", "fresh"]
 CHOICES: dict[Choice, tuple[str, str]] = {
@@ -22,17 +24,13 @@ CHOICES: dict[Choice, tuple[str, str]] = {
 }
 
 
-class ContextScreen(ModalScreen["Choice | None"]):
+class ContextScreen(Sheet["Choice | None"]):
     """Three ways to make it fit; esc gives the question back."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", show=False),
-        Binding("s", "dismiss('slide')", show=False),
-        Binding("a", "dismiss('always')", show=False),
-        Binding("f", "dismiss('fresh')", show=False),
-        Binding("j", "app.simulate_key('down')", show=False),
-        Binding("k", "app.simulate_key('up')", show=False),
-    ]
+    BINDINGS = bindings("full")
+    context = "full"
+    heading = "the context is full"
+    items = (("⏎", "choose"), ("esc", "back to the question"))
 
     def __init__(self, tokens: int, context: int) -> None:
         super().__init__()
@@ -41,16 +39,24 @@ class ContextScreen(ModalScreen["Choice | None"]):
     def compose(self) -> ComposeResult:
         """What is the matter, the choices, the keys."""
         with Vertical(id="full", classes="sheet"):
-            yield Static(Content.assemble(("The context is full. ", "bold $warning"), self._words))
+            yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
-            yield OptionList(*(self._option(choice) for choice in CHOICES), markup=False)
-            yield Static(Content.styled("\n⏎ or s a f choose   esc back to the question", "$quiet"))
+            yield Choices(*(self._option(choice) for choice in CHOICES), markup=False)
+            yield Static("")
+            yield self.key_line
 
     def _option(self, choice: Choice) -> Option:
         what, note = CHOICES[choice]
+        key = cast("ChatApp", self.app).keymap.first(f"full.{choice}")
+        narrow = self.app.size.width < 76
         return Option(
-            Content.assemble((f"{choice[0]}  ", "$primary"), what.ljust(29), (note, "$quiet")), id=choice
+            Content.assemble((f"{key}  ", "$primary"), what.ljust(29), ("" if narrow else note, "$quiet")),
+            id=choice,
         )
+
+    def action_choose(self, choice: Choice) -> None:
+        """By its own key."""
+        self.dismiss(choice)
 
     def on_mount(self) -> None:
         """Keys choose."""

@@ -1,16 +1,13 @@
-"""What the engine did and what it takes up."""
+"""What the engine did and what it takes up, as a sheet where there is no room for a rail."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.containers import Vertical
 
-from ropechat.tui import facts
+from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.widgets.engine import EngineFacts
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -21,42 +18,32 @@ if TYPE_CHECKING:
 SHOWN = 0.5  # seconds between two looks while an answer is written
 
 
-class FactsScreen(ModalScreen[None]):
-    """The newest answer and the memory beside the model; below each other where it is narrow."""
+class FactsScreen(Sheet[None]):
+    """The newest answer, the memory and the model."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f9,q,enter", "dismiss", show=False)]
+    BINDINGS = bindings("facts", "engine.facts")
+    heading = "facts"
+    items = (("↓ ↑", "scroll"), "sheet.leave")
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
+        self._facts = EngineFacts(session)
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Two columns."""
-        with Vertical(id="facts", classes="sheet"):
-            with VerticalScroll(can_focus=True), Horizontal(id="columns"):
-                yield Static(id="doing", markup=False)
-                yield Static(id="being", markup=False)
-            yield Static(Content.styled("esc back", "$quiet"))
+        """The tables and the keys."""
+        with Vertical(classes="sheet whole"):
+            yield self._facts
+            yield self.key_line
 
     def on_mount(self) -> None:
         """Look again while something happens."""
-        self._show()
+        self._facts.redraw()
         if self._session.generating:
-            self._timer = self.set_interval(SHOWN, self._show)
-        self.query_one(VerticalScroll).focus()
+            self._timer = self.set_interval(SHOWN, self._look)
 
-    def _show(self) -> None:
+    def _look(self) -> None:
+        self._facts.redraw()
         if self._timer is not None and not self._session.generating:
             self._timer.stop()
-        last = self._session.last
-        doing = [self._table("Newest answer", facts.answer_rows(last.answer))] if last else []
-        doing.append(self._table("Memory", facts.memory_rows(self._session)))
-        self.query_one("#doing", Static).update(Content("\n\n").join(doing))
-        self.query_one("#being", Static).update(self._table("Model", facts.model_rows(self._session)))
-
-    @staticmethod
-    def _table(title: str, found: facts.Rows) -> Content:
-        width = max(len(name) for name, _ in found) + 2
-        lines = [Content.assemble((name.ljust(width), "$quiet"), value) for name, value in found]
-        return Content("\n").join([Content.styled(title, "bold $primary"), *lines])

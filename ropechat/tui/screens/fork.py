@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.text import fit, one_line
 from ropechat.tree import bits
+from ropechat.tui.render.visible import visible
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.widgets.inspector import barred, probability
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
     from ropechat.tui import events as ev
     from ropechat.tui.app import ChatApp
 
-BAR = 16  # cells of the bar of probability 1
+BAR = 24  # cells of the bar of probability 1
 
 
-class ForkScreen(ModalScreen["int | None"]):
+class ForkScreen(Sheet["int | None"]):
     """The recorded alternatives of one token, most probable first; the result is the chosen id."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", show=False),
-        Binding("p,space", "preview", show=False),
-    ]
+    BINDINGS = bindings("alternatives", "answer.fork")
+    context = "alternatives"
+    heading = "alternatives"
+    items = (("⏎", "fork here"), "alternatives.preview", "sheet.leave")
 
     def __init__(self, node: Node, index: int) -> None:
         super().__init__()
@@ -42,36 +43,35 @@ class ForkScreen(ModalScreen["int | None"]):
     def _app(self) -> ChatApp:
         return cast("ChatApp", self.app)
 
-    def _text(self, id: int) -> str:
-        if id == self._step.id:
-            return self._step.bytes.decode("utf-8", "replace")
-        info = self._app.session.info
-        return "" if info is None else info.token_bytes(id).decode("utf-8", "replace")
-
     def compose(self) -> ComposeResult:
-        """A line of facts, the alternatives, a preview."""
-        step = self._step
-        place = f"token {self._index + 1} of {len(self._node.steps)}"
-        facts = f"{place}  {bits(step):.1f} bits  rank {step.rank or '?'}"
+        """The alternatives, a preview, the keys."""
         with Vertical(id="fork", classes="sheet"):
-            yield Static(Content.styled(facts, "$quiet"))
-            yield OptionList(*map(self._option, step.top), id="alternatives", markup=False)
-            yield Static(Content(""), id="preview")
-            yield Static(Content.styled("⏎ fork here   p preview   esc back", "$quiet"))
+            yield Choices(*map(self._option, self._step.top), id="alternatives", markup=False)
+            yield Static(id="preview", markup=False)
+            yield self.key_line
 
     def _option(self, candidate: tuple[int, float]) -> Option:
         id, logprob = candidate
-        probability = math.exp(logprob)
-        mark = "●" if id == self._step.id else " "
-        bar = "█" * round(BAR * probability) or "▏"
-        line = f"{mark} {fit(one_line(repr(self._text(id))[1:-1]), 22)} {probability:6.3f} {bar}"
-        return Option(Content(line), id=str(id))
+        share = math.exp(logprob)
+        shown = visible(self._step.bytes) if id == self._step.id else self._app.inspector.spelled(id)
+        return Option(
+            Content.assemble(
+                ("● " if id == self._step.id else "  ", "$primary"),
+                fit(one_line(shown), 22),
+                f" {probability(share):>6} ",
+                (barred(share, BAR), "$primary"),
+            ),
+            id=str(id),
+        )
 
     def on_mount(self) -> None:
         """Begin at the most probable other token."""
+        step = self._step
+        place = f"token {self._index + 1} of {len(self._node.steps)}"
+        self.title_with(f"{place} · {bits(step):.1f} bits · rank {step.rank or '?'}")
         options = self.query_one(OptionList)
-        ids = [id for id, _ in self._step.top]
-        options.highlighted = 1 if ids[0] == self._step.id and len(ids) > 1 else 0
+        ids = [id for id, _ in step.top]
+        options.highlighted = 1 if ids[0] == step.id and len(ids) > 1 else 0
         options.focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ropechat.tui.keys import ALL, CONTEXTS
+from ropechat.tui.screens.sheet import Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -25,36 +25,48 @@ FACTS = (
 )
 
 
-class HelpScreen(ModalScreen[None]):
-    """Keys and what they do; any of the usual keys closes it."""
+class HelpScreen(Sheet[None]):
+    """Keys and what they do; those of the place at hand first."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q,enter", "dismiss", show=False)]
+    BINDINGS = bindings("help", "app.help")
+    heading = "help"
+    items = (("↓ ↑", "scroll"), "sheet.leave")
 
     def __init__(self, keymap: Keymap, context: str) -> None:
         super().__init__()
         self._keymap = keymap
-        self._contexts = sorted(CONTEXTS, key=lambda name: name != context)  # the one at hand first
+        self._contexts = sorted(CONTEXTS, key=lambda name: name != context)
 
     def compose(self) -> ComposeResult:
-        """One scrolling sheet: keys by place, then what can be typed."""
+        """Keys by place, then what can be typed."""
         rows: list[Content] = []
-        for context in self._contexts:
-            found = [one for one in ALL if one.context == context and one.keys]
-            rows += _table(CONTEXTS[context], [(self._keymap.shown(one.id), one.help) for one in found])
-        typed = [one for one in ALL if one.slash]
-        rows += _table("Typed", [(f"/{one.slash} {one.arguments}", one.help) for one in typed])
+        tables = {CONTEXTS[context]: self._keys(context) for context in self._contexts}
+        widest = max(cell_len(left) for table in tables.values() for left, _ in table)
+        for title, table in tables.items():
+            rows += _table(title, table, widest)
+        typed = [(f"/{one.slash} {one.arguments}", one.help) for one in ALL if one.slash]
+        rows += _table("Typed", typed, max(cell_len(left) for left, _ in typed))
         rows.extend(Content.styled(fact, "$quiet") for fact in FACTS)
-        rows += [Content(""), Content.assemble(("esc", "$primary"), (" back", "$quiet"))]
-        with VerticalScroll(id="help"):
-            yield Static(Content("\n").join(rows), markup=False)
+        with Vertical(classes="sheet whole"):
+            with VerticalScroll(id="help"):
+                yield Static(Content("\n").join(rows), markup=False)
+            yield self.key_line
+
+    def _keys(self, context: str) -> list[tuple[str, str]]:
+        """(keys, what they do); several commands that do the same are one row."""
+        found = [one for one in ALL if one.context == context and one.keys]
+        rows = []
+        for help, same in groupby(found, key=lambda one: one.help):
+            shown = [self._keymap.shown(one.id) for one in same]
+            rows.append((f"{shown[0]} … {shown[-1]}" if len(shown) > 2 else " ".join(shown), help))
+        return rows
 
     def on_mount(self) -> None:
         """Make arrow keys scroll."""
         self.query_one("#help").focus()
 
 
-def _table(title: str, rows: list[tuple[str, str]]) -> list[Content]:
-    widest = max(cell_len(left) for left, _ in rows)
+def _table(title: str, rows: list[tuple[str, str]], widest: int) -> list[Content]:
     made = [Content.styled(title, "bold $primary")]
     for left, right in rows:
         gap = " " * (widest + 2 - cell_len(left))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from ropechat import builtin
 from ropechat.errors import RopechatError
 from ropechat.machine import free_memory
-from ropechat.model_list import count, read, rows
+from ropechat.model_list import count, read, remove, rows
 from ropechat.model_source import hub_name, resolve
 from ropechat.text import byte_size, cells, fit, one_line
 from ropechat.tui.downloading import Stage
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.bars import meter
 
 if TYPE_CHECKING:
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from ropechat.hub.names import HubName
     from ropechat.model_list import Row
     from ropechat.tui.app import ChatApp
     from ropechat.tui.downloading import Download
+    from ropechat.tui.keymap import Keymap
 
 WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
-KEYS = "⏎ load or get   ctrl+o pause   ctrl+x cancel   esc back"
+WITH_DOWNLOAD = (("⏎", "load or get"), "models.pause", "models.cancel", "sheet.leave")
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-COLUMNS = (("params", 6), ("dtype", 6), ("size", 7), ("needs", 8), ("context", 7))
+COLUMNS = (("params", 6), ("dtype", 6), ("size", 7), ("≈needs", 7), ("context", 7))
 METER = 24
 PATHS = ("/", "./", "../", "~")
 
@@ -50,16 +52,13 @@ def found_models(current: str) -> tuple[list[Row], Path | None]:
     return found, path
 
 
-class ModelsScreen(ModalScreen["str | None"]):
+class ModelsScreen(Sheet["str | None"]):
     """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", show=False, priority=True),
-        Binding("down", "move(1)", show=False, priority=True),
-        Binding("up", "move(-1)", show=False, priority=True),
-        Binding("ctrl+o", "pause", show=False, priority=True),
-        Binding("ctrl+x", "cancel", show=False, priority=True),
-    ]
+    BINDINGS = bindings("models")
+    context = "models"
+    heading = "models"
+    items = (("⏎", "load or get"), ("type", "to filter"), "models.delete", "sheet.leave")
 
     def __init__(self, current: str) -> None:
         super().__init__()
@@ -68,6 +67,7 @@ class ModelsScreen(ModalScreen["str | None"]):
         self._path: Path | None = None
         self._shown: list[Row | str] = []  # a text is something to get, or a path
         self._read = False
+        self._sure = ""  # the model that the next press deletes
 
     @property
     def _app(self) -> ChatApp:
@@ -80,16 +80,15 @@ class ModelsScreen(ModalScreen["str | None"]):
     def compose(self) -> ComposeResult:
         """Title, field, head, list, details, keys."""
         with Vertical(id="models", classes="sheet"):
-            yield Static(id="free", markup=False)
             yield Input(
                 placeholder=WANTED,
                 id="wanted-model",
             )
             yield Static(id="head", markup=False)
-            yield OptionList(id="rows", markup=False)
+            yield Choices(id="rows", markup=False)
             yield Static(id="about", markup=False)
             yield Static(id="coming", markup=False)
-            yield Static(Content.styled(KEYS, "$quiet"), id="keys")
+            yield self.key_line
 
     def on_mount(self) -> None:
         """Read what is here."""
@@ -106,12 +105,9 @@ class ModelsScreen(ModalScreen["str | None"]):
         try:
             self._rows, self._path = await asyncio.to_thread(found_models, self._current)
         except (RopechatError, OSError) as error:
-            self._say(str(error), "$error")
+            self.say(str(error), "$error")
         self._read = True
         self._list()
-
-    def _say(self, text: str, style: str = "$warning") -> None:
-        self.query_one("#keys", Static).update(Content.styled(one_line(text), style))
 
     def on_resize(self) -> None:
         """Fit the lines."""
@@ -145,10 +141,7 @@ class ModelsScreen(ModalScreen["str | None"]):
         )
         self.query_one("#head", Static).update(Content.styled(head, "$quiet"))
         free = free_memory()
-        words = "" if free is None else f"{byte_size(free)} of memory free"
-        self.query_one("#free", Static).update(
-            Content.assemble(("models  ", "bold $primary"), (words, "$quiet"))
-        )
+        self.title_with("" if free is None else f"{byte_size(free)} of memory free")
         self._about()
 
     @property
@@ -174,12 +167,12 @@ class ModelsScreen(ModalScreen["str | None"]):
             "params": "–" if one.num_parameters is None else count(one.num_parameters),
             "dtype": SHORT.get(one.dtype or "–", one.dtype or "–"),
             "size": byte_size(one.size),
-            "needs": "–" if one.needs is None else f"≈{byte_size(one.needs)}",
+            "≈needs": "–" if one.needs is None else byte_size(one.needs),
             "context": f"{one.context:,}" if one.context else "–",
         }
         parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(one.name), self._name_width), "")]
         for name, width in self._columns:
-            heavy = name == "needs" and free is not None and (one.needs or 0) > free
+            heavy = name == "≈needs" and free is not None and (one.needs or 0) > free
             text = (
                 fit(one_line(values[name]), width)
                 if cells(values[name]) > width
@@ -206,8 +199,9 @@ class ModelsScreen(ModalScreen["str | None"]):
         elif one.reason:
             text, style = f"cannot load: {one.reason}", "$warning"
         else:
-            template = "a chat template" if one.chat_template else "no chat template: it continues text"
-            text = f"{one.model_type}, {template}\n{one.path}"
+            template = "with a chat template" if one.chat_template else "no chat template: it continues text"
+            place = "comes with ropechat" if one.name == builtin.NAME else str(one.path)
+            text = f"architecture {one.model_type}, {template}\n{place}"
         lines = [fit(one_line(line), max(20, min(96, self.app.size.width - 4))) for line in text.split("\n")]
         self.query_one("#about", Static).update(Content.styled("\n" + "\n".join(lines), style))
 
@@ -218,6 +212,8 @@ class ModelsScreen(ModalScreen["str | None"]):
     def action_move(self, by: int) -> None:
         """Up and down, while the field keeps the keyboard."""
         options = self.query_one(OptionList)
+        self._sure = ""
+        self.say("")
         if self._shown:
             options.highlighted = ((options.highlighted or 0) + by) % len(self._shown)
 
@@ -248,9 +244,9 @@ class ModelsScreen(ModalScreen["str | None"]):
         elif isinstance(one, str) and one.startswith(PATHS):
             self.dismiss(one)
         elif isinstance(one, str) or (one.reason and hub_name(one.name) is not None):
-            self._say(self._app.plan_download(name) or KEYS, "$quiet")
+            self.say(self._app.plan_download(name))
         elif one.reason:
-            self._say(one.reason)
+            self.say(one.reason)
         else:
             self.dismiss(str(one.path))
         self.show_download()
@@ -272,16 +268,44 @@ class ModelsScreen(ModalScreen["str | None"]):
             self._app.watch_download()
             self.show_download()
 
+    def action_delete(self) -> None:
+        """Delete a download at the second press; not the model that is in use."""
+        one = self._chosen()
+        name = None if one is None or isinstance(one, str) else hub_name(one.name)
+        if one is None or isinstance(one, str) or name is None or one.name == builtin.NAME:
+            self.say("only what was downloaded can be deleted here")
+        elif one.path == self._path:
+            self.say("this model is in use; load another one first")
+        elif self._sure != one.name:
+            self._sure = one.name
+            self.say(f"the same key again deletes {one.name}, {byte_size(one.size)}")
+        else:
+            self._sure = ""
+            self.run_worker(self._delete(name))
+
+    async def _delete(self, name: HubName) -> None:
+        try:
+            size = await asyncio.to_thread(remove, name)
+        except (RopechatError, OSError) as error:
+            self.say(str(error), "$error")
+            return
+        self.say(f"deleted: {name}, {byte_size(size)} freed", "$quiet")
+        self.look_again()
+
     def show_download(self) -> None:
         """How far the download is."""
         download = self._download
-        text = Content("") if download is None else Content("\n").join(told(download))
+        keymap = self._app.keymap
+        text = Content("") if download is None else Content("\n").join(told(download, keymap))
         self.query_one("#coming", Static).update(text)
+        works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
+        self.key_line.show_keys(WITH_DOWNLOAD if works else self.items)
 
 
-def told(download: Download) -> list[Content]:
+def told(download: Download, keymap: Keymap) -> list[Content]:
     """A download in a few lines."""
     name, plan = one_line(str(download.name)), download.plan
+    pause, cancel = keymap.named("models.pause"), keymap.named("models.cancel")
     head = Content.assemble(("\n↓ ", "$primary"), name)
     bar = [
         (part, style) for part, style in zip(meter(download.share, METER), ("$primary", "$rule"), strict=True)
@@ -295,12 +319,12 @@ def told(download: Download) -> list[Content]:
             return [
                 head,
                 *lines,
-                Content.styled(f"  ⏎ downloads {byte_size(plan.rest)}   ctrl+x not", "$primary"),
+                Content.styled(f"  ⏎ downloads {byte_size(plan.rest)}   {cancel} not", "$primary"),
             ]
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
         case Stage.PAUSING | Stage.PAUSED:
-            note = "  paused: ctrl+o goes on, ctrl+x cancels; what came is kept"
+            note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
             return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
         case Stage.DONE:
             return [

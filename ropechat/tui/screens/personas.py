@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -15,24 +13,21 @@ from ropechat.errors import RopechatError
 from ropechat.text import cells, fit, one_line
 from ropechat.tui import personas
 from ropechat.tui.errors import explain
+from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-KEYS = "⏎ choose   n name and keep this system text   ctrl+x delete   esc back"
 NOTE = "/system TEXT writes one, /system - none; the next question begins a branch."
 
 
-class PersonasScreen(ModalScreen["str | None"]):
+class PersonasScreen(Sheet["str | None"]):
     """No system text, the one in use, and every persona; the result is the text to use."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", show=False, priority=True),
-        Binding("n", "name", show=False),
-        Binding("ctrl+x", "delete", show=False, priority=True),
-        Binding("j", "app.simulate_key('down')", show=False),
-        Binding("k", "app.simulate_key('up')", show=False),
-    ]
+    BINDINGS = bindings("personas")
+    context = "personas"
+    heading = "personas"
+    items = (("⏎", "choose"), "personas.name", "personas.delete", "sheet.leave")
 
     def __init__(self, system: str | None) -> None:
         super().__init__()
@@ -43,15 +38,14 @@ class PersonasScreen(ModalScreen["str | None"]):
     def compose(self) -> ComposeResult:
         """Title, list, name, keys."""
         with Vertical(id="personas", classes="sheet"):
-            yield Static(Content.assemble(("personas\n", "bold $primary"), (NOTE, "$quiet")))
-            yield OptionList(id="texts", markup=False)
+            yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
+            yield Choices(id="texts", markup=False)
             yield Input(id="name", placeholder="name of this system text")
-            yield Static(id="keys", markup=False)
+            yield self.key_line
 
     def on_mount(self) -> None:
         """Show all."""
         self.query_one("#name").display = False
-        self._say(KEYS, "$quiet")
         self._list()
         self.query_one(OptionList).focus()
 
@@ -59,15 +53,12 @@ class PersonasScreen(ModalScreen["str | None"]):
         """Fit the lines."""
         self._list()
 
-    def _say(self, text: str, style: str = "$warning") -> None:
-        self.query_one("#keys", Static).update(Content.styled(one_line(text), style))
-
     def _list(self) -> None:
         try:
             kept = personas.load()
         except RopechatError as error:
             kept = {}
-            self._say(explain(error), "$error")
+            self.say(explain(error), "$error")
         self._rows = [("no system text", ""), *kept.items()]
         texts = [text for _, text in self._rows]
         if self._system not in texts:
@@ -95,7 +86,7 @@ class PersonasScreen(ModalScreen["str | None"]):
     def action_name(self) -> None:
         """Let a name be typed."""
         if not self._chosen()[1]:
-            self._say("there is no text to keep; /system TEXT writes one")
+            self.say("there is no text to keep; /system TEXT writes one")
             return
         field = self.query_one("#name", Input)
         field.display, field.value = True, ""
@@ -107,11 +98,11 @@ class PersonasScreen(ModalScreen["str | None"]):
         try:
             path = personas.save(event.value.strip(), self._chosen()[1])
         except RopechatError as error:
-            self._say(explain(error))
+            self.say(explain(error))
             return
         self._end_naming()
         self._list()
-        self._say(f"kept: {path}", "$quiet")
+        self.say(f"kept: {path}", "$quiet")
 
     def action_leave(self) -> None:
         """Out of naming first."""
@@ -123,22 +114,22 @@ class PersonasScreen(ModalScreen["str | None"]):
     def _end_naming(self) -> None:
         self.query_one("#name").display = False
         self.query_one(OptionList).focus()
-        self._say(KEYS, "$quiet")
+        self.say("")
 
     def action_delete(self) -> None:
         """Delete at the second press; the text in use stays in use."""
         name, text = self._chosen()
         if not text or name == "not kept":
-            self._say("this is no kept persona")
+            self.say("this is no kept persona")
         elif self._sure != name:
             self._sure = name
-            self._say(f"ctrl+x again deletes the persona {name}")
+            self.say(f"the same key again deletes the persona {name}")
         else:
             self._sure = ""
             try:
                 personas.delete(name)
             except RopechatError as error:
-                self._say(explain(error), "$error")
+                self.say(explain(error), "$error")
                 return
             self._list()
-            self._say(f"deleted: {name}", "$quiet")
+            self.say(f"deleted: {name}", "$quiet")

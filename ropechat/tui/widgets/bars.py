@@ -1,12 +1,21 @@
-"""The one-line widgets: title, gauge and footer. Each redraws only when its line changed."""
+"""The one-line widgets: title, gauge, footer and the keys of a sheet."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 from textual.widget import Widget
+from textual.widgets import Static
 
 from ropechat.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.keymap import Item
 
 Part = tuple[str, str]  # text, style
 
@@ -85,3 +94,35 @@ def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
     for index, (key, label) in enumerate(items):
         parts += [("  " if index else "", ""), (key, "$primary"), (f" {label}", "$quiet")]
     return parts
+
+
+class KeyLine(Static):
+    """The keys that work here, as many as fit; or what there is to say."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        super().__init__(id="keys", markup=False)
+        self._items = items
+        self._said = ""
+        self.display = bool(items)
+
+    def on_resize(self) -> None:
+        """As many as fit."""
+        if not self._said:
+            self.show_keys()
+
+    def say(self, text: str, style: str = "$warning") -> None:
+        """Put a remark in the place of the keys; "" takes it away."""
+        self._said = one_line(text)
+        self.display = bool(text or self._items)
+        if text:
+            self.update(Content.styled(self._said, style))
+        else:
+            self.show_keys()
+
+    def show_keys(self, items: Sequence[Item] | None = None) -> None:
+        """Show the keys; items: other ones from now on."""
+        self._items = self._items if items is None else items
+        if self._said:
+            return
+        pairs = cast("ChatApp", self.app).keymap.pairs(self._items)
+        self.update(Content.assemble(*whole_items(pairs, self.size.width + 2)[1:]))

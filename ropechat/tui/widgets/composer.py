@@ -27,6 +27,12 @@ class Composer(TextArea):
         """ctrl+d on an empty line."""
 
     @dataclass
+    class Sought(Message):
+        """What was sent is looked through; what there is to say of it."""
+
+        words: str
+
+    @dataclass
     class Page(Message):
         """The transcript is to scroll by a page: -1 or 1."""
 
@@ -43,6 +49,7 @@ class Composer(TextArea):
         self.pastes = Pastes()
         self._back = 0  # how far back in the history; 0 is the draft
         self._draft = ""
+        self._sought: str | None = None  # what is looked for in the history; None: nothing
         self._offered: tuple[tuple[str, object], int, list[str], int] | None = None
 
     def set_text(self, text: str) -> None:
@@ -51,7 +58,9 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
-        if self._do(self._commands.get(event.key, "")):
+        command = self._commands.get(event.key, "")
+        left = command != "composer.search" and self._leave_search(event.key)
+        if left or self._do(command):
             event.stop()
             event.prevent_default()
         else:
@@ -68,6 +77,8 @@ class Composer(TextArea):
                 self._recall(self._back + 1)
             case "composer.next" if self._back and self._at_last_row():
                 self._recall(self._back - 1)
+            case "composer.search":
+                self._search()
             case "composer.complete":
                 return self._complete()
             case "composer.page_up":
@@ -157,6 +168,26 @@ class Composer(TextArea):
             self.sent.append(text)
         self._back = 0
 
+    def _search(self) -> None:
+        """Show the newest text that was sent and holds the draft; the next time an older one."""
+        first = self._sought is None
+        wanted = self._sought = self.text if self._sought is None else self._sought
+        holding = [back for back in range(1, len(self.sent) + 1) if _holds(self.sent[-back], wanted)]
+        older = [back for back in holding if first or back > self._back]
+        older = [back for back in older if self.sent[-back] != self.text]
+        if older:
+            self._recall(older[0])
+            self.post_message(self.Sought(f"sent before, {len(older) - 1:,} older · ^r older · esc back"))
+        else:
+            self.post_message(self.Sought("nothing older holds it" if holding else "nothing sent holds this"))
+
+    def _leave_search(self, key: str) -> bool:
+        """Any other key keeps what was found; esc, which is for nothing else then, brings the draft back."""
+        searching, self._sought = self._sought is not None, None
+        if searching and key == "escape" and self._back:
+            self._recall(0)
+        return searching and key == "escape"
+
     def _at_first_row(self) -> bool:
         return (
             self.cursor_at_first_line
@@ -174,6 +205,10 @@ class Composer(TextArea):
             self._draft = self.text
         self._back = back
         self.set_text(self._draft if back == 0 else self.sent[-back])
+
+
+def _holds(text: str, wanted: str) -> bool:
+    return wanted.casefold() in text.casefold()
 
 
 def _shared(words: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,18 +12,25 @@ from textual.widget import Widget
 
 from ropechat.text import one_line
 from ropechat.tui.render.candidates import explain
+from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.pieces import Piece, cut
 from ropechat.tui.render.visible import hexadecimal, visible
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.widgets.brush import COMPONENTS, Brush
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ropechat.tui.render.candidates import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
 
-CUTS = {"top_k": "cut by top-k", "top_p": "cut by top-p", "min_p": "cut by min-p", "greedy": "not the best"}
+CUTS = {
+    "top_k": "cut by top-k",
+    "top_p": "cut by top-p",
+    "min_p": "cut by min-p",
+    "greedy": "not the best",
+    "banned": "banned",
+}
 EIGHTHS = " ▏▎▍▌▋▊▉"
 NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
 
@@ -85,6 +93,24 @@ class Inspector(Widget):
         if self._explanation is not None:
             self.choice = max(0, min(self.choice + step, len(self._explanation.candidates) - 1))
             self._lay()
+
+    def choose_rank(self, rank: int) -> bool:
+        """Select the alternative of a rank; False where none is listed."""
+        found = self._explanation.candidates if self._explanation else ()
+        at = next((n for n, candidate in enumerate(found) if candidate.rank == rank), None)
+        if at is None:
+            return False
+        self.choose(at - self.choice)
+        return True
+
+    def another(self, without: Collection[int]) -> int | None:
+        """Draw again among the listed candidates that survived; after them the best; None: none is left."""
+        found = self._explanation.candidates if self._explanation else ()
+        left = [one for one in found if one.id not in without]
+        drawn = [one for one in left if one.cut is None and one.sampled]
+        if drawn:
+            return random.choices(drawn, [one.sampled or 0.0 for one in drawn])[0].id
+        return left[0].id if left else None
 
     def show_preview(self, preview: Preview | None) -> None:
         """Show how the text would go on."""
@@ -178,7 +204,7 @@ class Inspector(Widget):
         row = [
             Piece(" ▸" if order == self.choice else "  ", "marker"),
             Piece(f"{candidate.rank:>3,}", "quiet"),
-            Piece("●" if candidate.chosen else "˟" if candidate.penalized else " ", "marker"),
+            Piece(_mark(candidate), "marker"),
             *fitted([Piece(token, look)], name),
             Piece(" "),
         ]
@@ -202,7 +228,7 @@ class Inspector(Widget):
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
             name = self.spelled(self.preview.id)
             text = one_line(f"{name}{self.preview.text}")
-            lines = list(chop(text, max(4, width - 2)))[:4]
+            lines = wrap(text, 0, max(4, width - 3))[:4]
             rows.append(fitted([Piece(f" preview {self.preview.note}", "quiet")], width))
             rows += [[Piece("  "), Piece(text[start:end], "string")] for start, end in lines]
         return rows
@@ -214,6 +240,11 @@ class Inspector(Widget):
                 return f"#{id}"
             data = self.spell(id)
         return visible(data) or f"#{id}"
+
+
+def _mark(candidate: Candidate) -> str:
+    """What is special about a candidate."""
+    return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 
 def probability(value: float | None, exact: bool = True) -> str:

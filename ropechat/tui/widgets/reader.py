@@ -49,6 +49,21 @@ class Reader(Transcript):
     class Take(Message):
         """The token, or the alternative, is to be used."""
 
+    @dataclass
+    class Number(Message):
+        """The alternative of this number is to be used."""
+
+        number: int
+
+    @dataclass
+    class Bias(Message):
+        """The alternative is to become more or less likely."""
+
+        by: float
+
+    class Other(Message):
+        """Any other token is wanted in the place of this one."""
+
     class AskPreview(Message):
         """How would it go on from the alternative?"""
 
@@ -179,6 +194,18 @@ class Reader(Transcript):
     def action_take(self) -> None:
         """Use the token, or the alternative."""
         self.post_message(self.Take())
+
+    def action_number(self, number: int) -> None:
+        """Use the alternative of this number."""
+        self.post_message(self.Number(number))
+
+    def action_bias(self, by: float) -> None:
+        """Make the alternative more or less likely."""
+        self.post_message(self.Bias(by))
+
+    def action_other(self) -> None:
+        """Draw again, without this token."""
+        self.post_message(self.Other())
 
     def action_ask_preview(self) -> None:
         """Ask how it would go on from the alternative."""

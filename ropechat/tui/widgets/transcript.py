@@ -48,6 +48,7 @@ class Transcript(ScrollView, can_focus=True):
         self.follow = True
         self.tint = "surprisal"
         self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
+        self._shown_rows = 0  # rows there were when rows were drawn last
         self._news_from = 0  # rows there were when following ended
         self._steering = False  # we scroll, not the reader
         self._brush = Brush(self)
@@ -79,13 +80,15 @@ class Transcript(ScrollView, can_focus=True):
         self.page.measure(index)
         self._grown(self.page.tops[index] + block.head + row)
 
-    def touch(self, block: Block) -> None:
-        """The heading of a block changed, or nothing more will come to it."""
+    def finish(self, block: Block) -> None:
+        """Nothing more will come to a block: its last rows change, and the note in its heading."""
         if block in self.blocks:
-            if not block.live:
-                block.end()
-            self.page.measure(self.blocks.index(block))
-            self._grown(0)
+            index, row = self.blocks.index(block), max(0, block.end())
+            self.page.measure(index)
+            top = self.page.tops[index]
+            self._strips.pop(top, None)
+            self._refresh_rows(top, top + 1)
+            self._grown(top + block.head + row)
 
     def drop_from(self, answer: AnswerBlock) -> None:
         """Take away an answer at the end, and the question above it."""
@@ -173,12 +176,19 @@ class Transcript(ScrollView, can_focus=True):
 
     def _refresh_from(self, first_row: int) -> None:
         """Draw the rows in sight from `first_row` on, and the mark of new rows."""
+        bottom, rows = round(self.scroll_y) + self.size.height, self.page.rows
+        end, self._shown_rows = max(rows, self._shown_rows), rows  # what lies below was blank and stays so
+        if first_row < bottom:
+            self._refresh_rows(first_row, end)
+        if not self.follow:
+            self._refresh_rows(bottom - 1, bottom)
+
+    def _refresh_rows(self, first: int, end: int) -> None:
+        """Draw those of some rows that are in sight."""
         width, height = self.size
-        top = max(0, first_row - round(self.scroll_y))
-        if top < height:
-            self.refresh(Region(0, top, width, height - top))
-        elif not self.follow:
-            self.refresh(Region(0, height - 1, width, 1))
+        top, bottom = (min(max(0, row - round(self.scroll_y)), height) for row in (first, end))
+        if top < bottom:
+            self.refresh(Region(0, top, width, bottom - top))
 
     def _scroll(self, y: float) -> None:
         self._steering = True
@@ -285,7 +295,9 @@ class Transcript(ScrollView, can_focus=True):
         strip = self._strips.get(y)
         if strip is None or span is not None or strip.cell_length != self.size.width:
             strip = self._draw(y, span)
-            if span is None and len(self._strips) < CACHED:
+            if span is None:
+                if len(self._strips) >= CACHED:
+                    self._strips.clear()
                 self._strips[y] = strip
         if last and (news := self._news()):
             return self._with_news(strip, news)

@@ -151,6 +151,8 @@ struct Scratch {
     queries: Vec<f32>, // [heads, M, head_dim]
     scores: Vec<f32>,  // [heads, M, CHUNK]
     part: Vec<f32>,    // [heads, M, partial]
+    /// A tile's keys or values where the cache holds bytes.
+    tile: Vec<f32>, // [32, head_dim]
 }
 
 impl View<'_> {
@@ -207,18 +209,13 @@ impl View<'_> {
     /// Scores of a head's queries with the keys of one tile.
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let (dim, count) = (self.model.config.head_dim, task.rows.len() * self.widths.group);
-        let keys = task.cache.blocks()[tile].keys(self.index, head);
+        let block = &task.cache.blocks()[tile];
+        let (format, keys) = block.key_panels(self.index, head, &mut scratch.tile, self.kernels);
         // The cache's blocks lie apart: the processor does not guess the next one.
         if let Some(next) = task.cache.blocks().get(tile + 1) {
             prefetch(next.keys(self.index, head));
         }
-        let keys = Panels {
-            format: self.model.kv_layout.dtype,
-            bytes: keys,
-            panel_bytes: keys.len() / 2,
-            count: 2,
-            steps: dim,
-        };
+        let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = plain_bytes(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
         let queries = Rows { bytes: queries, stride: dim * 4, count };
@@ -244,7 +241,8 @@ impl View<'_> {
     fn weigh(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let Widths { group, padded, .. } = self.widths;
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
-        let values = task.cache.blocks()[tile].values(self.index, head);
+        let block = &task.cache.blocks()[tile];
+        let (format, values) = block.value_panels(self.index, head, &mut scratch.tile, self.kernels);
         if let Some(next) = task.cache.blocks().get(tile + 1) {
             prefetch(next.values(self.index, head));
         }
@@ -257,7 +255,7 @@ impl View<'_> {
             if !part.is_empty() {
                 let first = (index * rows + row) * group;
                 let values = Panels {
-                    format: self.model.kv_layout.dtype,
+                    format,
                     bytes: values,
                     panel_bytes: values.len() / panels,
                     count: panels,

@@ -15,6 +15,7 @@ use crate::quant::{BLOCK, DType, GROUP};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 /// This ISA's functions.
@@ -134,6 +135,29 @@ thread_local! {
     static SIGNED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The weights that come after those at hand, asked for bit by bit while these are multiplied: tiles leave the processor
+/// no room to run ahead into memory by itself.
+struct Ahead {
+    next: *const u8,
+    lines_per_step: usize,
+}
+
+impl Ahead {
+    /// `bytes` at `next` while `steps` steps are done.
+    fn new(next: *const u8, bytes: usize, steps: usize) -> Self {
+        Self { next, lines_per_step: bytes.div_ceil(size_of::<Line>()).div_ceil(steps) }
+    }
+
+    #[inline(always)]
+    fn step(&mut self) {
+        for _ in 0..self.lines_per_step {
+            // SAFETY: a prefetch reads nothing and cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.cast()) }
+            self.next = self.next.wrapping_add(size_of::<Line>());
+        }
+    }
+}
+
 /// A product of 32-blocks: per panel the weights become signed bytes once, then 16 rows at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn block_product<F: BlockFormat>(job: &Product) {
@@ -146,11 +170,13 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
             for panel in 0..job.panels {
                 let weights = job.weights.add(panel * job.panel_bytes);
                 signed_panel::<F>(weights, job.steps, signed);
+                let steps = job.rows.div_ceil(TILE) * job.steps;
+                let mut ahead = Ahead::new(weights.wrapping_add(job.panel_bytes), job.panel_bytes, steps);
                 let mut row = 0;
                 loop {
                     // The last tile overlaps the one before it rather than being short: the same bits twice.
                     row = row.min(job.rows - rows);
-                    block_tile::<F>(job, weights, signed, panel, row, rows);
+                    block_tile::<F>(job, weights, signed, [panel, row, rows], &mut ahead);
                     row += rows;
                     if row >= job.rows {
                         break;
@@ -192,20 +218,21 @@ unsafe fn block_tile<F: BlockFormat>(
     job: &Product,
     weights: *const u8,
     signed: &[Line],
-    panel: usize,
-    row: usize,
-    rows: usize,
+    [panel, row, rows]: [usize; 3],
+    ahead: &mut Ahead,
 ) {
-    // SAFETY: row + rows <= job.rows; rows beyond are read as the last one again and never stored.
+    // SAFETY: row + rows <= job.rows; rows beyond are read as the last one again and never stored. A step's sums
+    // are written by `multiply_step` before they are read.
     unsafe {
         let x = job.x.add(row * job.x_bytes);
         let x_scales: [*const f32; TILE] = std::array::from_fn(|m| {
             x.add(m.min(rows - 1) * job.x_bytes + blocks::x_scales_at(job.steps)).cast()
         });
-        let mut ints: [StepInts; 2] = [[[Line([0; 64]); TILE]; 2]; 2];
+        let mut ints = [const { MaybeUninit::<StepInts>::uninit() }; 2];
         let mut sums = [_mm512_setzero_ps(); TILE];
         multiply_step(x, job.x_bytes, signed.as_ptr(), &mut ints[0]);
         for step in 0..job.steps {
+            ahead.step();
             let next = step + 1;
             if next < job.steps {
                 multiply_step(
@@ -215,7 +242,7 @@ unsafe fn block_tile<F: BlockFormat>(
                     &mut ints[next % 2],
                 );
             }
-            for (block, ints) in ints[step % 2].iter().enumerate() {
+            for (block, ints) in ints[step % 2].assume_init_ref().iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
                 for m in 0..TILE {
@@ -244,7 +271,12 @@ unsafe fn block_tile<F: BlockFormat>(
 /// # Safety
 /// Tiles are configured; `x` is valid for the configured rows of a step, `weights` for 16 lines.
 #[inline(always)]
-unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints: &mut StepInts) {
+unsafe fn multiply_step(
+    x: *const u8,
+    x_bytes: usize,
+    weights: *const Line,
+    ints: &mut MaybeUninit<StepInts>,
+) {
     // SAFETY: the caller's duty; the sums are 2 x 16 lines.
     unsafe {
         asm!(
@@ -281,11 +313,14 @@ unsafe fn bf16(job: &Product) {
         for panel in (0..job.panels).step_by(2) {
             // A lone panel or tile is computed twice over: the same bits.
             let second_panel = (panel + 1).min(job.panels - 1);
+            let steps = job.rows.div_ceil(2 * TILE) * job.steps / PAIRS;
+            let next = job.weights.wrapping_add((second_panel + 1) * job.panel_bytes);
+            let mut ahead = Ahead::new(next, 2 * job.panel_bytes, steps);
             let mut row = 0;
             loop {
                 row = row.min(job.rows - rows);
                 let second_row = (row + rows).min(job.rows - rows);
-                bf16_tiles(job, [panel, second_panel], [row, second_row]);
+                bf16_tiles(job, [panel, second_panel], [row, second_row], &mut ahead);
                 row = second_row + rows;
                 if row >= job.rows {
                     break;
@@ -296,7 +331,7 @@ unsafe fn bf16(job: &Product) {
     }
 }
 
-unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2]) {
+unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2], ahead: &mut Ahead) {
     // SAFETY: the caller passes panels and rows of the job.
     unsafe {
         let x = rows.map(|row| job.x.add(row * job.x_bytes));
@@ -310,6 +345,7 @@ unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2]) {
         );
         let single = rows[0] == rows[1];
         for step in (0..job.steps).step_by(PAIRS) {
+            ahead.step();
             let (x_at, weights_at) = (step * 4, step * 4 * LANES);
             asm!(
                 "tileloadd tmm6, [{w0} + {line}]",

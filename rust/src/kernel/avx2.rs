@@ -77,6 +77,18 @@ unsafe impl Lanes for Pair {
         }
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let high = _mm_unpackhi_epi64(bytes, bytes);
+            Pair(
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+            )
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: see the impl.
         unsafe {

@@ -29,6 +29,11 @@ macro_rules! zmm_lanes {
                 $name(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
             }
             #[inline(always)]
+            unsafe fn load_i8(from: *const i8) -> Self {
+                // SAFETY: see the impl.
+                $name(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
+            }
+            #[inline(always)]
             unsafe fn store(self, to: *mut f32) {
                 // SAFETY: see the impl.
                 unsafe { _mm512_storeu_ps(to, self.0) }

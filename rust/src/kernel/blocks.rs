@@ -159,6 +159,9 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
     }
 }
 
+/// Blocks that are rounded together, so that their divisions are done side by side.
+const TOGETHER: usize = 16;
+
 /// Rounds a row to blocks of 32 signed bytes with their scale and sum, zero-padded to whole steps.
 ///
 /// x [n], out [`x_row_bytes`(steps)]
@@ -168,40 +171,54 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
     let (values, numbers) = out.split_at_mut(x_scales_at(steps));
     let (scales, numbers) = numbers.split_at_mut(8 * steps);
     let (sums, masses) = numbers.split_at_mut(8 * steps);
-    let numbers = scales.chunks_exact_mut(4).zip(sums.chunks_exact_mut(4)).zip(masses.chunks_exact_mut(4));
-    for ((block, values), ((scale, sum), mass)) in values.chunks_exact_mut(BLOCK).enumerate().zip(numbers) {
-        let x = &x[(block * BLOCK).min(x.len())..];
-        // SAFETY: a block is two vectors in and 32 bytes out.
-        let of_block = unsafe {
-            if let Some(x) = x.first_chunk::<BLOCK>() {
-                block_to_q8::<V>(x.as_ptr(), values.as_mut_ptr().cast())
+    for first in (0..2 * steps).step_by(TOGETHER) {
+        let count = TOGETHER.min(2 * steps - first);
+        let values = &mut values[first * BLOCK..][..count * BLOCK];
+        let (x, whole) = (&x[first * BLOCK..], x.len() / BLOCK - first);
+        // SAFETY: the features are the caller's duty.
+        let (scale, sum) = unsafe {
+            if count <= whole {
+                blocks_to_q8::<V>(&x[..count * BLOCK], values)
             } else {
-                let mut padded = [0.0; BLOCK];
+                let mut padded = [0.0; TOGETHER * BLOCK];
                 padded[..x.len()].copy_from_slice(x);
-                block_to_q8::<V>(padded.as_ptr(), values.as_mut_ptr().cast())
+                blocks_to_q8::<V>(&padded[..count * BLOCK], values)
             }
         };
-        let total: i32 = values.iter().map(|&q| i32::from(q as i8)).sum();
-        scale.copy_from_slice(&of_block.to_le_bytes());
-        sum.copy_from_slice(&total.to_le_bytes());
-        mass.copy_from_slice(&(of_block * total as f32).to_le_bytes());
+        for block in 0..count {
+            let at = 4 * (first + block)..4 * (first + block + 1);
+            scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
+            sums[at.clone()].copy_from_slice(&(sum[block] as i32).to_le_bytes());
+            masses[at].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
+        }
     }
 }
 
-/// Writes 32 signed bytes, returns their scale.
+/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums.
+///
+/// A value that is NaN or infinite makes all these scales NaN: such a row must reach the logits as NaN, not as rounded
+/// noise.
 #[inline(always)]
-unsafe fn block_to_q8<V: Lanes>(x: *const f32, out: *mut i8) -> f32 {
-    // SAFETY: the caller passes 32 values and 32 bytes.
+unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
+    let (mut largest, mut sums) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+    // SAFETY: a block is two vectors in and 32 bytes out.
     unsafe {
-        let (a, b) = (V::load(x), V::load(x.add(LANES)));
         let zero = V::splat(0.0);
-        let magnitude = a.max(zero.sub(a)).max(b.max(zero.sub(b)));
-        // 0, or NaN where a value is NaN or infinite: such a row must reach the logits as NaN, not as rounded noise.
-        let poison = a.sub(a).add(b.sub(b)).sum();
-        let largest = magnitude.largest() + poison;
-        let inverse = V::splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
-        a.mul(inverse).store_i8(out);
-        b.mul(inverse).store_i8(out.add(LANES));
-        largest / 127.0
+        let mut poison = zero;
+        for (x, largest) in x.chunks_exact(BLOCK).zip(&mut largest) {
+            let (a, b) = (V::load(x.as_ptr()), V::load(x.as_ptr().add(LANES)));
+            poison = poison.add(a.sub(a).add(b.sub(b)));
+            *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).largest();
+        }
+        let poison = poison.sum();
+        let inverses = largest.map(|largest| if largest > 0.0 { 127.0 / largest } else { 0.0 });
+        for (block, (x, out)) in x.chunks_exact(BLOCK).zip(out.chunks_exact_mut(BLOCK)).enumerate() {
+            let inverse = V::splat(inverses[block]);
+            let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));
+            a.store_i8(out.as_mut_ptr().cast());
+            b.store_i8(out.as_mut_ptr().add(LANES).cast());
+            sums[block] = a.round().add(b.round()).sum();
+        }
+        (largest.map(|largest| largest / 127.0 + poison), sums)
     }
 }

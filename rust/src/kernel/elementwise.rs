@@ -5,6 +5,7 @@
 
 use super::generic::{exp, inverse_root, map};
 use super::lanes::{LANES, Lanes};
+use crate::quant::BLOCK;
 
 /// Activation of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -150,6 +151,34 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
         map!(V, [x = x.as_ptr(), w = weight.as_ptr(), b = bias.as_ptr()] => out.as_mut_ptr(), out.len(), {
             x.sub(center).mul(scale).mul_add(w, b)
         });
+    }
+}
+
+/// Keys of a block as f32: a byte times the scale of its position for its 32 dimensions.
+///
+/// bytes and out [2 panels of 16 positions][head_dim][16], scales [head_dim / 32][32 positions]
+#[inline(always)]
+pub(super) unsafe fn widen_keys<V: Lanes>(bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+    let panel = bytes.len() / 2;
+    for (p, (bytes, out)) in bytes.chunks_exact(panel).zip(out.chunks_exact_mut(panel)).enumerate() {
+        for (d, (bytes, out)) in bytes.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)).enumerate() {
+            let scales = &scales[d / BLOCK * BLOCK + p * LANES..][..LANES];
+            // SAFETY: the ISA is the caller's duty; each is 16 values.
+            unsafe { V::load_i8(bytes.as_ptr().cast()).mul(V::load(scales.as_ptr())).store(out.as_mut_ptr()) }
+        }
+    }
+}
+
+/// Values of a block as f32, likewise.
+///
+/// bytes and out [panels of 16 dimensions][32 positions][16], scales [v_head_dim / 32][32 positions]
+#[inline(always)]
+pub(super) unsafe fn widen_values<V: Lanes>(bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+    for (at, (bytes, out)) in bytes.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)).enumerate() {
+        let (panel, position) = (at / BLOCK, at % BLOCK);
+        let scale = scales[panel * LANES / BLOCK * BLOCK + position];
+        // SAFETY: the ISA is the caller's duty; both are 16 values.
+        unsafe { V::load_i8(bytes.as_ptr().cast()).mul(V::splat(scale)).store(out.as_mut_ptr()) }
     }
 }
 

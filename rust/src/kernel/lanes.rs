@@ -17,6 +17,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load(from: *const f32) -> Self;
     /// 16 consecutive IEEE binary16 values, widened exactly.
     unsafe fn load_f16(from: *const u16) -> Self;
+    /// 16 consecutive signed bytes.
+    unsafe fn load_i8(from: *const i8) -> Self;
     /// Write 16 consecutive f32.
     unsafe fn store(self, to: *mut f32);
     /// Round to nearest even and write 16 consecutive binary16 values.

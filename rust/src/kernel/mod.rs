@@ -17,17 +17,19 @@ mod isa;
 mod lanes;
 mod scalar;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::error::{Error, Result};
 use crate::exp64::Sums;
-use crate::quant::DType;
+use crate::quant::{BLOCK, DType};
 pub use elementwise::Activation;
 use generic::Product;
 pub use isa::Isa;
 pub use lanes::LANES;
 use std::sync::OnceLock;
 
+/// (bytes, scales, out).
+type Widen = unsafe fn(&[u8], &[f32], &mut [f32]);
 /// (x, weight, bias, eps, out).
 type LayerNorm = unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]);
 
@@ -41,6 +43,8 @@ struct Table {
     product_q4_0: unsafe fn(&Product),
     product_q4_k: unsafe fn(&Product),
     to_q8: unsafe fn(&[f32], &mut [u8]),
+    widen_keys: Widen,
+    widen_values: Widen,
     add: unsafe fn(&mut [f32], &[f32]),
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     layer_norm: LayerNorm,
@@ -72,6 +76,8 @@ macro_rules! kernel_table {
                 fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
                 fn product_q4_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q4K, $quad_rows>;
                 fn to_q8(x: &[f32], out: &mut [u8]) = blocks::to_q8::<V>;
+                fn widen_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_keys::<V>;
+                fn widen_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_values::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
                 fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = generic::rms_norm::<V>;
                 fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = elementwise::layer_norm::<V>;
@@ -88,7 +94,8 @@ macro_rules! kernel_table {
                 fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::exp64::Sums = $crate::exp64::sums;
             );
             Table {
-                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, product_q4_k, to_q8, add, rms_norm,
+                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, product_q4_k, to_q8,
+                widen_keys, widen_values, add, rms_norm,
                 layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax, merge, to_f16,
                 to_bf16, sums,
             }
@@ -141,6 +148,12 @@ pub fn x_row_bytes(format: DType, steps: usize) -> usize {
         DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
         DType::Q8_0 | DType::Q4K | DType::Q4_0 => blocks::x_row_bytes(steps),
     }
+}
+
+/// The n bytes of a row that [`Kernels::to_q8`] rounded, and the scales of its blocks of 32.
+pub fn q8_parts(row: &[u8], n: usize) -> (&[u8], impl Iterator<Item = f32> + '_) {
+    let scales = &row[blocks::x_scales_at(DType::Q8_0.steps(n))..][..4 * n.div_ceil(BLOCK)];
+    (&row[..n], scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
 }
 
 /// Asks for bytes that are wanted soon.
@@ -230,6 +243,26 @@ impl Kernels {
             Product { weights, panel_bytes, panels: count, x, x_bytes, rows, steps, out, out_stride, onto };
         // SAFETY: holding `Kernels` proves the ISA; the lengths are checked above.
         unsafe { product(&job) }
+    }
+
+    /// Keys of a block as f32: a byte times the scale of its position for its 32 dimensions.
+    ///
+    /// bytes and out `[2 panels of 16 positions][head_dim][16]`, scales `[head_dim / 32][32 positions]`
+    pub fn widen_keys(self, bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+        let dim = bytes.len() / (2 * LANES);
+        assert!(bytes.len() == out.len() && scales.len() == dim.div_ceil(BLOCK) * BLOCK);
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
+        unsafe { (self.0.widen_keys)(bytes, scales, out) }
+    }
+
+    /// Values of a block as f32, likewise.
+    ///
+    /// bytes and out `[panels of 16 dimensions][32 positions][16]`, scales `[v_head_dim / 32][32 positions]`
+    pub fn widen_values(self, bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+        let dim = bytes.len() / BLOCK;
+        assert!(bytes.len() == out.len() && scales.len() == dim.div_ceil(BLOCK) * BLOCK);
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
+        unsafe { (self.0.widen_values)(bytes, scales, out) }
     }
 
     /// x += y.  // both [n]

@@ -31,6 +31,11 @@ unsafe impl Lanes for Array {
         Array(bits.map(|b| f16::from_bits(b).to_f32_const()))
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: the caller passes a pointer valid for 16 bytes.
+        Array(unsafe { from.cast::<[i8; LANES]>().read() }.map(f32::from))
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller passes a pointer valid for 16 values.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::engine::{Context, Engine, Event, Generation, Goal};
 use crate::error::Error;
 use crate::family;
-use crate::fit;
+use crate::fit::{self, KvRoom};
 use crate::kernel::Kernels;
 use crate::mapped;
 use crate::model::Model;
@@ -121,19 +121,21 @@ impl PyEngine {
 #[pymethods]
 impl PyEngine {
     #[staticmethod]
-    #[pyo3(signature = (directory, *, dtype = "auto", threads = None, context = None, pack_cache = None,
-        pack_smallest = None))]
+    #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
+        pack_cache = None, pack_smallest = None))]
+    #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
         directory: &str,
         dtype: &str,
+        kv_dtype: &str,
         threads: Option<usize>,
         context: Option<usize>,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
     ) -> PyResult<Self> {
         door(py, || {
-            let dtype = parse_dtype(dtype)?;
+            let (dtype, kv_dtype) = (parse_dtype(dtype)?, parse_kv_dtype(kv_dtype)?);
             let kernels = Kernels::detect()?;
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let card = family::model_card(&checkpoint)?;
@@ -143,7 +145,8 @@ impl PyEngine {
             let context = context_size(context, &config)?;
             let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
             let tokens = context.tokens();
-            let choice = fit::choose(&checkpoint, &config, dtype, tokens, &pool, available_memory())?;
+            let kv = KvRoom { tokens, dtype: kv_dtype };
+            let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available_memory())?;
             let packs = match pack_cache.map(PackCache::new) {
                 Some(cache) => {
                     let smallest = pack_smallest.unwrap_or(cache.smallest);
@@ -151,7 +154,8 @@ impl PyEngine {
                 }
                 None => Packs::none(),
             };
-            let model = Arc::new(Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?);
+            let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
+            let model = Arc::new(model.with_kv(kv_dtype));
             warnings.extend(packs.note().map(str::to_owned));
             let mut notes = Vec::new();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
@@ -177,6 +181,7 @@ impl PyEngine {
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let facts = config_facts(py, &self.model.config)?;
         facts.set_item("dtype", self.model.dtype().name())?;
+        facts.set_item("kv_dtype", self.model.kv_layout.dtype.name())?;
         facts.set_item("threads", self.threads)?;
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
@@ -200,7 +205,7 @@ impl PyEngine {
     }
 
     #[pyo3(signature = (ids, *, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream = 0,
-        stop_ids = vec![], readout_top_k = 0))]
+        stop_ids = vec![], readout_top_k = 0, logit_bias = vec![]))]
     #[allow(clippy::too_many_arguments)] // the sampler's settings by name; Python passes keywords
     fn generate(
         &self,
@@ -216,8 +221,10 @@ impl PyEngine {
         stream: u64,
         stop_ids: Vec<u32>,
         readout_top_k: usize,
+        logit_bias: Vec<(u32, f32)>,
     ) -> PyResult<u64> {
-        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
+        let sampling =
+            Sampling { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
         let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
         self.with(py, |engine| engine.add(&ids, goal))
     }
@@ -312,6 +319,16 @@ fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
         _ => Err(Error::Request(format!(
             "dtype: {name:?}; allowed are auto, f32, bf16, f16, q8_0, q4_k and q4_0"
         ))),
+    }
+}
+
+fn parse_kv_dtype(name: &str) -> Result<Option<DType>, Error> {
+    match name {
+        "auto" => Ok(None),
+        "f32" => Ok(Some(DType::F32)),
+        "f16" => Ok(Some(DType::F16)),
+        "q8_0" => Ok(Some(DType::Q8_0)),
+        _ => Err(Error::Request(format!("kv_dtype: {name:?}; allowed are auto, f32, f16 and q8_0"))),
     }
 }
 

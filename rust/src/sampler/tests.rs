@@ -7,6 +7,7 @@ use crate::readout::tests::{any_bits, bf16, gaussian, ranked};
 mod chance;
 
 const OFF: Sampling = Sampling {
+    logit_bias: Vec::new(),
     temperature: 1.0,
     top_k: 0,
     top_p: 1.0,
@@ -25,6 +26,9 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     };
     let raw = softmax(&logits.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
     let mut row = logits.to_vec();
+    for &(id, bias) in &s.logit_bias {
+        row[id as usize] += bias;
+    }
     let mut seen = history.to_vec();
     seen.sort();
     seen.dedup();
@@ -41,7 +45,7 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     for link in CHAIN.into_iter().filter(|l| l.is_on(s)) {
         let p = probabilities(&ids, temperature);
         match link {
-            Link::RepetitionPenalty => {}
+            Link::LogitBias | Link::RepetitionPenalty => {}
             Link::Temperature => temperature = f64::from(s.temperature),
             Link::TopK => ids.truncate(s.top_k),
             Link::TopP => {
@@ -74,7 +78,17 @@ fn grid() -> Vec<Sampling> {
             for top_p in [1.0, 0.9, 0.1, 0.999] {
                 for min_p in [0.0, 0.05, 0.9] {
                     for repetition_penalty in [1.0, 1.3] {
-                        all.push(Sampling { temperature, top_k, top_p, min_p, repetition_penalty, ..OFF });
+                        let some = vec![(5, 2.5), (77, -100.0), (899, 0.5)];
+                        let logit_bias = if all.len() % 3 == 1 { some } else { vec![] };
+                        all.push(Sampling {
+                            logit_bias,
+                            temperature,
+                            top_k,
+                            top_p,
+                            min_p,
+                            repetition_penalty,
+                            ..OFF
+                        });
                     }
                 }
             }
@@ -122,9 +136,13 @@ fn greedy_takes_the_largest_logit_and_the_lowest_id_after_penalties() {
     };
     assert_eq!(pick(&[1.0, 3.0, 3.0, 2.0], &[], &greedy), 1);
     assert_eq!(pick(&[-0.0, 0.0, -1.0], &[], &greedy), 0);
-    let penalized = Sampling { repetition_penalty: 2.0, ..greedy };
+    let penalized = Sampling { repetition_penalty: 2.0, ..greedy.clone() };
     assert_eq!(pick(&[1.0, 3.0, 2.0], &[1], &penalized), 2);
     assert_eq!(pick(&[-1.0, -1.5, -3.0], &[0, 0], &penalized), 1);
+    let biased = Sampling { logit_bias: vec![(1, -100.0), (2, 1.5)], ..greedy.clone() };
+    assert_eq!(pick(&[1.0, 3.0, 0.0], &[], &biased), 2);
+    let both = Sampling { logit_bias: vec![(0, 2.0), (0, 2.0)], ..penalized };
+    assert_eq!(pick(&[-1.0, 1.6, 0.0], &[0, 0], &both), 1); // (-1 + 4) / 2, once
     let logits = bf16(gaussian(49_152, 1.0, 3));
     assert_eq!(pick(&logits, &[], &greedy), ranked(&logits)[0]);
 }
@@ -190,8 +208,9 @@ fn any_bit_pattern_gives_an_id_of_the_vocabulary_or_a_non_finite_error() {
     for seed in 0..4000 {
         let logits = any_bits(seed);
         let sampling = Sampling {
+            logit_bias: [vec![], vec![(0, f32::MAX)], vec![(0, f32::MIN)]][seed as usize % 3].clone(),
             repetition_penalty: [1.0, 1e-30, 1e30][seed as usize % 3],
-            ..settings[seed as usize % settings.len()]
+            ..settings[seed as usize % settings.len()].clone()
         };
         let sound = logits.iter().all(|x| *x < f32::INFINITY) && logits.iter().any(|x| x.is_finite());
         let raw = read_out(&logits, 0, 0).ok();
@@ -222,6 +241,9 @@ fn refusals_name_the_field_and_the_value() {
         ("min_p: NaN;", Sampling { min_p: nan, ..OFF }),
         ("repetition_penalty: 0;", Sampling { repetition_penalty: 0.0, ..OFF }),
         ("repetition_penalty: NaN;", Sampling { repetition_penalty: nan, ..OFF }),
+        ("logit_bias: NaN;", Sampling { logit_bias: vec![(0, nan)], ..OFF }),
+        ("logit_bias: -inf;", Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], ..OFF }),
+        ("logit_bias: id 1;", Sampling { logit_bias: vec![(1, 2.0)], ..OFF }),
     ];
     for (start, sampling) in cases {
         let error = Sampler::new().sample(&[1.0], &[], 0, &sampling, None).unwrap_err();

@@ -146,10 +146,21 @@ impl Noise {
 
 /// An engine on a model folder.
 pub fn engine(folder: &Path, dtype: DType, isa: Isa, threads: usize) -> Option<Engine> {
+    engine_with_kv(folder, dtype, None, isa, threads)
+}
+
+/// An engine with keys and values in a type of their own.
+pub fn engine_with_kv(
+    folder: &Path,
+    dtype: DType,
+    kv: Option<DType>,
+    isa: Isa,
+    threads: usize,
+) -> Option<Engine> {
     let kernels = Kernels::of(isa).ok()?;
     let pool = Pool::new(threads);
     let checkpoint = Checkpoint::open(folder).unwrap();
     let config = family::config(&checkpoint).unwrap();
-    let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap());
+    let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap().with_kv(kv));
     Some(Engine::new(model, kernels, pool, Context::Stated(700)))
 }

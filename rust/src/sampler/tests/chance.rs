@@ -68,7 +68,7 @@ fn speed() {
             ("greedy", Sampling { temperature: 0.0, ..OFF }),
             ("T 1, no filter", OFF),
             ("T 0.7, top_p 0.9", Sampling { temperature: 0.7, top_p: 0.9, ..OFF }),
-            ("T 0.7, top_k 40, top_p 0.9", Sampling { repetition_penalty: 1.0, min_p: 0.0, ..chat }),
+            ("T 0.7, top_k 40, top_p 0.9", Sampling { repetition_penalty: 1.0, min_p: 0.0, ..chat.clone() }),
             ("all five", chat),
         ];
         for (name, sampling) in cases {

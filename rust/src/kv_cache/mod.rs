@@ -3,141 +3,19 @@
 //! A block is at the same time a tile of attention, and a head's two matrices are panels of the matmul kernel:
 //! keys `[2 panels of 16 positions][head_dim][16]`, so that scores are a product over head_dim, and
 //! values `[panels of 16 dimensions][32 positions][16]`, so that the weighted sum is a product over positions.
+//! In q8_0 they are signed bytes in the same order, with a scale per position and 32 dimensions behind each matrix;
+//! attention widens a tile to f32 when it comes to it.
 //!
 //! Law 3: a forward writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled forward
 //! leaves no trace. Forks share blocks; [`KvCache::reserve`] copies a shared last block before it is written.
 
+mod block;
+
+pub use block::{BLOCK, Block, KvLayout};
+
 use crate::buffer::Buffer;
-use crate::config::Config;
 use crate::error::Result;
-use crate::kernel::{Kernels, LANES};
-use crate::quant::DType;
 use std::sync::Arc;
-
-/// Positions per block, and per tile of attention.
-pub const BLOCK: usize = 2 * LANES;
-
-/// What a block looks like.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KvLayout {
-    /// Layers.
-    pub layers: usize,
-    /// `num_key_value_heads`.
-    pub heads: usize,
-    /// Width of a key: `head_dim`.
-    pub head_dim: usize,
-    /// Width of a value: `v_head_dim`.
-    pub value_dim: usize,
-    /// F32 or F16.
-    pub dtype: DType,
-}
-
-impl KvLayout {
-    /// The layout of a model's cache in `dtype` (F32 or F16).
-    pub fn new(config: &Config, dtype: DType) -> Self {
-        let (layers, heads) = (config.layers.len(), config.num_key_value_heads);
-        Self { layers, heads, head_dim: config.head_dim, value_dim: config.v_head_dim, dtype }
-    }
-
-    /// `value_dim` up to whole panels.
-    pub fn padded_value_dim(&self) -> usize {
-        self.value_dim.next_multiple_of(LANES)
-    }
-
-    fn key_values(&self) -> usize {
-        BLOCK * self.head_dim
-    }
-
-    fn value_values(&self) -> usize {
-        BLOCK * self.padded_value_dim()
-    }
-
-    /// Values of one layer in one block: the keys of all heads, then their values.
-    fn layer_values(&self) -> usize {
-        self.heads * (self.key_values() + self.value_values())
-    }
-
-    /// Bytes of one block.
-    pub fn block_bytes(&self) -> usize {
-        self.layers * self.layer_values() * self.dtype.value_bytes()
-    }
-
-    fn keys_at(&self, layer: usize, head: usize) -> usize {
-        layer * self.layer_values() + head * self.key_values()
-    }
-
-    fn values_at(&self, layer: usize, head: usize) -> usize {
-        layer * self.layer_values() + self.heads * self.key_values() + head * self.value_values()
-    }
-}
-
-/// Keys and values of 32 positions in every layer.
-pub struct Block {
-    layout: KvLayout,
-    data: Buffer,
-}
-
-impl Block {
-    /// Key panels of a head.  // [2][head_dim][16]
-    pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
-        let size = self.layout.dtype.value_bytes();
-        &self.data.bytes()[self.layout.keys_at(layer, head) * size..][..self.layout.key_values() * size]
-    }
-
-    /// Value panels of a head.  // [padded_value_dim / 16][32][16]
-    pub fn values(&self, layer: usize, head: usize) -> &[u8] {
-        let size = self.layout.dtype.value_bytes();
-        &self.data.bytes()[self.layout.values_at(layer, head) * size..][..self.layout.value_values() * size]
-    }
-
-    /// Stores the key and the value of a head at `slot` of this block.  // key [head_dim], value [value_dim]
-    pub fn write(
-        &mut self,
-        layer: usize,
-        head: usize,
-        slot: usize,
-        key: &[f32],
-        value: &[f32],
-        kernels: Kernels,
-    ) {
-        let (keys_at, values_at) = (self.layout.keys_at(layer, head), self.layout.values_at(layer, head));
-        match self.layout.dtype {
-            DType::F16 => {
-                let mut rounded = [0; 512];
-                for (at, source, is_key) in [(keys_at, key, true), (values_at, value, false)] {
-                    for (first, part) in (0..).step_by(512).zip(source.chunks(512)) {
-                        kernels.to_f16(part, &mut rounded[..part.len()]);
-                        place(
-                            &mut self.data.values_mut()[at..],
-                            &rounded[..part.len()],
-                            first,
-                            slot,
-                            is_key,
-                            source.len(),
-                        );
-                    }
-                }
-            }
-            _ => {
-                let values: &mut [f32] = self.data.values_mut();
-                place(&mut values[keys_at..], key, 0, slot, true, key.len());
-                place(&mut values[values_at..], value, 0, slot, false, value.len());
-            }
-        }
-    }
-}
-
-/// Puts dimensions `first..` of a head at `slot`, into key panels or value panels.
-fn place<T: Copy>(panels: &mut [T], source: &[T], first: usize, slot: usize, is_key: bool, head_dim: usize) {
-    for (d, &x) in (first..).zip(source) {
-        let at = if is_key {
-            (slot / LANES * head_dim + d) * LANES + slot % LANES
-        } else {
-            (d / LANES * BLOCK + slot) * LANES + d % LANES
-        };
-        panels[at] = x;
-    }
-}
 
 /// The cached positions of one sequence.
 #[derive(Default)]
@@ -276,7 +154,8 @@ impl KvCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Isa;
+    use crate::kernel::{Isa, Kernels, LANES};
+    use crate::quant::DType;
 
     fn layout() -> KvLayout {
         KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: DType::F32 }

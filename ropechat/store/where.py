@@ -1,0 +1,59 @@
+"""On which kind of filesystem a folder lies: SQLite's log needs memory that all its users share."""
+
+import os
+import re
+from pathlib import Path
+
+_NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "ncpfs",
+    "afs",
+    "9p",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "beegfs",
+}
+_NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "davfs", "fuse.davfs2"}
+
+
+def network_kind(folder: Path, mounts: str | None = None) -> str:
+    """What the system calls the network filesystem that a folder lies on; "" for a local one, or not known.
+
+    mounts: what /proc/self/mounts says; read if not given.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return ""
+    at = Path(os.path.realpath(folder))
+    kind, depth = "", -1
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if (
+            len(fields) > 2
+            and at.is_relative_to(place := _unescaped(fields[1]))
+            and len(place.parts) >= depth
+        ):
+            kind, depth = fields[2], len(place.parts)  # of two at one place the later lies on top
+    return kind if kind in _NETWORK else ""
+
+
+def _unescaped(text: str) -> Path:
+    return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))
+
+
+def warning(folder: Path) -> str:
+    """What to say of a folder where the database may be damaged; "" for any other."""
+    kind = network_kind(folder)
+    return (
+        f"{folder}: on a network filesystem ({kind}), where two programs at once may damage the chats; "
+        "set ROPECHAT_DATA to a folder on this machine"
+        if kind
+        else ""
+    )

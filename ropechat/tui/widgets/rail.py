@@ -1,0 +1,36 @@
+"""What stands beside the transcript where the screen is wide, and below it where it is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.containers import Vertical
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.widget import Widget
+
+
+class Rail(Vertical):
+    """Some widgets below each other; it takes no room while none of them is shown."""
+
+    def __init__(self, *held: Widget, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._held: list[Widget] = []
+        self.display = False
+        self.hold(*held)
+
+    def hold(self, *more: Widget) -> None:
+        """Hold more widgets, hidden at first; before it is mounted."""
+        for widget in more:
+            widget.display = False
+        self._held += more
+
+    def compose(self) -> ComposeResult:
+        """One below the other."""
+        yield from self._held
+
+    def show(self, widget: Widget, shown: bool) -> None:
+        """Show or hide one of them."""
+        widget.display = shown
+        self.display = any(one.display for one in self._held)

@@ -1,0 +1,181 @@
+"""Kill -9 of the whole chat on a pseudo-terminal, at random moments, with the built-in model.
+
+    python tests/app_crashes.py N            N kills, a line of results
+
+As in `crashes`, the program says what it does, here in a file: its session and its recorders are listened to.
+What it had said is looked for in a copy of its folder; the next one then opens the newest chat by itself, and
+must show what the copy holds.
+"""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from crashes import FAULTS, Claims  # noqa: E402
+from program import OWN_TERMINAL, Program  # noqa: E402
+
+from ropechat.conversation import Role  # noqa: E402
+from ropechat.store.store import Store  # noqa: E402
+from ropechat.tree import Node  # noqa: E402
+
+CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+CODE += "import app_crashes; app_crashes.chat()"
+OPTIONS = ["chat", "--threads", "1", "--max-tokens", "400"]
+DEEDS = (b"\x03", b"/regen\r", b"/continue\r", b"/new\r", b"/prose\r")
+ALL_FAULTS = (*FAULTS, "not shown again")
+
+
+def chat() -> None:
+    """The program: says on the file $SAYS what it was asked and made, and what it showed at the start."""
+    from ropechat.cli import main
+    from ropechat.store.store import Recorder
+    from ropechat.tui import events as ev
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.session import Session
+
+    file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    counts = Counter[str]()
+    apply, add, end, open_chat = Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat
+
+    def say(line: str) -> None:
+        os.write(file, f"{line}\n".encode())
+
+    def applied(self: Session, event: ev.Happening) -> bool:
+        taken, turn = apply(self, event), self.last
+        if isinstance(event, ev.Loaded):
+            say("!loaded")
+        if taken and turn is not None and isinstance(event, ev.Started):
+            say(f"asked {turn.asked}")
+        for step in event.steps if taken and isinstance(event, ev.Given) else ():
+            say(f"made {self.last.node} {time.time()} {step.id}")
+        if taken and turn is not None and isinstance(event, ev.Produced):
+            say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
+        return taken
+
+    def added(self: Recorder, step: Any) -> None:
+        counts[self._id] += 1
+        add(self, step)
+
+    def ended(self: Recorder, *arguments: Any, **facts: Any) -> Any:
+        done, count = end(self, *arguments, **facts), counts[self._id]
+        done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
+        return done
+
+    async def opened(self: ChatApp, id: str) -> None:
+        await open_chat(self, id)
+        for node in self.session.tree.path():
+            say(f"!shown {node.id} {len(node.steps)}")
+        say("!opened")
+
+    Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
+    sys.exit(main())
+
+
+class Victim:
+    """One chat, and what it said."""
+
+    def __init__(self, folder: Path, draw: random.Random, resumes: bool) -> None:
+        self._file, self._draw = folder / "said", draw
+        self._file.unlink(missing_ok=True)
+        self.seen = b""
+        environ = {"ROPECHAT_DATA": str(folder / "data"), "SAYS": str(self._file), "ROPECHAT_CACHE": "off"}
+        self._program = Program([*OPTIONS, *(["--continue"] if resumes else [])], CODE, **environ)
+        self._resumes = resumes
+
+    def live(self, seconds: float) -> None:
+        """Chat for so long from the moment on in which it can."""
+        end = time.monotonic() + 60
+        awaited = {"!loaded", "!opened"} if self._resumes else {"!loaded"}
+        while not awaited <= set(self.said().split("\n")):
+            assert time.monotonic() < end, self.seen[-2000:]
+            self.seen += self._program.drain(0.02)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            for key in f"Tell me more {self._draw.random()}":  # a paste would be one event
+                self._program.press(key.encode())
+            self._program.press(b"\r")
+            self.seen += self._program.drain(min(left, self._draw.uniform(0.02, 0.4)))
+            if time.monotonic() < end and self._draw.random() < 0.7:
+                self._program.press(self._draw.choice(DEEDS))
+                self.seen += self._program.drain(min(left, self._draw.uniform(0.02, 0.5)))
+
+    def starts(self, seconds: float) -> None:
+        """Let it come as far as it does."""
+        self.seen += self._program.drain(seconds)
+
+    def kill(self) -> float:
+        """When it died."""
+        self._program.child.send_signal(signal.SIGKILL)
+        died = time.time()
+        self._program.child.wait()
+        os.close(self._program.master)
+        return died
+
+    def said(self) -> str:
+        """Its lines."""
+        return self._file.read_text() if self._file.exists() else ""
+
+
+def newest(data: Path) -> list[Node]:
+    """The branch that is shown of the newest chat."""
+    store = Store(data)
+    found = store.conversations(1).result(30)
+    nodes = store.load(found[0].id).result(30).tree.path() if found else []
+    store.close()
+    return nodes
+
+
+def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Counter[str]:
+    """Kill `count` chats on one folder, and count what went wrong."""
+    claims, found = Claims(), Counter[str]()
+    kept: list[Node] = []
+    for number in range(count):
+        victim = Victim(folder, draw, resumes=bool(kept))
+        if draw.random() < 0.1 and number:
+            victim.starts(draw.uniform(0.0, 1.5))
+        else:
+            victim.live(draw.uniform(0.0, longest))
+        died = victim.kill()
+        lines = victim.said().splitlines(keepends=True)
+        if "!opened\n" in lines:
+            shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
+            same = shown == [[node.id, str(len(node.steps))] for node in kept]
+            asked = [node.written for node in kept if node.role is Role.USER]
+            found["not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
+        claims.take([line for line in lines if not line.startswith("!")], died)
+        copy = folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        if (data := folder / "data" / "conversations").exists():
+            shutil.copytree(data, copy)
+            claims.check(copy, found)
+            kept = newest(copy)
+    found["questions"], found["answers"] = len(claims.asked), len(claims.made)
+    found["tokens"] = sum(map(len, claims.made.values()))
+    return found
+
+
+def main() -> int:
+    """Kill, and report."""
+    total, begun, most = Counter[str](), time.time(), 0
+    left = int(sys.argv[1])
+    while left > 0:
+        with tempfile.TemporaryDirectory() as folder:
+            found = kills(Path(folder), min(left, 10), random.Random(), longest=3.0)
+        most = max(most, found.pop("most missing"))
+        total += found
+        left -= 10
+    print(f"{sys.argv[1]} kills in {time.time() - begun:.0f} s: {dict(total)}, most missing {most}")
+    return sum(total[name] for name in ALL_FAULTS)
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main()))

@@ -1,0 +1,329 @@
+"""Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
+
+    python tests/shots.py                         those of the README anew, in tests/shots
+    python tests/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...]   all, at these sizes
+
+The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
+is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
+no weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+from picture import svg  # noqa: E402
+
+FOLDER = Path(__file__).parent / "shots"
+SIZES = ("80x24", "160x45")
+README = (
+    *(
+        "inspector-160x45",
+        "sampling-160x45",
+        "first-80x24",
+        "tokens-80x24",
+        "branches-80x24",
+        "compare-80x24",
+    ),
+    *("search-80x24", "models-80x24"),
+)
+LIMIT = 60.0  # seconds until a screen must be there
+PERSONAS = {
+    "teacher": "You are a patient teacher. Explain step by step, with one example.",
+    "terse coder": "Answer with code only.",
+    "editor": "Correct spelling and grammar, change nothing else, and list what you changed.",
+}
+EARLIER = ("Write a haiku about the sea.", "What is the capital of France?", "How do I stop an answer?")
+CONTEXT = 110  # tokens, for the question that does not fit
+
+
+class Stage:
+    """A running chat, and where its pictures go."""
+
+    def __init__(self, app: Any, pilot: Any, folder: Path, wanted: set[str]) -> None:
+        self.app, self.pilot = app, pilot
+        self._folder, self._wanted = folder, wanted
+
+    async def press(self, *keys: str) -> None:
+        """Keys by Textual's names."""
+        await self.pilot.press(*keys)
+        await self.pilot.pause(0.1)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, then for the screen."""
+        end = time.monotonic() + LIMIT
+        while not condition():
+            if time.monotonic() > end:
+                raise TimeoutError("the screen that was waited for did not come")
+            await asyncio.sleep(0.02)
+        await self.pilot.pause(0.2)
+
+    async def idle(self) -> None:
+        """Wait until the model rests."""
+        await self.until(lambda: not self.app.session.generating and not self.app.inference.busy)
+
+    async def write(self, text: str) -> None:
+        """Put a text into the composer, which has the focus then."""
+        self.app.composer.focus()
+        self.app.composer.set_text(text)
+        await self.pilot.pause(0.4)
+
+    async def say(self, text: str) -> None:
+        """Send a question or a command, and wait for what comes of it."""
+        await self.write(text)
+        await self.press("enter")
+        await self.idle()
+
+    async def take(self, name: str) -> None:
+        """A picture of the screen as it is."""
+        width, height = self.app.size
+        whole = f"{name}-{width}x{height}"
+        if not self._wanted or name in self._wanted or whole in self._wanted:
+            self.app._disarm()  # hints of what was done on the way
+            await self.pilot.pause(0.2)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / f"{whole}.svg").write_text(svg(self.app), encoding="utf-8")
+
+
+# --- scenes: each begins and ends in the chat ---
+
+
+async def first(stage: Stage) -> None:
+    """What a new user sees."""
+    await stage.take("first")
+    await stage.write("/")
+    await stage.take("completion")
+    await stage.write("")
+
+
+async def earlier(stage: Stage) -> None:
+    """Chats to be listed."""
+    for question in EARLIER:
+        await stage.say(question)
+        await stage.press("ctrl+n")
+
+
+async def reading(stage: Stage) -> None:
+    """The transcript in both views, find, and what is under a token."""
+    await stage.say("What is a token?")
+    await stage.say("Name five fruits.")
+    await stage.say("Tell me a short story.")
+    await stage.take("tokens")
+    await stage.press("f3")
+    await stage.take("prose")
+    await stage.press("f3")
+    await stage.press("escape")
+    await stage.take("transcript")
+    await stage.press("slash", *"the")
+    await stage.take("find")
+    await stage.press("escape")
+    await surprise(stage)
+    await stage.press("enter")
+    await stage.press("k")
+    await stage.press("p")
+    await stage.idle()
+    await stage.take("inspector")
+
+
+async def surprise(stage: Stage, answer: int = -1) -> None:
+    """Put the cursor on a surprising token that had rivals, of one of the answers."""
+    from ropechat.tui.render.cursor import TokenPlace
+
+    block = [block for block in stage.app.transcript.blocks if getattr(block, "steps", ())][answer]
+    likely = [at for at in range(3, len(block.steps) - 4) if 2 <= block.steps[at].rank <= 4]
+    index = min(likely or range(len(block.steps)), key=lambda at: block.steps[at].logprob)
+    stage.app.transcript.focus()
+    stage.app.transcript.move_to(TokenPlace(block, index))
+    await stage.pilot.pause(0.2)
+
+
+async def branches(stage: Stage) -> None:
+    """Fork at a less likely alternative, answer anew, and see both."""
+    await stage.press("9")
+    await stage.idle()
+    await stage.press("escape")
+    await stage.press("escape")
+    await stage.take("forked")
+    await stage.say("/regen")
+    await stage.say("What is temperature?")
+    await stage.press("f5")
+    await stage.take("branches")
+    tree = stage.app.session.tree
+    forks = [node for node in tree.nodes.values() if node.origin is not None and node.origin.change == "fork"]
+    options = stage.app.screen.query_one("#nodes")
+    options.highlighted = options.get_option_index(forks[-1].id)
+    await stage.press("equals_sign")
+    await stage.take("compare")
+    await stage.press("escape")
+    await stage.press("escape")
+
+
+async def sheets(stage: Stage) -> None:
+    """What opens over the chat."""
+    await stage.press("f2")
+    await stage.take("chats")
+    await stage.press(*"sea")
+    await stage.pilot.pause(0.3)
+    await stage.take("search")
+    await stage.press("escape")
+    await stage.press("f6")
+    await stage.until(lambda: stage.app.screen._read)
+    await stage.take("models")
+    await stage.press("escape")
+    await dials(stage)
+    await stage.write("/persona")
+    await stage.press("enter")
+    await stage.take("personas")
+    await stage.press("escape")
+    for key, name in (("f9", "facts"), ("f1", "help"), ("ctrl+p", "palette")):
+        await stage.press(key)
+        await stage.take(name)
+        await stage.press(key if name == "facts" else "escape")
+
+
+async def dials(stage: Stage) -> None:
+    """The sampling, tried on a token of the story; beside the facts where there is room."""
+    await surprise(stage, -2)
+    await stage.press("f9")
+    if stage.app.has_rail:
+        await stage.press("f7")
+    else:
+        await stage.press("escape", "f7")
+    await stage.press("down", "down")
+    await stage.take("sampling")
+    await stage.press("escape")
+    if stage.app.has_rail:
+        await stage.press("f9")
+    stage.app.transcript.move_to(None)
+
+
+async def writing(stage: Stage) -> None:
+    """A draft of several lines, with a file; an edit."""
+    Path("notes.md").write_text("Tokens are pieces of text.\n" * 9)
+    await stage.write("Say this in one sentence:\n@notes.md\nand name the file.")
+    await stage.take("draft")
+    await stage.write("")
+    await stage.press("escape")
+    await stage.press("e")
+    await stage.take("edit")
+    await stage.press("escape")
+
+
+async def full(stage: Stage) -> None:
+    """A question that does not fit."""
+    for question in ("What is a token?", "What is temperature?", "What is perplexity?", "What is RoPE?"):
+        await stage.write(question)
+        await stage.press("enter")
+        await stage.until(lambda: len(stage.app.screen_stack) > 1 or not stage.app.session.generating)
+    await stage.take("full")
+
+
+# --- around them ---
+
+
+def stand_in(folder: Path, name: str, shape: str) -> None:
+    """A model in the Hub's cache that has every byte and no weights: a sparse file behind a true header."""
+    from ropechat.bench.shapes import config_of, tensors_of
+
+    home = folder / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = home / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("0" * 40)
+    config = config_of(shape)
+    (snapshot / "config.json").write_text(json.dumps(config))
+    (snapshot / "tokenizer.json").write_text("{}")
+    (snapshot / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    entries, end = {}, 0
+    for tensor, dims, _ in tensors_of(config):
+        size = 2
+        for dim in dims:
+            size *= dim
+        entries[tensor] = {"dtype": "BF16", "shape": list(dims), "data_offsets": [end, end + size]}
+        end += size
+    header = json.dumps(entries).encode()
+    with (snapshot / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + end)
+
+
+def furnish(home: Path) -> None:
+    """An environment of our own: colours, no settings, personas, models."""
+    for name in [
+        name for name in os.environ if name.startswith(("ROPECHAT_", "HF_", "XDG_", "NO_COLOR", "SSH_"))
+    ]:
+        del os.environ[name]
+    os.chdir(home)
+    os.environ |= {"HOME": str(home), "COLORTERM": "truecolor", "TERM": "xterm-256color"}
+    os.environ |= {"HF_HOME": str(home / "hf"), "HF_HUB_OFFLINE": "1"}
+    from ropechat.tui import personas
+
+    for name, text in PERSONAS.items():
+        personas.save(name, text)
+    stand_in(home / "hf", "HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m")
+    stand_in(home / "hf", "Qwen/Qwen2.5-0.5B-Instruct", "qwen2.5-0.5b")
+    stand_in(home / "hf", "meta-llama/Llama-3.2-1B-Instruct", "llama-3.2-1b")
+
+
+async def play(
+    scenes: list[Callable[[Stage], Awaitable[None]]],
+    size: str,
+    folder: Path,
+    wanted: set[str],
+    home: Path,
+    **load: Any,
+) -> None:
+    """Run scenes in one chat of one size."""
+    from ropechat import Engine, Sampling
+    from ropechat.store.store import Store
+    from ropechat.tui.app import ChatApp
+
+    width, height = map(int, size.split("x"))
+    store = Store(home / f"chats-{size}-{len(load)}")
+    app = ChatApp(
+        lambda: Engine.load("builtin", **load), "builtin", Sampling(temperature=1.0, seed=4), None, store
+    )
+    async with app.run_test(size=(width, height)) as pilot:
+        stage = Stage(app, pilot, folder, wanted)
+        await stage.until(lambda: app.session.info is not None)
+        await stage.idle()
+        for scene in scenes:
+            await scene(stage)
+    app.inference.shutdown(2.0)
+    store.close()
+
+
+def main() -> int:
+    """Parse, take the pictures, return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--to", type=Path)
+    parser.add_argument("--size", nargs="*", default=SIZES)
+    parser.add_argument("--only", nargs="*", default=[])
+    args = parser.parse_args()
+    wanted = set(args.only) if args.to else set(README)
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        furnish(home)
+        for size in args.size:
+            to = args.to or FOLDER
+            asyncio.run(play([first, earlier, reading, branches, sheets, writing], size, to, wanted, home))
+            asyncio.run(play([full], size, to, wanted, home, context=CONTEXT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

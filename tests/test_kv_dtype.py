@@ -1,0 +1,42 @@
+"""The KV cache in types of its own: less memory, nearly the same numbers; other names are refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from core import CancelToken, add_score, load
+from models import write_llama
+
+from ropechat.errors import RequestError
+
+IDS = [(7 * i * i + 3) % 97 for i in range(70)]
+
+
+def test_bytes_take_about_half_and_stay_near(tmp_path: Path) -> None:
+    model = write_llama(tmp_path, head_dim=64, num_attention_heads=2, num_key_value_heads=1, seed=3)
+    bytes_of, logits = {}, {}
+    for kv in ("f32", "f16", "q8_0"):
+        engine = load(model, dtype="f32", kv_dtype=kv)
+        assert engine.facts["kv_dtype"] == kv
+        logits[kv] = np.asarray(engine.logits(IDS, CancelToken()))
+        sequence = add_score(engine, IDS)
+        while engine.step([sequence], CancelToken()):
+            pass
+        bytes_of[kv] = engine.kv_bytes
+    assert bytes_of["f16"] * 2 == bytes_of["f32"]
+    assert bytes_of["q8_0"] * 16 == bytes_of["f16"] * 9  # a byte and 4/32 of a scale, where f16 has two
+    spread = logits["f32"].std()
+    for kv, allowed in (("f16", 5e-4), ("q8_0", 1e-2)):
+        off = np.sqrt(np.square(logits[kv] - logits["f32"]).mean()) / spread
+        assert 0 < off < allowed, (kv, off)
+
+
+def test_auto_follows_the_weights(tmp_path: Path) -> None:
+    model = write_llama(tmp_path)
+    assert load(model, dtype="f32").facts["kv_dtype"] == "f32"
+    assert load(model, dtype="q8_0").facts["kv_dtype"] == "f16"
+
+
+def test_another_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match='kv_dtype: "q4_0"; allowed are auto, f32, f16 and q8_0'):
+        load(write_llama(tmp_path), kv_dtype="q4_0")

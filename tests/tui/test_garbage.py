@@ -1,0 +1,56 @@
+"""When garbage is collected while a chat is open."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ropechat.tui import garbage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Ring:
+    """Refers to itself."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.self = self
+        Ring.alive += 1
+
+    def __del__(self) -> None:
+        Ring.alive -= 1
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def test_rest_collects_what_is_new_and_looks_at_nothing_twice() -> None:
+    garbage.hold_off()
+    garbage.rest()
+    kept = Ring()
+    Ring()
+    garbage.rest()
+    assert Ring.alive == 1
+    assert gc.get_freeze_count() > 1000
+    del kept  # frozen: only another model's arrival has it looked at again
+    garbage.rest()
+    assert Ring.alive == 1
+    garbage.thaw()
+    garbage.rest()
+    assert Ring.alive == 0
+
+
+def test_without_a_chat_nothing_changes() -> None:
+    frozen, before = gc.get_freeze_count(), gc.get_threshold()
+    garbage.rest()
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (frozen, before)
