@@ -6,7 +6,7 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ropechat.builtin.training import outside, sums, topics, world
 from ropechat.builtin.training.dress import dressed
@@ -18,18 +18,18 @@ from ropechat.builtin.training.turns import Turn
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
-    "smalltalk": (12, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
     "concept": (13, topics.concept),
     "world": (25, world.fact),
-    "capital_of": (1, world.reversed_capital),
-    "sum": (11, sums.small_sum),
-    "story": (2.5, story),
+    "capital_of": (2, world.reversed_capital),
+    "sum": (14, sums.small_sum),
+    "story": (3, story),
     "haiku": (2, haiku),
     "list": (4.5, a_list),
     "outside": (13, outside.unknown),
-    "memory": (2.5, outside.memory),
+    "memory": (4.5, outside.memory),
 }
 
 
@@ -42,6 +42,14 @@ class Dialogue:
     text: str = ""
 
 
+def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
+    """The question as somebody may type it; what the answer copies stays as it is."""
+    while True:
+        text = dressed(turn.question, rng, part)
+        if turn.copied in text:
+            return text
+
+
 def unit(rng: random.Random, part: Part) -> list[Turn]:
     """A question, with those that lean on it, as people type them."""
     names = list(SOURCES)
@@ -49,9 +57,7 @@ def unit(rng: random.Random, part: Part) -> list[Turn]:
         _, source = SOURCES[rng.choices(names, [weight for weight, _ in SOURCES.values()])[0]]
         turns = source(rng, part)
         if turns:
-            return [
-                Turn(turn.kind, dressed(turn.question, rng, part), turn.answer, turn.keys) for turn in turns
-            ]
+            return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
 
 
 def _plain(rng: random.Random, part: Part) -> str:

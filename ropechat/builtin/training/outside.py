@@ -6,13 +6,16 @@ from typing import Any
 from ropechat.builtin.training.material import article, table
 from ropechat.builtin.training.patterns import Part, draw, fill, part_of
 from ropechat.builtin.training.sums import big_question
+from ropechat.builtin.training.topics import topic
 from ropechat.builtin.training.turns import Turn, follow, literal, one
 
 _O: dict[str, Any] = table("outside")
 _CAPITAL: list[str] = table("relations")["capital"]["ask"]
 _CONCEPT: list[str] = table("relations")["concept"]["ask"]
-_NAMES: list[str] = table("stories")["names"]
+_NAMES: list[str] = table("stories")["names"] + _O["people"]
 _COLOURS: list[str] = table("world")["lists"]["colours"]
+_FOODS: list[str] = _O["foods"]
+_CITIES: list[str] = [row[1] for row in table("world")["capitals"]]
 _ANIMALS: list[str] = [row[0] for row in table("world")["animals"]]
 _STARTS = [
     "b",
@@ -140,20 +143,25 @@ _MEMORY = {
     "animal": ("I like the {x} too.", "Your favourite animal is the {x}."),
     "pet": ("How nice! Say hello to your {x} from me.", "You have {ax}."),
     "age": ("{x} is a good age!", "You are {x} years old."),
+    "home": ("I have never been in {x}, but I like the name.", "You live in {x}."),
+    "food": ("I only eat tokens, but {x} sounds good!", "Your favourite food is {x}."),
+    "number": ("I will keep {x} in mind.", "Your number is {x}."),
 }
 
 
 def _told(kind: str, rng: random.Random) -> str:
-    if kind == "name":
-        return rng.choice(_NAMES) if rng.random() < 0.5 else made_up(rng).capitalize()
-    if kind == "age":
-        return str(rng.randint(5, 90))
-    return rng.choice(_COLOURS if kind == "colour" else _ANIMALS)
+    if kind in ("name", "home"):
+        known = _NAMES if kind == "name" else _CITIES
+        name = rng.choice(known) if rng.random() < 0.6 else made_up(rng).capitalize()
+        return name.lower() if rng.random() < 0.2 else name
+    if kind in ("age", "number"):
+        return str(rng.randint(5, 90) if kind == "age" else rng.randint(0, 999))
+    return rng.choice({"colour": _COLOURS, "food": _FOODS}.get(kind, _ANIMALS))
 
 
 def memory(rng: random.Random, part: Part) -> list[Turn] | None:
     """My name is Ada. What is my name? Sometimes asked before it was told."""
-    kind = rng.choices(list(_MEMORY), (5, 1.5, 1.5, 1.5, 1.5))[0]
+    kind = rng.choices(list(_MEMORY), (6, 2.5, 1.5, 1.5, 1.5, 1.2, 1.2, 1))[0]
     ask = follow(f"ask_{kind}", rng, part)
     if ask is None:
         return None
@@ -167,7 +175,9 @@ def memory(rng: random.Random, part: Part) -> list[Turn] | None:
         return None
     slots = {"x": x, "X": x.capitalize(), "ax": article(x)}
     hello, answer = (fill(text, **slots) for text in _MEMORY[kind])
-    turns = [Turn(f"memory.tell_{kind}", tell, hello, (r"\w",))]
-    if rng.random() < 0.75:
+    turns = [Turn(f"memory.tell_{kind}", tell, hello, (r"\w",), copied=x)]
+    if rng.random() < 0.8:
+        if rng.random() < 0.2:  # something else in between
+            turns += topic("smalltalk", rng, part) or []
         turns.append(Turn(f"memory.{kind}", ask, answer, literal(x)))
     return turns

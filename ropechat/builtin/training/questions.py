@@ -71,7 +71,7 @@ def _by_rule(part: Part) -> Iterator[Question]:
     while True:
         turns = unit(random.Random(f"{SEED}/{part}/{number}"), part)
         number += 1
-        if turns[0].kind.startswith("memory") and len(turns) == 1:
+        if turns[0].kind.startswith("memory") and len(turns) != 2:
             continue
         asked = [(turn.question, list(turn.keys)) for turn in turns[:2]]
         outside = turns[0].kind == "outside"

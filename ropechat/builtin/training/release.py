@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ropechat.builtin import FOLDER
-from ropechat.builtin.training.evaluate import ask, held_out_bits, table, transcript
+from ropechat.builtin.training.evaluate import Verdict, ask, held_out_bits, table, transcript
 from ropechat.builtin.training.export import export
 from ropechat.builtin.training.questions import questions
 from ropechat.builtin.training.train import Recipe
@@ -41,6 +41,12 @@ def losses(log: list[dict[str, Any]]) -> str:
     return ", ".join(f"{entry['held_out']:.4f} after {entry['step']} steps" for entry in points)
 
 
+def share(verdicts: list[Verdict], group: str) -> str:
+    """Acceptable answers of a group in per cent."""
+    of = [not one.faults for one in verdicts if one.question["group"] == group]
+    return f"{100 * sum(of) / len(of):.1f} %"
+
+
 def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
     """What stands between @ signs in card.md."""
     recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
@@ -48,6 +54,7 @@ def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
     verdicts = [ask(engine, question) for question in questions() if question["part"] == "test"]
     (HERE / "transcript.md").write_text("\n".join(transcript(verdicts)), encoding="utf-8")
     ppl, bits = held_out_bits(engine)
+    good = {group: share(verdicts, group) for group in ("inside", "outside", "follow")}
     return {
         "LAYERS": str(recipe["layers"]),
         "HIDDEN": str(recipe["hidden"]),
@@ -62,6 +69,8 @@ def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
         "TOOK": took,
         "STEPS": f"{recipe['steps']:,} steps of {recipe['batch_tokens']:,} tokens (padding included)",
         "LOSSES": losses(log),
+        "LAST": f"{log[-1]['held_out']:.4f}",
+        **{group.upper(): text for group, text in good.items()},
         "TABLE": "\n".join(table(verdicts)),
         "HELDOUT": f"perplexity {ppl:.3f} per token, {bits:.3f} bits per byte",
     }

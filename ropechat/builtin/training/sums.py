@@ -9,6 +9,7 @@ from ropechat.builtin.training.turns import Turn, follow
 
 _SUMS = table("sums")
 _WORDS: list[str] = _SUMS["numbers"]
+_TOPS = (10, 10, 20, 20, 20, 100, 100, 100)  # the largest number of a sum: small ones come often
 
 
 def shown(number: int, rng: random.Random) -> str:
@@ -25,19 +26,24 @@ def _pair(rng: random.Random, part: Part, sign: str) -> tuple[int, int] | None:
     """Two numbers whose sum belongs to the part."""
     for _ in range(60):
         if sign == "+":
-            top = rng.choice((10, 20, 20, 100, 100))
-            c = rng.randint(0, top)
+            c = rng.randint(0, rng.choice(_TOPS))
             a = rng.randint(0, c)
             b = c - a
         elif sign == "-":
-            top = rng.choice((10, 20, 20, 100, 100))
-            a = rng.randint(0, top)
+            a = rng.randint(0, rng.choice(_TOPS))
             b = rng.randint(0, a)
         else:
             a, b = rng.randint(0, 10), rng.randint(1, 10)
         if sign in "*/" or a + b < 12 or part_of(str(a), sign, str(b)) == part:
             return a, b
     return None
+
+
+def worked(a: int, sign: str, b: int, c: int) -> str:
+    """`23 + 48 = 63 + 8 = 71`: the tens first, as one does it in the head; easy sums in one go."""
+    tens, ones = b - b % 10, b % 10
+    between = "" if sign not in "+-" or not tens or not ones else f"{a + tens if sign == '+' else a - tens}"
+    return f"{a} {sign} {b} = {between} {sign} {ones} = {c}" if between else f"{a} {sign} {b} = {c}"
 
 
 def _sum(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
@@ -52,7 +58,7 @@ def _sum(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
     else:
         c = {"+": a + b, "-": a - b, "*": a * b}[sign]
     question = fill(wording, a=shown(a, rng), b=shown(b, rng))
-    turns = [Turn(f"sum.{kind}", question, f"{a} {sign} {b} = {c}.", (_key(c),))]
+    turns = [Turn(f"sum.{kind}", question, worked(a, sign, b, c) + ".", (_key(c),))]
     while len(turns) < 3 and rng.random() < 0.25:
         step = _step(c, rng, part)
         if step is None:
@@ -88,7 +94,8 @@ def _in_words(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
     thing = rng.choice(_SUMS["things"])
     slots = {"a": shown(a, rng), "b": shown(b, rng), "thing": thing, "name": rng.choice(_SUMS["names"])}
     question = fill(wording, **slots)
-    return [Turn(f"sum.{kind}", question, f"{a} {sign} {b} = {c}, so the answer is {c} {thing}.", (_key(c),))]
+    answer = f"{worked(a, sign, b, c)}, so the answer is {c} {thing}."
+    return [Turn(f"sum.{kind}", question, answer, (_key(c),))]
 
 
 def _row(first: int, last: int) -> str:
@@ -137,18 +144,18 @@ def _other(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
 _KINDS: dict[str, tuple[float, Callable[[str, random.Random, Part], list[Turn] | None]]] = {
     "plus": (8, _sum),
     "minus": (6, _sum),
-    "times": (3, _sum),
+    "times": (3.5, _sum),
     "divided": (1.5, _sum),
     "get": (1.5, _in_words),
     "lose": (1.5, _in_words),
-    "bigger": (1.2, _other),
-    "after": (0.8, _other),
-    "before": (0.8, _other),
+    "bigger": (1.8, _other),
+    "after": (1.5, _other),
+    "before": (1.5, _other),
     "count": (0.7, _other),
     "count_from": (0.5, _other),
     "count_down": (0.5, _other),
-    "double": (0.7, _other),
-    "half": (0.7, _other),
+    "double": (1.1, _other),
+    "half": (1.1, _other),
     "even": (0.7, _other),
 }
 

@@ -17,11 +17,13 @@ def _topics(name: str) -> list[dict[str, Any]]:
 TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _RELATIONS = table("relations")
+_OFTEN = {"hello", "how_are_you", "i_am_fine", "thanks", "bye", "name", "can_do"}  # what people type first
 _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask for another
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    return float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
+    often = 2.0 if topic["id"] in _OFTEN else 1.0
+    return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
 _WEIGHTS = {name: [_weight(topic) for topic in topics] for name, topics in TOPICS.items()}

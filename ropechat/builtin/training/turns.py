@@ -12,12 +12,17 @@ FOLLOW: dict[str, list[str]] = table("followups")
 
 @dataclass(frozen=True)
 class Turn:
-    """A question and its answer. keys: regular expressions that an acceptable answer all matches."""
+    """A question and its answer.
+
+    keys: regular expressions that an acceptable answer all matches. copied: a word of the question that a
+    later answer copies, so that typing errors must spare it.
+    """
 
     kind: str
     question: str
     answer: str
     keys: tuple[str, ...]
+    copied: str = ""
 
 
 def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | None:
