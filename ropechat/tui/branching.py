@@ -53,10 +53,10 @@ class Branching(ReadingApp):
     def write(self, turn: Turn) -> None:
         """Have the answer of a turn written."""
         if turn.request is not None:
-            self.transcript.follow = True
+            self.transcript.to_end()
+            if not self.follows:  # at once: a quick answer may be longer than the screen before the next frame
+                self.transcript.leave_end()
             self._submit(turn.request)
-            if not self.follows:
-                self.call_after_refresh(self.transcript.leave_end)
 
     def show_path(self, turn: Turn | None = None) -> None:
         """Show the session's turns anew; the answer of `turn` is to be written."""
