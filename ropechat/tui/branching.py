@@ -54,7 +54,7 @@ class Branching(ReadingApp):
         """Have the answer of a turn written."""
         if turn.request is not None:
             self.transcript.to_end()
-            if not self.follows:  # at once: a quick answer may be longer than the screen before the next frame
+            if not self.follows:  # at once: a quick answer may outgrow the screen before the next frame
                 self.transcript.leave_end()
             self._submit(turn.request)
 
