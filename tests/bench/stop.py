@@ -35,7 +35,7 @@ def measure(model: str, stops: int, characters: int, threads: int, data: str) ->
     draw, taken = random.Random(5), {name: list[float]() for name in KEYS}
     screen.until(b"ready", 120)
     screen.press(b"go\r")
-    screen.until(f" {characters // 1000},".encode(), 600)  # the gauge counts tokens
+    screen.until(f" {characters // 1000},".encode(), 1800)  # the gauge counts tokens
     for number in range(stops):
         screen.drain(draw.uniform(0.0, 0.3))
         name = list(KEYS)[number % len(KEYS)]
