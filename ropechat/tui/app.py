@@ -24,7 +24,7 @@ from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
 from ropechat.tui.switching import Switching
 from ropechat.tui.terminal import leave_on_signals
-from ropechat.tui.widgets.bars import Bar, whole_items
+from ropechat.tui.widgets.bars import Bar, cells, whole_items
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.dials import Dials
 from ropechat.tui.widgets.engine import EngineFacts
@@ -296,7 +296,8 @@ class ChatApp(Switching):
         if words := self.download_words():
             right.insert(0, (f"  {words}  ", "$primary"))
         self.title_bar.show(left, right)
-        self.gauge.show(panel.gauge(self.session, width), self.with_legend(self.figures(width), width))
+        taken = panel.gauge(self.session, width)
+        self.gauge.show(taken, self.with_legend(self.figures(width), width, width - cells(taken) - 2))
         hint = self._hint or self.standing_hint()
         left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
         self.footer.show(left)

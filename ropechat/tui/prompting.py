@@ -266,7 +266,7 @@ class Prompting(Composing):
         full = context is not None and used is not None and used >= context
         if last is None or not last.answer.steps or (full and not self.session.generating):
             return []  # that a question does not fit needs the line
-        return [("  ".join(line(last.answer, width)) + "  ", "$quiet")]
+        return [(one + "  ", "$quiet") for one in line(last.answer, width)]
 
     def action_facts(self) -> None:
         """What the engine did and what it takes up."""

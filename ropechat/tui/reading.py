@@ -15,6 +15,7 @@ from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
 from ropechat.tui.theme import tints
+from ropechat.tui.widgets.bars import cells
 from ropechat.tui.widgets.inspector import Inspector, Preview
 from ropechat.tui.widgets.rail import Rail
 from ropechat.tui.widgets.reader import Reader
@@ -93,15 +94,22 @@ class ReadingApp(App[None]):
         self._say_hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self._redraw()
 
-    def with_legend(self, figures: list[Part], width: int) -> list[Part]:
-        """The meaning of the tint: beside the figures where there is room, instead of them for a reader."""
+    def with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
+        """The meaning of the tint: beside the figures where there is room, instead of them for a reader.
+
+        Figures that do not fit into `room` cells are left out at the left.
+        """
         if self.transcript.page.view != "tokens" or width < 70:
             return figures
         if width < 120 and not self.transcript.has_focus:
             return figures
         colours = tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
         legend = panel.legend(self.transcript.tint, colours)
-        return [*legend, *figures] if width >= 120 else legend or figures
+        if width < 120:
+            return legend or figures
+        while figures and cells([*legend, *figures]) > room:
+            figures = figures[1:]
+        return [*legend, *figures]
 
     # --- inspector ---
 

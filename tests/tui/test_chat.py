@@ -387,3 +387,13 @@ def test_no_default_key_is_another_key_in_disguise() -> None:
     for command in ALL:
         assert not taken & set(command.keys.split(","))
     assert len({command.id for command in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize("width", [118, 120, 125, 130, 140, 150, 160])
+async def test_figures_give_way_to_the_count_of_the_context(chat: Any, width: int) -> None:
+    async with chat(FakeEngine(STORY, context=512), size=(width, 24)) as c:
+        await c.ask("Tell me")
+        await c.idle()
+        assert f"{c.app.session.used}/512" in c.line("gauge")
+        assert "…" not in c.line("gauge")
+        assert "b/tok" in c.line("gauge")

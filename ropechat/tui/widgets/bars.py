@@ -46,20 +46,21 @@ class Bar(Widget):
         """Left, blanks, right: exactly as wide as the widget."""
         width = self.size.width
         right = [(one_line(text), style) for text, style in self._right]
-        while right and _cells(right) > width:
+        while right and cells(right) > width:
             right.pop(0)
-        left = fit([(one_line(text), style) for text, style in self._left], width - _cells(right))
-        gap = width - _cells(left) - _cells(right)
+        left = fit([(one_line(text), style) for text, style in self._left], width - cells(right))
+        gap = width - cells(left) - cells(right)
         return Content.assemble(*left, " " * max(0, gap), *right)
 
 
-def _cells(parts: list[Part]) -> int:
+def cells(parts: list[Part]) -> int:
+    """How wide parts are."""
     return sum(cell_len(text) for text, _ in parts)
 
 
 def fit(parts: list[Part], width: int) -> list[Part]:
     """The parts cut to `width` cells, with an ellipsis where text is missing."""
-    if _cells(parts) <= width:
+    if cells(parts) <= width:
         return parts
     kept: list[Part] = []
     room = width - 2
