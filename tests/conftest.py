@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,12 @@ import numpy as np
 import pytest
 
 ISAS = ("scalar", "avx2", "avx512")
+
+
+def pytest_configure() -> None:
+    """Programs that tests start hear ctrl+c, even where a shell began the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
