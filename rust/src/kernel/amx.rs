@@ -10,7 +10,7 @@
 use super::blocks::{self, BlockFormat};
 use super::generic::Product;
 use super::lanes::LANES;
-use super::{Isa, Table, avx512};
+use super::{Isa, Table, ask_for, avx512};
 use crate::quant::{BLOCK, DType, GROUP};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -139,22 +139,20 @@ thread_local! {
 /// no room to run ahead into memory by itself.
 struct Ahead {
     next: *const u8,
-    lines_per_step: usize,
+    bytes_per_step: usize,
 }
 
 impl Ahead {
-    /// `bytes` at `next` while `steps` steps are done.
-    fn new(next: *const u8, bytes: usize, steps: usize) -> Self {
-        Self { next, lines_per_step: bytes.div_ceil(size_of::<Line>()).div_ceil(steps) }
+    /// `bytes` at `next` while `steps` steps are done; for few rows nothing: they only wait for memory as it is.
+    fn new(job: &Product, next: *const u8, bytes: usize, steps: usize) -> Self {
+        let bytes = if job.rows < TILE { 0 } else { bytes.div_ceil(steps) };
+        Self { next, bytes_per_step: bytes.next_multiple_of(size_of::<Line>()) }
     }
 
     #[inline(always)]
     fn step(&mut self) {
-        for _ in 0..self.lines_per_step {
-            // SAFETY: a prefetch reads nothing and cannot fault.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.next.cast()) }
-            self.next = self.next.wrapping_add(size_of::<Line>());
-        }
+        ask_for(self.next, self.bytes_per_step);
+        self.next = self.next.wrapping_add(self.bytes_per_step);
     }
 }
 
@@ -171,7 +169,8 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
                 let weights = job.weights.add(panel * job.panel_bytes);
                 signed_panel::<F>(weights, job.steps, signed);
                 let steps = job.rows.div_ceil(TILE) * job.steps;
-                let mut ahead = Ahead::new(weights.wrapping_add(job.panel_bytes), job.panel_bytes, steps);
+                let mut ahead =
+                    Ahead::new(job, weights.wrapping_add(job.panel_bytes), job.panel_bytes, steps);
                 let mut row = 0;
                 loop {
                     // The last tile overlaps the one before it rather than being short: the same bits twice.
@@ -315,7 +314,7 @@ unsafe fn bf16(job: &Product) {
             let second_panel = (panel + 1).min(job.panels - 1);
             let steps = job.rows.div_ceil(2 * TILE) * job.steps / PAIRS;
             let next = job.weights.wrapping_add((second_panel + 1) * job.panel_bytes);
-            let mut ahead = Ahead::new(next, 2 * job.panel_bytes, steps);
+            let mut ahead = Ahead::new(job, next, 2 * job.panel_bytes, steps);
             let mut row = 0;
             loop {
                 row = row.min(job.rows - rows);

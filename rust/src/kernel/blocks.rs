@@ -5,6 +5,7 @@
 //! # Safety
 //! As in `generic.rs`: the CPU must have the ISA of `V`, and a job's addresses must be valid.
 
+use super::ask_for;
 use super::generic::Product;
 use super::lanes::{LANES, Lanes};
 use crate::quant::{BLOCK, DType, GROUP};
@@ -102,6 +103,9 @@ pub(super) unsafe fn block_product<V: Lanes, F: BlockFormat, const T: usize>(job
     }
 }
 
+/// How far ahead of their use weights are asked for when rows share them: a page, where the processor stops guessing.
+const AHEAD: usize = 4096;
+
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
 #[inline(always)]
 unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, panel: usize, row: usize) {
@@ -117,6 +121,9 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let (sums_at, masses_at) = (8 * job.steps, 16 * job.steps);
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
+            if M > 1 {
+                ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
+            }
             macro_rules! block {
                 ($block:literal) => {
                     let mut ints = [V::int_splat(0); M];

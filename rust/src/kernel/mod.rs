@@ -156,7 +156,7 @@ pub fn q8_parts(row: &[u8], n: usize) -> (&[u8], impl Iterator<Item = f32> + '_)
     (&row[..n], scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
 }
 
-/// Asks for bytes that are wanted soon.
+/// Asks for bytes that are wanted at once.
 pub fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {
@@ -166,6 +166,19 @@ pub fn prefetch(bytes: &[u8]) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = bytes;
+}
+
+/// Asks for `bytes` bytes that are wanted soon, into the second-level cache; they need not exist.
+#[inline(always)]
+fn ask_for(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(at).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
 }
 
 /// The kernels of an instruction set that this CPU has.
