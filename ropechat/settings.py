@@ -15,7 +15,7 @@ from ropechat.paths import settings_file
 from ropechat.sampling import Sampling
 
 KV_DTYPES = ("auto", "f32", "f16", "q8_0")
-DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0")
+DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
 THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")

@@ -15,32 +15,43 @@ pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: DType;
     /// What was added to a stored value.
-    const OFFSET: u8;
+    const OFFSET: u8 = 0;
     /// Whether a block has a minimum: `value = scale * q + min`.
-    const HAS_MINS: bool;
+    const HAS_MINS: bool = false;
+    /// Scales of a block: one, or one for each half.
+    const SCALES: usize = 1;
+    /// Where the quads of a step begin: after the scales, and the mins if there are any.
+    const QUADS_AT: usize = if Self::HAS_MINS { 8 * LANES } else { 4 * LANES };
     /// Quad `t` (0..8) of block `B` (0..2), unsigned.
     ///
     /// # Safety
-    /// The ISA of `V`; `quads` valid for the step's bytes from [`quads_at`] on.
+    /// The ISA of `V`; `quads` valid for the step's bytes from `QUADS_AT` on.
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads;
+    /// Scale `part` of block `B`.
+    ///
+    /// # Safety
+    /// The ISA of `V`; `step` valid for the step's bytes.
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize>(step: *const u8, _part: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(step.add(B * 2 * LANES).cast()) }
+    }
 }
 
 /// Bytes, stored + 128.
 pub(super) struct Q8_0;
-/// Nibbles, stored + 8: block 0 in the low half, block 1 in the high half.
-pub(super) struct Q4_0;
-/// Nibbles as they are, in the same places, with a minimum.
+/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times an f16.
+pub(super) struct Q6K;
+/// 5 bits as they are, with a minimum.
+pub(super) struct Q5K;
+/// Nibbles as they are, with a minimum.
 pub(super) struct Q4K;
-
-/// Where the quads of a step begin: after the scales, and the mins if there are any.
-pub(super) const fn quads_at<F: BlockFormat>() -> usize {
-    if F::HAS_MINS { 8 * LANES } else { 4 * LANES }
-}
+/// Nibbles, stored + 8.
+pub(super) struct Q4_0;
 
 impl BlockFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
     const OFFSET: u8 = 128;
-    const HAS_MINS: bool = false;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -48,35 +59,80 @@ impl BlockFormat for Q8_0 {
     }
 }
 
-impl BlockFormat for Q4_0 {
-    const DTYPE: DType = DType::Q4_0;
-    const OFFSET: u8 = 8;
-    const HAS_MINS: bool = false;
+impl BlockFormat for Q6K {
+    const DTYPE: DType = DType::Q6K;
+    const OFFSET: u8 = 32;
+    const SCALES: usize = 2;
+    const QUADS_AT: usize = 6 * LANES;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
+        unsafe { V::or(nibbles::<V, B>(quads, t), upper_bits::<V, B, 2>(quads, t)) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize>(step: *const u8, part: usize) -> V {
+        // SAFETY: the caller's duty.
         unsafe {
-            let both = V::load_quads(quads.add(t * 4 * LANES));
-            if B == 0 { V::low_nibbles(both) } else { V::high_nibbles(both) }
+            let scale = V::load_i8(step.add((2 + 2 * B + part) * LANES).cast());
+            V::load_f16(step.cast()).mul(scale)
         }
+    }
+}
+
+impl BlockFormat for Q5K {
+    const DTYPE: DType = DType::Q5K;
+    const HAS_MINS: bool = true;
+    #[inline(always)]
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+        // SAFETY: the caller's duty.
+        unsafe { V::or(nibbles::<V, B>(quads, t), upper_bits::<V, B, 1>(quads, t)) }
     }
 }
 
 impl BlockFormat for Q4K {
     const DTYPE: DType = DType::Q4K;
-    const OFFSET: u8 = 0;
     const HAS_MINS: bool = true;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe { Q4_0::quads::<V, B>(quads, t) }
+        unsafe { nibbles::<V, B>(quads, t) }
+    }
+}
+
+impl BlockFormat for Q4_0 {
+    const DTYPE: DType = DType::Q4_0;
+    const OFFSET: u8 = 8;
+    #[inline(always)]
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+        // SAFETY: the caller's duty.
+        unsafe { nibbles::<V, B>(quads, t) }
+    }
+}
+
+/// The low four bits of quad `t` of block `B` (`quant/plane.rs` draws where they are).
+#[inline(always)]
+unsafe fn nibbles<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+    // SAFETY: the caller's duty.
+    unsafe { V::shift_right(V::load_quads(quads.add(t * 4 * LANES)), 4 * B, 0x0f) }
+}
+
+/// The `W` bits above them, in their place in the value.
+#[inline(always)]
+unsafe fn upper_bits<V: Lanes, const B: usize, const W: usize>(quads: *const u8, t: usize) -> V::Quads {
+    let (line, at) = (8 + t / (4 / W), W * (t % (4 / W)));
+    let mask = ((1 << W) - 1) << 4;
+    // SAFETY: the caller's duty.
+    unsafe {
+        let line = V::load_quads(quads.add(line * 4 * LANES));
+        if B == 0 { V::shift_left(line, 4 - at, mask) } else { V::shift_right(line, at, mask) }
     }
 }
 
 /// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block the sum of its integers, then
-/// per block scale x sum as f32. Rows are whole cache lines, so that the values of a step lie in one.
+/// per block scale x sum as f32, then per block the sums of its halves as i16. Rows are whole cache lines, so that the
+/// values of a step lie in one.
 pub(super) const fn x_row_bytes(steps: usize) -> usize {
-    (steps * (GROUP + 24)).next_multiple_of(64)
+    (steps * (GROUP + 32)).next_multiple_of(64)
 }
 
 /// Where the scales of a q8 activation row begin.
@@ -118,32 +174,30 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let mut x: [*const u8; 4] = std::array::from_fn(|third| first.add(3 * third * job.x_bytes));
         // Scales, sums and masses of a step, reached by constants that differ by whole rows of them.
         let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
-        let (sums_at, masses_at) = (8 * job.steps, 16 * job.steps);
+        let masses_at = 16 * job.steps;
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
-            if M > 1 {
-                ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
-            }
+            ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
             macro_rules! block {
                 ($block:literal) => {
-                    let mut ints = [V::int_splat(0); M];
-                    if F::OFFSET > 0 {
+                    for part in 0..F::SCALES {
+                        let mut ints = [V::int_splat(0); M];
                         for m in 0..M {
-                            let sum = row_of(&numbers, m).add(sums_at + 4 * $block).cast::<i32>();
-                            ints[m] = V::int_splat(-i32::from(F::OFFSET) * sum.read_unaligned());
+                            ints[m] = V::int_splat(start::<F>(row_of(&numbers, m), job.steps, $block, part));
                         }
-                    }
-                    for t in 0..8 {
-                        let quads = F::quads::<V, $block>(step.add(quads_at::<F>()), t);
+                        let quads = 8 / F::SCALES;
+                        for t in part * quads..(part + 1) * quads {
+                            let quads = F::quads::<V, $block>(step.add(F::QUADS_AT), t);
+                            for m in 0..M {
+                                let at = row_of(&x, m).add($block * BLOCK + 4 * t);
+                                ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
+                            }
+                        }
+                        let scale = F::scale::<V, $block>(step, part);
                         for m in 0..M {
-                            let at = row_of(&x, m).add($block * BLOCK + 4 * t);
-                            ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
+                            let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
+                            sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
                         }
-                    }
-                    let scale = V::load_f16(step.add($block * 2 * LANES).cast());
-                    for m in 0..M {
-                        let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
-                        sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
                     }
                     if F::HAS_MINS {
                         let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
@@ -166,6 +220,24 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
     }
 }
 
+/// What undoes the offset of stored weights: a sum of the activations' integers, of a block or of the half that a scale
+/// is for.
+///
+/// # Safety
+/// `numbers` are those of a step of an activation row of `steps`.
+#[inline(always)]
+unsafe fn start<F: BlockFormat>(numbers: *const u8, steps: usize, block: usize, part: usize) -> i32 {
+    // SAFETY: the caller's duty.
+    let sum = unsafe {
+        match (F::OFFSET, F::SCALES) {
+            (0, _) => 0,
+            (_, 1) => numbers.add(8 * steps + 4 * block).cast::<i32>().read_unaligned(),
+            _ => i32::from(numbers.add(24 * steps + 4 * block + 2 * part).cast::<i16>().read_unaligned()),
+        }
+    };
+    -i32::from(F::OFFSET) * sum
+}
+
 /// Blocks that are rounded together, so that their divisions are done side by side.
 const TOGETHER: usize = 16;
 
@@ -177,13 +249,14 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
     let (values, numbers) = out.split_at_mut(x_scales_at(steps));
     let (scales, numbers) = numbers.split_at_mut(8 * steps);
-    let (sums, masses) = numbers.split_at_mut(8 * steps);
+    let (sums, numbers) = numbers.split_at_mut(8 * steps);
+    let (masses, halves) = numbers.split_at_mut(8 * steps);
     for first in (0..2 * steps).step_by(TOGETHER) {
         let count = TOGETHER.min(2 * steps - first);
         let values = &mut values[first * BLOCK..][..count * BLOCK];
         let (x, whole) = (&x[first * BLOCK..], x.len() / BLOCK - first);
         // SAFETY: the features are the caller's duty.
-        let (scale, sum) = unsafe {
+        let [scale, sum, first_half] = unsafe {
             if count <= whole {
                 blocks_to_q8::<V>(&x[..count * BLOCK], values)
             } else {
@@ -196,18 +269,22 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
             let at = 4 * (first + block)..4 * (first + block + 1);
             scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
             sums[at.clone()].copy_from_slice(&(sum[block] as i32).to_le_bytes());
-            masses[at].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
+            masses[at.clone()].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
+            let halves = &mut halves[at];
+            halves[..2].copy_from_slice(&(first_half[block] as i16).to_le_bytes());
+            halves[2..].copy_from_slice(&((sum[block] - first_half[block]) as i16).to_le_bytes());
         }
     }
 }
 
-/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums.
+/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums, whole and of the
+/// first halves.
 ///
 /// A value that is NaN or infinite makes all these scales NaN: such a row must reach the logits as NaN, not as rounded
 /// noise.
 #[inline(always)]
-unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
-    let (mut largest, mut sums) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> [[f32; TOGETHER]; 3] {
+    let [mut largest, mut sums, mut firsts] = [[0.0; TOGETHER]; 3];
     // SAFETY: a block is two vectors in and 32 bytes out.
     unsafe {
         let zero = V::splat(0.0);
@@ -224,8 +301,51 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
             let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));
             a.store_i8(out.as_mut_ptr().cast());
             b.store_i8(out.as_mut_ptr().add(LANES).cast());
-            sums[block] = a.round().add(b.round()).sum();
+            (sums[block], firsts[block]) = (a.round().add(b.round()).sum(), a.round().sum());
         }
-        (largest.map(|largest| largest / 127.0 + poison), sums)
+        [largest.map(|largest| largest / 127.0 + poison), sums, firsts]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Isa, Kernels, Panels, Rows};
+    use super::{DType, LANES, x_row_bytes};
+    use crate::quant::TensorType;
+
+    /// The ends of its integers and scales, with rows of nothing but 127 or -127: a part's sum just fits 24 bits.
+    #[test]
+    fn sums_of_the_largest_numbers_of_q6_k_are_exact() {
+        const K: usize = 256;
+        const ROWS: usize = 14;
+        let (format, steps) = (DType::Q6K, DType::Q6K.steps(K));
+        for (bits, q) in [(0x00, -32.0), (0xff, 31.0)] {
+            for scale in [i8::MIN, i8::MAX] {
+                let d = half::f16::ONE.to_le_bytes();
+                let block: Vec<u8> = [vec![bits; 192], vec![scale as u8; 16], d.to_vec()].concat();
+                let mut panel = vec![0; steps * format.step_bytes()];
+                TensorType::Q6_K.pack_row(&block, format, 5, &mut panel, &mut []);
+                for x in [1.0, -1.0] {
+                    let mut row = vec![0; x_row_bytes(steps)];
+                    Kernels::of(Isa::Scalar).unwrap().to_q8(&[x; K], &mut row);
+                    let (stride, rows) = (row.len(), row.repeat(ROWS));
+                    let panels = Panels { format, bytes: &panel, panel_bytes: panel.len(), count: 1, steps };
+                    let exact = q * f32::from(scale) * x * K as f32;
+                    for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
+                        let mut out = [f32::NAN; ROWS * LANES];
+                        let x = Rows { bytes: &rows, stride, count: ROWS };
+                        kernels.product(panels, x, &mut out, LANES);
+                        for out in out.chunks_exact(LANES) {
+                            assert!(
+                                (out[5] / exact - 1.0).abs() < 1e-6,
+                                "{kernels:?} {} for {exact}",
+                                out[5]
+                            );
+                            assert!(out.iter().enumerate().all(|(lane, &sum)| lane == 5 || sum == 0.0));
+                        }
+                    }
+                }
+            }
+        }
     }
 }

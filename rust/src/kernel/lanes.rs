@@ -53,10 +53,12 @@ pub unsafe trait Lanes: Copy {
     unsafe fn int_splat(value: i32) -> Self::Int;
     /// 64 consecutive bytes.
     unsafe fn load_quads(from: *const u8) -> Self::Quads;
-    /// The low nibble of each byte.
-    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads;
-    /// The high nibble of each byte.
-    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads;
+    /// `byte >> by & mask` of each byte; `by` < 8, and the mask has no bit that comes from beyond the byte.
+    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    /// `byte << by & mask`, likewise.
+    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    /// The bits of both.
+    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads;
     /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
     /// Integers to f32, exact below 2^24.
