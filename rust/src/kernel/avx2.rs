@@ -171,6 +171,7 @@ unsafe impl Lanes for Pair {
         unsafe { Pair(_mm256_mul_ps(self.0, power(n.0)), _mm256_mul_ps(self.1, power(n.1))) }
     }
     type Int = [__m256i; 2];
+    const INT_START: i32 = 0; // a register for `start` is one too many here
     type Quads = [__m256i; 2];
     #[inline(always)]
     unsafe fn int_splat(value: i32) -> Self::Int {
@@ -206,9 +207,9 @@ unsafe impl Lanes for Pair {
         }
     }
     #[inline(always)]
-    unsafe fn from_int(sums: Self::Int) -> Self {
+    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+        unsafe { Pair(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])).mul(scale) }
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {

@@ -1,7 +1,7 @@
 //! AVX-512 F/BW/DQ/VL, and BF16 dot products where the CPU has them: one zmm per sixteen lanes.
 
 use super::generic;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, ROUNDING};
 use super::{Isa, Table};
 use std::arch::x86_64::*;
 
@@ -108,6 +108,7 @@ macro_rules! zmm_lanes {
                 }
             }
             type Int = __m512i;
+            const INT_START: i32 = ROUNDING.to_bits() as i32;
             type Quads = __m512i;
             #[inline(always)]
             unsafe fn int_splat(value: i32) -> Self::Int {
@@ -135,9 +136,9 @@ macro_rules! zmm_lanes {
                 unsafe { $dot_quads(acc, quads, x) }
             }
             #[inline(always)]
-            unsafe fn from_int(sums: Self::Int) -> Self {
+            unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self {
                 // SAFETY: see the impl.
-                $name(unsafe { _mm512_cvtepi32_ps(sums) })
+                $name(unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(sums), scale.0, start.0) })
             }
             #[inline(always)]
             unsafe fn store_i8(self, to: *mut i8) {

@@ -126,11 +126,12 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
             }
             macro_rules! block {
                 ($block:literal) => {
-                    let mut ints = [V::int_splat(0); M];
+                    let mut ints = [V::int_splat(V::INT_START); M];
                     if F::OFFSET > 0 {
                         for m in 0..M {
                             let sum = row_of(&numbers, m).add(sums_at + 4 * $block).cast::<i32>();
-                            ints[m] = V::int_splat(-i32::from(F::OFFSET) * sum.read_unaligned());
+                            ints[m] =
+                                V::int_splat(V::INT_START - i32::from(F::OFFSET) * sum.read_unaligned());
                         }
                     }
                     for t in 0..8 {
@@ -141,9 +142,10 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
                         }
                     }
                     let scale = V::load_f16(step.add($block * 2 * LANES).cast());
+                    let start = V::int_start(scale);
                     for m in 0..M {
                         let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
-                        sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
+                        sums[m] = V::scaled(ints[m], scale, start).mul_add(V::splat(x_scale), sums[m]);
                     }
                     if F::HAS_MINS {
                         let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
