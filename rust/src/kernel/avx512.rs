@@ -1,7 +1,7 @@
 //! AVX-512 F/BW/DQ/VL, and BF16 dot products where the CPU has them: one zmm per sixteen lanes.
 
 use super::generic;
-use super::lanes::{Lanes, ROUNDING};
+use super::lanes::Lanes;
 use super::{Isa, Table};
 use std::arch::x86_64::*;
 
@@ -108,7 +108,6 @@ macro_rules! zmm_lanes {
                 }
             }
             type Int = __m512i;
-            const INT_START: i32 = ROUNDING.to_bits() as i32;
             type Quads = __m512i;
             #[inline(always)]
             unsafe fn int_splat(value: i32) -> Self::Int {
@@ -129,6 +128,16 @@ macro_rules! zmm_lanes {
             unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
                 // SAFETY: see the impl.
                 unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(quads), _mm512_set1_epi8(0x0f)) }
+            }
+            #[inline(always)]
+            unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { Self::high_nibbles_times_16(_mm512_slli_epi16::<4>(quads)) }
+            }
+            #[inline(always)]
+            unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { _mm512_and_si512(quads, _mm512_set1_epi8(0xf0_u8 as i8)) }
             }
             #[inline(always)]
             unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {

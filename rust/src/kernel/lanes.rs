@@ -57,14 +57,15 @@ pub unsafe trait Lanes: Copy {
     unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads;
     /// The high nibble of each byte.
     unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads;
+    /// 16 times the low nibble of each byte.
+    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads;
+    /// 16 times the high nibble of each byte.
+    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads;
     /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
-    /// What sums of integers start from: 0, or the bits of the f32 1.5 * 2^23. Then a sum below 2^22 is an f32 already,
-    /// too large by that, and a fused `mul_add` scales it and puts it right in one instruction, with the same bits.
-    const INT_START: i32;
-    /// (sums - INT_START) * scale, rounded once; `start` is `int_start(scale)`.
+    /// (sums - [`INT_START`]) * scale, rounded once; `start` is what [`Self::int_start`] says of the scale.
     unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self;
-    /// What `scaled` takes off again: -1.5 * 2^23 * scale, exact for a scale that was a binary16.
+    /// What a fused multiplication and addition takes off again: -1.5 * 2^23 * scale, exact for what was a binary16.
     #[inline(always)]
     unsafe fn int_start(scale: Self) -> Self {
         // SAFETY: the caller's duty.
@@ -78,6 +79,9 @@ pub unsafe trait Lanes: Copy {
 
 /// 1.5 * 2^23: an f32 of this size has no room for a fraction, and its low bits count units.
 pub const ROUNDING: f32 = 12_582_912.0;
+/// What sums of integers start from: below 2^22 their bits are those of an f32, [`ROUNDING`] too large, without a
+/// conversion.
+pub const INT_START: i32 = ROUNDING.to_bits() as i32;
 
 /// The f32 whose upper half is the low 16 bits of `pair`.
 #[inline(always)]

@@ -93,7 +93,6 @@ unsafe impl Lanes for Array {
         zip(self, n, |x, n| x * f32::from_bits(((n as i32 + 127).clamp(0, 254) as u32) << 23))
     }
     type Int = [i32; LANES];
-    const INT_START: i32 = 0;
     type Quads = [[u8; 4]; LANES];
     #[inline(always)]
     unsafe fn int_splat(value: i32) -> Self::Int {
@@ -113,13 +112,21 @@ unsafe impl Lanes for Array {
         quads.map(|quad| quad.map(|byte| byte >> 4))
     }
     #[inline(always)]
+    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte << 4))
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte & 0xf0))
+    }
+    #[inline(always)]
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
         let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
         std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(quads[i][j]) * x[j]).sum::<i32>())
     }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
-        Array(std::array::from_fn(|i| sums[i] as f32 * scale.0[i]))
+        Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUNDING) * scale.0[i]))
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {
