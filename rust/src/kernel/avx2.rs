@@ -1,7 +1,7 @@
 //! AVX2 + FMA + F16C: two ymm per sixteen lanes.
 
 use super::generic;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, ROUNDING};
 use super::{Isa, Table};
 use std::arch::x86_64::*;
 
@@ -216,9 +216,12 @@ unsafe impl Lanes for Pair {
         }
     }
     #[inline(always)]
-    unsafe fn from_int(sums: Self::Int) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Pair(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
+        // SAFETY: see the impl. A register for `start` would be one too many.
+        unsafe {
+            let floats = Pair(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
+            floats.sub(Self::splat(ROUNDING)).mul(scale)
+        }
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {

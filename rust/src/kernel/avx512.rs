@@ -146,9 +146,9 @@ macro_rules! zmm_lanes {
                 unsafe { $dot_quads(acc, quads, x) }
             }
             #[inline(always)]
-            unsafe fn from_int(sums: Self::Int) -> Self {
+            unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self {
                 // SAFETY: see the impl.
-                $name(unsafe { _mm512_cvtepi32_ps(sums) })
+                $name(unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(sums), scale.0, start.0) })
             }
             #[inline(always)]
             unsafe fn store_i8(self, to: *mut i8) {

@@ -7,17 +7,18 @@
 
 use super::ask_for;
 use super::generic::Product;
-use super::lanes::{LANES, Lanes};
+use super::lanes::{INT_START, LANES, Lanes};
 use crate::quant::{BLOCK, DType, GROUP};
 
 /// How a step of a 32-block format yields the quads of its two blocks.
 pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: DType;
-    /// What was added to a stored value.
-    const OFFSET: u8 = 0;
-    /// Whether a block has a minimum: `value = scale * q + min`.
+    /// What a value is: signed bytes that are stored + 128, or unsigned ones with a minimum per block
+    /// (`value = scale * q + min`).
     const HAS_MINS: bool = false;
+    /// What the scale is divided by, because the quads hold so many times the integers: a power of two.
+    const TIMES: f32 = 1.0;
     /// Scales of a block: one, or one for each half.
     const SCALES: usize = 1;
     /// Where the quads of a step begin: after the scales, and the mins if there are any.
@@ -27,12 +28,12 @@ pub(super) trait BlockFormat {
     /// # Safety
     /// The ISA of `V`; `quads` valid for the step's bytes from `QUADS_AT` on.
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads;
-    /// Scale `part` of block `B`.
+    /// Scale `P` (0..SCALES) of block `B`.
     ///
     /// # Safety
     /// The ISA of `V`; `step` valid for the step's bytes.
     #[inline(always)]
-    unsafe fn scale<V: Lanes, const B: usize>(step: *const u8, _part: usize) -> V {
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
         // SAFETY: the caller's duty.
         unsafe { V::load_f16(step.add(B * 2 * LANES).cast()) }
     }
@@ -40,18 +41,18 @@ pub(super) trait BlockFormat {
 
 /// Bytes, stored + 128.
 pub(super) struct Q8_0;
-/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times an f16.
+/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times an f16. Taken 4 times, they are bytes
+/// stored + 128.
 pub(super) struct Q6K;
 /// 5 bits as they are, with a minimum.
 pub(super) struct Q5K;
 /// Nibbles as they are, with a minimum.
 pub(super) struct Q4K;
-/// Nibbles, stored + 8.
+/// Nibbles, stored + 8. Taken 16 times, they are bytes stored + 128.
 pub(super) struct Q4_0;
 
 impl BlockFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
-    const OFFSET: u8 = 128;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -61,19 +62,19 @@ impl BlockFormat for Q8_0 {
 
 impl BlockFormat for Q6K {
     const DTYPE: DType = DType::Q6K;
-    const OFFSET: u8 = 32;
+    const TIMES: f32 = 4.0;
     const SCALES: usize = 2;
     const QUADS_AT: usize = 6 * LANES;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe { V::or(nibbles::<V, B>(quads, t), upper_bits::<V, B, 2>(quads, t)) }
+        unsafe { V::or(bits::<V, B, 4, 2>(quads, t), bits::<V, B, 2, 6>(quads.add(UPPER), t)) }
     }
     #[inline(always)]
-    unsafe fn scale<V: Lanes, const B: usize>(step: *const u8, part: usize) -> V {
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
         // SAFETY: the caller's duty.
         unsafe {
-            let scale = V::load_i8(step.add((2 + 2 * B + part) * LANES).cast());
+            let scale = V::load_i8(step.add((2 + 2 * B + P) * LANES).cast());
             V::load_f16(step.cast()).mul(scale)
         }
     }
@@ -85,7 +86,7 @@ impl BlockFormat for Q5K {
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe { V::or(nibbles::<V, B>(quads, t), upper_bits::<V, B, 1>(quads, t)) }
+        unsafe { V::or(bits::<V, B, 4, 0>(quads, t), bits::<V, B, 1, 4>(quads.add(UPPER), t)) }
     }
 }
 
@@ -95,44 +96,45 @@ impl BlockFormat for Q4K {
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe { nibbles::<V, B>(quads, t) }
+        unsafe { bits::<V, B, 4, 0>(quads, t) }
     }
 }
 
 impl BlockFormat for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
-    const OFFSET: u8 = 8;
+    const TIMES: f32 = 16.0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe { nibbles::<V, B>(quads, t) }
+        unsafe { bits::<V, B, 4, 4>(quads, t) }
     }
 }
 
-/// The low four bits of quad `t` of block `B` (`quant/plane.rs` draws where they are).
-#[inline(always)]
-unsafe fn nibbles<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
-    // SAFETY: the caller's duty.
-    unsafe { V::shift_right(V::load_quads(quads.add(t * 4 * LANES)), 4 * B, 0x0f) }
-}
+/// Where the lines of upper bits begin, after those of the low four bits.
+const UPPER: usize = 8 * 4 * LANES;
 
-/// The `W` bits above them, in their place in the value.
+/// Quad `t` of block `B` out of lines of `W` bits of each value, as `quant/plane.rs` draws them, from bit `TO` on.
 #[inline(always)]
-unsafe fn upper_bits<V: Lanes, const B: usize, const W: usize>(quads: *const u8, t: usize) -> V::Quads {
-    let (line, at) = (8 + t / (4 / W), W * (t % (4 / W)));
-    let mask = ((1 << W) - 1) << 4;
+unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
+    lines: *const u8,
+    t: usize,
+) -> V::Quads {
+    let (line, from) = (t / (4 / W), 4 * B + W * (t % (4 / W)));
+    let mask = ((1 << W) - 1) << TO;
     // SAFETY: the caller's duty.
     unsafe {
-        let line = V::load_quads(quads.add(line * 4 * LANES));
-        if B == 0 { V::shift_left(line, 4 - at, mask) } else { V::shift_right(line, at, mask) }
+        let line = V::load_quads(lines.add(line * 4 * LANES));
+        let is_below = 4 * B + (4 - W) <= TO;
+        if is_below { V::shift_left(line, TO - from, mask) } else { V::shift_right(line, from - TO, mask) }
     }
 }
 
-/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block the sum of its integers, then
-/// per block scale x sum as f32, then per block the sums of its halves as i16. Rows are whole cache lines, so that the
+/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block what dot products with bytes
+/// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima, then
+/// what those of its first half start from, then the same of its second half. Rows are whole cache lines, so that the
 /// values of a step lie in one.
 pub(super) const fn x_row_bytes(steps: usize) -> usize {
-    (steps * (GROUP + 32)).next_multiple_of(64)
+    (steps * (GROUP + 40)).next_multiple_of(64)
 }
 
 /// Where the scales of a q8 activation row begin.
@@ -159,7 +161,7 @@ pub(super) unsafe fn block_product<V: Lanes, F: BlockFormat, const T: usize>(job
     }
 }
 
-/// How far ahead of their use weights are asked for when rows share them: a page, where the processor stops guessing.
+/// How far ahead of their use weights are asked for: a page, where the processor stops guessing.
 const AHEAD: usize = 4096;
 
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
@@ -170,39 +172,43 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let mut step = job.weights.add(panel * job.panel_bytes);
         // Rows in threes, two of them reached by an index: twelve pointers would not fit the registers.
         let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * job.x_bytes);
-        let first = job.x.add(row * job.x_bytes);
-        let mut x: [*const u8; 4] = std::array::from_fn(|third| first.add(3 * third * job.x_bytes));
-        // Scales, sums and masses of a step, reached by constants that differ by whole rows of them.
+        let mut x: [*const u8; 4] = std::array::from_fn(|third| job.x.add((row + 3 * third) * job.x_bytes));
+        // Scales, starts and masses of a step, reached by constants that differ by whole rows of them.
         let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
-        let masses_at = 16 * job.steps;
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
             ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
+            let number = |m: usize, at: usize| row_of(&numbers, m).add(at);
+            macro_rules! part {
+                ($block:literal, $part:literal) => {
+                    let mut ints = [V::int_splat(INT_START); M];
+                    for m in 0..M {
+                        ints[m] = V::int_splat(start::<F, $part>(number(m, 4 * $block), job.steps));
+                    }
+                    for t in 8 * $part / F::SCALES..8 * ($part + 1) / F::SCALES {
+                        let quads = F::quads::<V, $block>(step.add(F::QUADS_AT), t);
+                        for m in 0..M {
+                            let at = row_of(&x, m).add($block * BLOCK + 4 * t);
+                            ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
+                        }
+                    }
+                    let scale = F::scale::<V, $block, $part>(step).mul(V::splat(1.0 / F::TIMES));
+                    for m in 0..M {
+                        let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());
+                        sums[m] = V::scaled(ints[m], scale, V::int_start(scale)).mul_add(x_scale, sums[m]);
+                    }
+                };
+            }
             macro_rules! block {
                 ($block:literal) => {
-                    for part in 0..F::SCALES {
-                        let mut ints = [V::int_splat(0); M];
-                        for m in 0..M {
-                            ints[m] = V::int_splat(start::<F>(row_of(&numbers, m), job.steps, $block, part));
-                        }
-                        let quads = 8 / F::SCALES;
-                        for t in part * quads..(part + 1) * quads {
-                            let quads = F::quads::<V, $block>(step.add(F::QUADS_AT), t);
-                            for m in 0..M {
-                                let at = row_of(&x, m).add($block * BLOCK + 4 * t);
-                                ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
-                            }
-                        }
-                        let scale = F::scale::<V, $block>(step, part);
-                        for m in 0..M {
-                            let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
-                            sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
-                        }
+                    part!($block, 0);
+                    if F::SCALES > 1 {
+                        part!($block, 1);
                     }
                     if F::HAS_MINS {
                         let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
                         for m in 0..M {
-                            let mass = row_of(&numbers, m).add(masses_at + 4 * $block).cast::<f32>();
+                            let mass = number(m, 16 * job.steps + 4 * $block).cast::<f32>();
                             sums[m] = min.mul_add(V::splat(mass.read_unaligned()), sums[m]);
                         }
                     }
@@ -220,22 +226,19 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
     }
 }
 
-/// What undoes the offset of stored weights: a sum of the activations' integers, of a block or of the half that a scale
-/// is for.
+/// What the sums of part `P` of a block of an activation row of `steps` start from.
 ///
 /// # Safety
-/// `numbers` are those of a step of an activation row of `steps`.
+/// `numbers` are those of the block.
 #[inline(always)]
-unsafe fn start<F: BlockFormat>(numbers: *const u8, steps: usize, block: usize, part: usize) -> i32 {
-    // SAFETY: the caller's duty.
-    let sum = unsafe {
-        match (F::OFFSET, F::SCALES) {
-            (0, _) => 0,
-            (_, 1) => numbers.add(8 * steps + 4 * block).cast::<i32>().read_unaligned(),
-            _ => i32::from(numbers.add(24 * steps + 4 * block + 2 * part).cast::<i16>().read_unaligned()),
-        }
+unsafe fn start<F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize) -> i32 {
+    let at = match (F::HAS_MINS, F::SCALES) {
+        (true, _) => return INT_START,
+        (false, 1) => 8 * steps,
+        (false, _) => (24 + 8 * P) * steps,
     };
-    -i32::from(F::OFFSET) * sum
+    // SAFETY: the caller's duty.
+    unsafe { numbers.add(at).cast::<i32>().read_unaligned() }
 }
 
 /// Blocks that are rounded together, so that their divisions are done side by side.
@@ -247,16 +250,15 @@ const TOGETHER: usize = 16;
 #[inline(always)]
 pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
-    let (values, numbers) = out.split_at_mut(x_scales_at(steps));
-    let (scales, numbers) = numbers.split_at_mut(8 * steps);
-    let (sums, numbers) = numbers.split_at_mut(8 * steps);
-    let (masses, halves) = numbers.split_at_mut(8 * steps);
+    let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
+    let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
+    let [scales, starts, masses, first_starts, second_starts] = std::array::from_fn(|_| next());
     for first in (0..2 * steps).step_by(TOGETHER) {
         let count = TOGETHER.min(2 * steps - first);
         let values = &mut values[first * BLOCK..][..count * BLOCK];
         let (x, whole) = (&x[first * BLOCK..], x.len() / BLOCK - first);
         // SAFETY: the features are the caller's duty.
-        let [scale, sum, first_half] = unsafe {
+        let [scale, sum, first_sum] = unsafe {
             if count <= whole {
                 blocks_to_q8::<V>(&x[..count * BLOCK], values)
             } else {
@@ -268,11 +270,11 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
         for block in 0..count {
             let at = 4 * (first + block)..4 * (first + block + 1);
             scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
-            sums[at.clone()].copy_from_slice(&(sum[block] as i32).to_le_bytes());
-            masses[at.clone()].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
-            let halves = &mut halves[at];
-            halves[..2].copy_from_slice(&(first_half[block] as i16).to_le_bytes());
-            halves[2..].copy_from_slice(&((sum[block] - first_half[block]) as i16).to_le_bytes());
+            let start = |sum: f32| (INT_START - 128 * sum as i32).to_le_bytes();
+            starts[at.clone()].copy_from_slice(&start(sum[block]));
+            first_starts[at.clone()].copy_from_slice(&start(first_sum[block]));
+            second_starts[at.clone()].copy_from_slice(&start(sum[block] - first_sum[block]));
+            masses[at].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
         }
     }
 }
@@ -295,7 +297,10 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> [[f32; TOGETHER];
             *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).largest();
         }
         let poison = poison.sum();
-        let inverses = largest.map(|largest| if largest > 0.0 { 127.0 / largest } else { 0.0 });
+        let inverses = largest.map(|largest| {
+            let inverse = 127.0 / largest;
+            if inverse.is_finite() { inverse } else { 0.0 } // all zero, or as good as
+        });
         for (block, (x, out)) in x.chunks_exact(BLOCK).zip(out.chunks_exact_mut(BLOCK)).enumerate() {
             let inverse = V::splat(inverses[block]);
             let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));
