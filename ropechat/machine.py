@@ -1,5 +1,6 @@
 """What this machine has left: memory and disk. A leaf: imports nothing of ours."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -39,3 +40,11 @@ def free_disk(path: Path) -> int:
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def give_back_memory() -> None:
+    """Ask the C library to return what was freed to the system; glibc keeps it otherwise."""
+    import ctypes  # 4 ms
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
