@@ -366,7 +366,9 @@ mod _core {
     #[pymodule_export]
     use super::gguf::gguf_metadata;
     #[pymodule_export]
-    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config};
+    use super::{
+        PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config,
+    };
     use pyo3::prelude::*;
 
     #[pymodule_init]
