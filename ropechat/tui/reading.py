@@ -276,7 +276,7 @@ class ReadingApp(App[None]):
             self.close_find()
         elif self.inspector.display:
             self.close_inspector()
-        elif self.transcript.cursor is not None:
+        elif self.transcript.cursor is not None and self.transcript.has_focus:
             self.transcript.move_to(None)
         else:
             return False
