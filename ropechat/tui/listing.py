@@ -141,10 +141,12 @@ def persona_line(name: str, used: bool, width: int) -> list[Part]:
     return [("● " if used else "  ", "$primary"), (fit(one_line(name), width), "bold" if used else "")]
 
 
-def setting_line(sampling: Sampling, name: str, lead: str, here: bool = False) -> list[Part]:
-    """A setting of the sampler and its value; `here`: the one that keys change."""
+def setting_line(
+    sampling: Sampling, name: str, lead: str, here: bool = False, width: int = NAME + VALUE + 1
+) -> list[Part]:
+    """A setting of the sampler and its value, in `width` cells; `here`: the one that keys change."""
     return [
         (lead, "$primary"),
         (name.ljust(NAME), "bold" if here else ""),
-        (presets.shown(sampling, name).rjust(VALUE + 1), "bold $primary" if here else "$foreground"),
+        (presets.shown(sampling, name).rjust(width - NAME), "bold $primary" if here else "$foreground"),
     ]

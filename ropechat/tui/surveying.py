@@ -11,7 +11,7 @@ from ropechat.errors import RopechatError
 from ropechat.text import cells
 from ropechat.tui import listing, presets
 from ropechat.tui.switching import Switching
-from ropechat.tui.widgets.overview import Line, Overview, Section
+from ropechat.tui.widgets.overview import EDGE, Line, Overview, Section
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -114,7 +114,7 @@ class Surveying(Switching):
 
     @property
     def _width(self) -> int:
-        return self.overview.content_size.width - 1
+        return self.overview.content_size.width - EDGE
 
     def _of_chats(self) -> Section | None:
         items: list[Summary | str] = []
@@ -176,7 +176,7 @@ class Surveying(Switching):
             return None
 
         def draw(name: str) -> Line:
-            return Line(tuple(listing.setting_line(sampling, name, "  ")), target)
+            return Line(tuple(listing.setting_line(sampling, name, "  ", width=self._width - 2)), target)
 
         # a tuple each: texts between things are strings
         rows = [(name,) for name in presets.NAMES]

@@ -84,7 +84,7 @@ async def test_a_series_is_written_and_compared(chat: Any, width: int, first: li
             await c.pilot.press("left")
         await c.pilot.pause(0.1)
         assert columns(c) == [number - first[0] + 1 for number in first]
-        assert "▸ 1: answer 2/5" in c.screen()
+        assert "1: answer 2/5 ◂" in c.screen()
         await c.pilot.press("h", "right", "l", "enter")
         await c.until(lambda: not isinstance(c.app.screen, CompareScreen))
         assert last(c).node == screen._answers[2].id
@@ -105,13 +105,13 @@ async def test_a_series_says_how_far_it_is_and_ends_when_stopped(chat: Any) -> N
     async with chat(engine) as c:
         await c.ask("Hi")
         await c.idle()
-        engine.rate = 100
+        engine.gate.clear()
         await c.ask("/regen 3")
-        await c.until(lambda: bool(last(c).answer.steps))
+        await c.until(lambda: c.app.session.generating)
         assert "answer 1 of 3, then they are compared; esc stops" in c.line("footer")
         await c.pilot.press("escape")
         await c.idle()
-        engine.rate = 0
+        engine.gate.set()
         assert last(c).answer.state is State.STOPPED
         assert "of 3" not in c.line("footer")
         assert len(answers(c)) == 2

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ropechat.tui.session import Session
 
 
+WIDE = 120  # columns of a screen on which the sheet is broad
+NARROW, BROAD = 100, 156  # columns of the sheet, as in app.tcss
+
+
 def counterpart(tree: Tree, node: Node) -> Node | None:
     """The answer to compare another with: the one that it was made from, or one beside it."""
     source = tree.nodes.get(node.origin.node) if node.origin is not None else None
@@ -46,7 +50,7 @@ class BranchesScreen(Sheet["str | None"]):
 
     def compose(self) -> ComposeResult:
         """Tree and keys."""
-        with Vertical(id="branches", classes="sheet"):
+        with Vertical(id="branches", classes="sheet broad"):
             yield Choices(id="nodes", markup=False)
             yield self.key_line
 
@@ -85,7 +89,8 @@ class BranchesScreen(Sheet["str | None"]):
             facts = f"  {len(node.steps):5,} tok{ppl}  {when(node.created)}"
         mark = "◆" if node.id in self._marked else "●" if shown else " "
         head = describe(self._session.tree, node)
-        room = max(16, min(100, self.app.size.width) - 6 - len(facts) - cells(stem) - 2)
+        width = self.app.size.width
+        room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cells(stem) - 2)
         return Content.assemble(*branch_line(node, stem, head, mark, room, shown), (facts, "$quiet"))
 
     def _chosen(self) -> Node | None:

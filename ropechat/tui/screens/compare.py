@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 NARROWEST = 36  # cells of a column where more than two stand side by side
 AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
 LABEL = 7  # cells before a curve
+ROOMY = 40  # rows of a screen with higher curves
 TAIL = 3  # rows of what they share
 
 
@@ -134,22 +135,22 @@ class CompareScreen(Sheet["str | None"]):
     def _head(self, node: Node, place: int) -> Content:
         longest = max(len(one.steps) for one in self._answers)
         cells = min(CURVE, max(4, self._width - LABEL), max(1, longest))
-        upper, lower = cumulative(node.steps, longest, max(one.bits for one in self._answers), cells)
+        total = max(one.bits for one in self._answers)
+        rows = 4 if self.app.size.height >= ROOMY else 2
+        *upper, lowest = cumulative(node.steps, longest, total, cells, rows)
         here = place == self._chosen
         name = one_line(f"{place + 1}: {describe(self._chat, node)}")
         models = {one.model for one in self._answers}
         return Content.assemble(
-            ("▸ " if here else "  ", "$primary"),
-            (name, "bold $primary" if here else "bold"),
+            (name + " ◂" * here, "bold $primary" if here else ""),
             (f"  {one_line(node.model)}" if len(models) > 1 else "", "$quiet"),
             f"\n{totals(node)}\n",
             ("" if node.sampling is None else presets.told(node.sampling), "$quiet"),
             ("\nb/tok  ", "$quiet"),
             curve(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
-            f"\n{'':{LABEL}}",
-            (upper, "$primary"),
+            ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
             ("\nsum    ", "$quiet"),
-            (lower, "$primary"),
+            (lowest, "$primary"),
             "\n",
         )
 
@@ -160,8 +161,8 @@ class CompareScreen(Sheet["str | None"]):
         end = start[-TAIL * self._width :]
         before = "… " + end.partition(" ")[2] if len(end) < len(start) else start
         parts: list[tuple[str, str]] = [
-            (before, "$quiet"),
-            (f"\n── token {self._common + 1:,} ──\n", "$primary"),
+            (f"{before}\n" if before else "", "$quiet"),
+            (f"── token {self._common + 1:,} ──\n", "$primary"),
         ]
         tint = BY_NAME["surprisal"]
         for order, step in enumerate(node.steps[self._common :]):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from textual import events
 
 Target = tuple[str, str]  # what kind of thing a click opens, and which
+EDGE = 1  # cells that stay blank at the right
 LEAST = 3  # rows of a part that is cut: its heading, one of its things, how many more there are
 
 
@@ -69,7 +70,7 @@ def laid(sections: Sequence[Section], width: int, height: int) -> list[Line]:
 
 def _section(section: Section, width: int, rows: int) -> list[Line]:
     left = [("  ", ""), (section.title, "bold $primary"), (f" {section.note}", "$quiet")]
-    gap = width - cells(left) - cells([(section.key, "")])
+    gap = width - EDGE - cells(left) - cells([(section.key, "")])
     heading = Line((*left, (" " * max(1, gap), ""), (section.key, "$quiet")), section.target)
     shown, hidden = section.items, 0
     if len(shown) > rows - 1:
