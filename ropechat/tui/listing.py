@@ -83,8 +83,12 @@ def short_rows(tree: Tree) -> list[tuple[str, Node]]:
 
 def standing_for(tree: Tree, leaf: Node, kept: set[str]) -> Node:
     """The last node before a branch's end that is kept, or its last question."""
-    path = reversed(tree.path(leaf.id))
-    return next((node for node in path if node.id in kept or node.role is Role.USER), leaf)
+    node = leaf
+    while node.id not in kept and node.role is not Role.USER:
+        if node.parent is None:
+            return leaf
+        node = tree[node.parent]
+    return node
 
 
 def describe(tree: Tree, node: Node) -> str:

@@ -88,7 +88,7 @@ class Weighing(Prompting):
         texts = (text,) if quoted else (text, f" {text}")
         self._on_encoded = lambda found: self._encoded(text, found, bias)
         self._submit(self.session.encode(texts))
-        return ""
+        return "this comes when the answer is complete" if self.session.generating else ""
 
     def on_encoded(self, event: ev.Encoded) -> None:
         """It is known which tokens a text is."""

@@ -28,6 +28,8 @@ async def test_the_cursor_goes_to_the_forked_token_and_the_inspector_explains_it
         await c.idle()
         assert c.app.transcript.cursor_token() == (last(c).node, index)
         assert c.app.inspector.token.index == index
+        count = len(c.app.session.tree[last(c).node].steps)
+        assert f"token {index + 1} of {count}" in c.app.inspector.text
         assert c.app.transcript.choosing
         await c.pilot.press("j", "enter")  # and on to another one, from there
         await c.until(lambda: len(c.app.session.tree) == 4)

@@ -78,7 +78,7 @@ class CompareScreen(Sheet["str | None"]):
     BINDINGS = bindings("compare", "answer.compare")
     context = "compare"
     heading = "compare"
-    items = (("↓ ↑", "scroll"), ("← →", "choose"), ("⏎ 1-4", "go on with it"), "sheet.leave")
+    items = (("↓ ↑", "scroll"), ("← →", "choose"), "sheet.leave")
 
     def __init__(self, tree: Tree, nodes: Sequence[Node]) -> None:
         super().__init__()
@@ -103,6 +103,10 @@ class CompareScreen(Sheet["str | None"]):
         """Keys scroll all of them."""
         for side in self.query(VerticalScroll):
             side.can_focus = False
+        key = cast("ChatApp", self.app).keymap.first
+        numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
+        keep = (f"{key('compare.keep')} {numbers}", "go on with it")
+        self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
 
     @property
     def _columns(self) -> int:
