@@ -71,13 +71,13 @@ def said(name: str) -> str:
 
 
 def told(sampling: Sampling) -> str:
-    """The preset, or the settings that leave anything out; and the seed."""
+    """The seed; and the preset, or the settings that leave anything out."""
     words = [f"T {sampling.temperature:g}"]
     for name, without in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("repetition_penalty", 1)):
         if (value := getattr(sampling, name)) != without:
             words.append(f"{name} {value:g}")
     seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
-    return "  ".join([preset_of(sampling) or "  ".join(words), *seed])
+    return " · ".join([*seed, preset_of(sampling) or " ".join(words)])
 
 
 def stepped(sampling: Sampling, name: str, by: int) -> Sampling:

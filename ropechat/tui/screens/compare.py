@@ -9,7 +9,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.text import clean, one_line
+from ropechat.text import clean, fit, one_line
 from ropechat.tree import shared
 from ropechat.tui import presets
 from ropechat.tui.listing import describe
@@ -143,13 +143,14 @@ class CompareScreen(Sheet["str | None"]):
         rows = 4 if self.app.size.height >= ROOMY else 2
         *upper, lowest = cumulative(node.steps, longest, total, cells, rows)
         here = place == self._chosen
-        name = one_line(f"{place + 1}: {describe(self._chat, node)}")
         models = {one.model for one in self._answers}
+        name = f"{place + 1}: {describe(self._chat, node)}" + " ◂" * here
+        writer = f"  {node.model}" if len(models) > 1 else ""
+        drawn = "" if node.sampling is None else presets.told(node.sampling)
         return Content.assemble(
-            (name + " ◂" * here, "bold $primary" if here else ""),
-            (f"  {one_line(node.model)}" if len(models) > 1 else "", "$quiet"),
-            f"\n{totals(node)}\n",
-            ("" if node.sampling is None else presets.told(node.sampling), "$quiet"),
+            (self._cut(name + writer), "bold $primary" if here else ""),
+            f"\n{self._cut(totals(node))}\n",
+            (self._cut(drawn), "$quiet"),
             ("\nb/tok  ", "$quiet"),
             curve(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
             ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
@@ -157,6 +158,11 @@ class CompareScreen(Sheet["str | None"]):
             (lowest, "$primary"),
             "\n",
         )
+
+    def _cut(self, text: str) -> str:
+        """One row of a column; a narrow one does without wide gaps."""
+        line = one_line(text)
+        return fit(line if len(line) <= self._width else line.replace("  ", " "), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
         app = cast("ChatApp", self.app)
