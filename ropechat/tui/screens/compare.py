@@ -33,10 +33,11 @@ ROOMY = 40  # rows of a screen with higher curves
 TAIL = 3  # rows of what they share
 
 
-def totals(node: Node) -> str:
-    """Tokens, bits and perplexity of an answer."""
+def totals(node: Node, width: int) -> str:
+    """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
-    return f"{len(node.steps):,} tok  Σ {node.bits:.1f} b  ppl {ppl}"
+    whole = f"{len(node.steps):,} tok  Σ {node.bits:.1f} b  ppl {ppl}"
+    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" b ", " ")
 
 
 def in_common(nodes: Sequence[Node]) -> int:
@@ -149,7 +150,7 @@ class CompareScreen(Sheet["str | None"]):
         drawn = "" if node.sampling is None else presets.told(node.sampling)
         return Content.assemble(
             (self._cut(name + writer), "bold $primary" if here else ""),
-            f"\n{self._cut(totals(node))}\n",
+            f"\n{self._cut(totals(node, self._width))}\n",
             (self._cut(drawn), "$quiet"),
             ("\nb/tok  ", "$quiet"),
             curve(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
@@ -160,9 +161,8 @@ class CompareScreen(Sheet["str | None"]):
         )
 
     def _cut(self, text: str) -> str:
-        """One row of a column; a narrow one does without wide gaps."""
-        line = one_line(text)
-        return fit(line if len(line) <= self._width else line.replace("  ", " "), self._width).rstrip()
+        """One row of a column."""
+        return fit(one_line(text), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
         app = cast("ChatApp", self.app)
