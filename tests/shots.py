@@ -31,7 +31,6 @@ SIZES = ("80x24", "160x45")
 README = (
     *(
         "inspector-160x45",
-        "forked-160x45",
         "sampling-160x45",
         "first-80x24",
         "tokens-80x24",
