@@ -69,8 +69,9 @@ class Surveying(Switching):
             self.overview.show([section for section in sections if section is not None])
 
     def sheet_closed(self) -> None:
-        """Chats may have been renamed or deleted."""
+        """Chats and personas may have been renamed or deleted."""
         self._listed = None
+        self.learn_personas()
 
     # --- when something changed ---
 
@@ -98,7 +99,7 @@ class Surveying(Switching):
         now = self._asked()
         if self.session.keeper.store is not None and now != self._listed:
             self._listed = now
-            self.run_worker(self._list_chats(), group="overview", exclusive=True)
+            self.run_worker(self._list_chats, group="overview", exclusive=True)
 
     async def _list_chats(self) -> None:
         store = self.session.keeper.store

@@ -130,7 +130,9 @@ async def test_personas_and_sampling(chat: Any) -> None:
         assert not c.app.session.system
         await click(c, "personas")
         await c.until(lambda: isinstance(c.app.screen, PersonasScreen))
-        await c.pilot.press("escape")
+        await c.pilot.press("down", "ctrl+x", "ctrl+x", "escape")
+        await c.until(lambda: "poet" not in c.app.overview.text)
+        assert "teacher" in c.app.overview.text
         await c.ask("/set temperature 0.3")
         assert any(line.split() == ["temperature", "0.3"] for line in lines(c))
         await c.ask("/sampling greedy")

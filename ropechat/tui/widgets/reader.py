@@ -96,13 +96,6 @@ class Reader(Transcript):
         if self._awaited is not None:
             self._arrive(self._awaited)
 
-    def drop_from(self, answer: AnswerBlock) -> None:
-        """Take away an answer at the end, and the question above it."""
-        before = list(self.blocks)
-        super().drop_from(answer)
-        for block in before[len(self.blocks) :]:
-            self._gone(block)
-
     def clear(self) -> None:
         """Take away everything."""
         for block in self.blocks:
