@@ -16,6 +16,8 @@ from ropechat.tui.widgets.overview import EDGE, Line, Overview, Section
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from textual.worker import Worker
+
     from ropechat.store.rows import Summary
     from ropechat.tree import Node
 
@@ -99,7 +101,7 @@ class Surveying(Switching):
         now = self._asked()
         if self.session.keeper.store is not None and now != self._listed:
             self._listed = now
-            self.run_worker(self._list_chats, group="overview", exclusive=True)
+            _: Worker[None] = self.run_worker(self._list_chats, group="overview", exclusive=True)
 
     async def _list_chats(self) -> None:
         store = self.session.keeper.store
