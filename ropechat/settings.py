@@ -116,6 +116,7 @@ SETTINGS = (
     Setting("store", True, _switch, "keep chats; false is --incognito", _to_switch),
     Setting("theme", "auto", _choice(*THEMES), "colours of the chat"),
     Setting("tint", "surprisal", _choice(*TINTS), "which figure tints tokens"),
+    Setting("overview", True, _switch, "chats and branches at the left of a wide screen", _to_switch),
     Setting("follow", True, _switch, "scroll along while the model writes", _to_switch),
     Setting("mouse", True, _switch, "the chat takes the mouse; F8 changes it", _to_switch),
     *(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from textual.app import App
 from textual.widgets import Input, Label
 
-from ropechat.text import one_line
 from ropechat.tui import panel
 from ropechat.tui.keymap import Keymap
 from ropechat.tui.render.blocks import AnswerBlock
@@ -16,6 +15,7 @@ from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
 from ropechat.tui.theme import tints
 from ropechat.tui.widgets.bars import cells
+from ropechat.tui.widgets.field import Field
 from ropechat.tui.widgets.inspector import Inspector, Preview
 from ropechat.tui.widgets.rail import Rail
 from ropechat.tui.widgets.reader import Reader
@@ -38,16 +38,11 @@ class Previewed(Protocol):
         """One for each token."""
 
 
-class FindBar(Input):
+class FindBar(Field):
     """The text that is looked for."""
 
     def __init__(self) -> None:
         super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
-        self.cursor_blink = False  # no timer while idle
-
-    def validate_value(self, value: str) -> str:
-        """Nothing that is typed or pasted acts on the terminal."""
-        return one_line(value)
 
 
 class ReadingApp(App[None]):
@@ -221,9 +216,14 @@ class ReadingApp(App[None]):
 
     def watch_newest(self) -> None:
         """While the model writes and no token is selected, the inspector shows the newest one."""
-        if not self.inspector.display or self.transcript.cursor is not None:
+        if not self.inspector.display:
             return
-        now = time.monotonic()
+        now, cursor = time.monotonic(), self.transcript.cursor
+        if cursor is not None:
+            if now - self._looked > LIVE or not cursor.block.live:
+                self._looked = now
+                self.inspector.recount()
+            return
         block = self.transcript.blocks[-1] if self.transcript.blocks else None
         if now - self._looked > LIVE and isinstance(block, AnswerBlock) and block.steps:
             self._looked = now
@@ -276,7 +276,7 @@ class ReadingApp(App[None]):
             self.close_find()
         elif self.inspector.display:
             self.close_inspector()
-        elif self.transcript.cursor is not None:
+        elif self.transcript.cursor is not None and self.transcript.has_focus:
             self.transcript.move_to(None)
         else:
             return False

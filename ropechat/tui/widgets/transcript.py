@@ -90,14 +90,6 @@ class Transcript(ScrollView, can_focus=True):
             self._refresh_rows(top, top + 1)
             self._grown(top + block.head + row)
 
-    def drop_from(self, answer: AnswerBlock) -> None:
-        """Take away an answer at the end, and the question above it."""
-        index = self.blocks.index(answer)
-        if index and self.blocks[index - 1].kind == "user":
-            index -= 1
-        self.page.remove_from(index)
-        self._grown(0)
-
     def clear(self) -> None:
         """Take away everything."""
         self.page.remove_from(0)
