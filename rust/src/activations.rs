@@ -24,8 +24,8 @@ enum ActivationFormat {
     F32,
     /// For bf16 weights: rows of pairs, zero-padded to whole tiles.
     Bf16,
-    /// For the 32-block formats: blocks of bytes with their scales and sums.
-    Q8,
+    /// For the 32-block formats: blocks of bytes with their scales and sums, and what weights like these want besides.
+    Q8(DType),
 }
 
 impl Activations {
@@ -33,7 +33,8 @@ impl Activations {
         match weights {
             DType::F32 | DType::F16 => ActivationFormat::F32,
             DType::BF16 => ActivationFormat::Bf16,
-            DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => ActivationFormat::Q8,
+            DType::Q8_0 | DType::Q5K | DType::Q4K | DType::Q4_0 => ActivationFormat::Q8(DType::Q8_0),
+            DType::Q6K => ActivationFormat::Q8(DType::Q6K),
         }
     }
 
@@ -94,11 +95,11 @@ impl Activations {
                     out[width..].fill(0);
                 });
             }
-            ActivationFormat::Q8 => {
+            ActivationFormat::Q8(weights) => {
                 let lines = self.row_bytes() / size_of::<Line>();
                 self.q8.resize(rows * lines, Line::default());
                 by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [Line]| {
-                    lend(row, &mut |values| kernels.to_q8(values, line_bytes_mut(out)));
+                    lend(row, &mut |values| kernels.to_q8(values, weights, line_bytes_mut(out)));
                 });
             }
         }
@@ -131,7 +132,7 @@ impl Activations {
         match self.format {
             ActivationFormat::F32 => self.width * 4,
             ActivationFormat::Bf16 => x_row_bytes(DType::BF16, DType::BF16.steps(self.width)),
-            ActivationFormat::Q8 => x_row_bytes(DType::Q8_0, DType::Q8_0.steps(self.width)),
+            ActivationFormat::Q8(weights) => x_row_bytes(weights, weights.steps(self.width)),
         }
     }
 
@@ -140,7 +141,7 @@ impl Activations {
         match self.format {
             ActivationFormat::F32 => plain_bytes(&self.f32),
             ActivationFormat::Bf16 => plain_bytes(&self.bf16),
-            ActivationFormat::Q8 => line_bytes(&self.q8),
+            ActivationFormat::Q8(_) => line_bytes(&self.q8),
         }
     }
 }

@@ -130,11 +130,16 @@ unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
 }
 
 /// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block what dot products with bytes
-/// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima, then
-/// what those of its first half start from, then the same of its second half. Rows are whole cache lines, so that the
-/// values of a step lie in one.
-pub(super) const fn x_row_bytes(steps: usize) -> usize {
-    (steps * (GROUP + 40)).next_multiple_of(64)
+/// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima; for
+/// weights with a scale per half block also what those of the first half start from, then the same of the second half.
+/// Rows are whole cache lines, so that the values of a step lie in one.
+pub(super) const fn x_row_bytes(weights: DType, steps: usize) -> usize {
+    let halves = if wants_halves(weights) { 16 } else { 0 };
+    (steps * (GROUP + 24 + halves)).next_multiple_of(64)
+}
+
+const fn wants_halves(weights: DType) -> bool {
+    matches!(weights, DType::Q6K)
 }
 
 /// Where the scales of a q8 activation row begin.
@@ -244,21 +249,23 @@ unsafe fn start<F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize
 /// Blocks that are rounded together, so that their divisions are done side by side.
 const TOGETHER: usize = 16;
 
-/// Rounds a row to blocks of 32 signed bytes with their scale and sum, zero-padded to whole steps.
+/// Rounds a row to blocks of 32 signed bytes with their scales, sums and what `weights` want besides, zero-padded to whole
+/// steps.
 ///
-/// x [n], out [`x_row_bytes`(steps)]
+/// x [n], out [`x_row_bytes`(weights, steps)]
 #[inline(always)]
-pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
+pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], weights: DType, out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
     let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
     let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
-    let [scales, starts, masses, first_starts, second_starts] = std::array::from_fn(|_| next());
+    let [scales, starts, masses] = std::array::from_fn(|_| next());
+    let mut halves = wants_halves(weights).then(|| [next(), next()]);
     for first in (0..2 * steps).step_by(TOGETHER) {
         let count = TOGETHER.min(2 * steps - first);
         let values = &mut values[first * BLOCK..][..count * BLOCK];
         let (x, whole) = (&x[first * BLOCK..], x.len() / BLOCK - first);
         // SAFETY: the features are the caller's duty.
-        let [scale, sum, first_sum] = unsafe {
+        let (scale, sum) = unsafe {
             if count <= whole {
                 blocks_to_q8::<V>(&x[..count * BLOCK], values)
             } else {
@@ -270,23 +277,30 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
         for block in 0..count {
             let at = 4 * (first + block)..4 * (first + block + 1);
             scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
-            let start = |sum: f32| (INT_START - 128 * sum as i32).to_le_bytes();
-            starts[at.clone()].copy_from_slice(&start(sum[block]));
-            first_starts[at.clone()].copy_from_slice(&start(first_sum[block]));
-            second_starts[at.clone()].copy_from_slice(&start(sum[block] - first_sum[block]));
-            masses[at].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
+            starts[at.clone()].copy_from_slice(&start_for(sum[block] as i32).to_le_bytes());
+            masses[at.clone()].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
+            if let Some(starts) = &mut halves {
+                for (half, starts) in values[block * BLOCK..][..BLOCK].chunks_exact(BLOCK / 2).zip(starts) {
+                    let sum: i32 = half.iter().map(|&value| i32::from(value as i8)).sum();
+                    starts[at.clone()].copy_from_slice(&start_for(sum).to_le_bytes());
+                }
+            }
         }
     }
 }
 
-/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums, whole and of the
-/// first halves.
+/// What dot products with bytes stored + 128 start from, for values of this sum.
+fn start_for(sum: i32) -> i32 {
+    INT_START - 128 * sum
+}
+
+/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums.
 ///
 /// A value that is NaN or infinite makes all these scales NaN: such a row must reach the logits as NaN, not as rounded
 /// noise.
 #[inline(always)]
-unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> [[f32; TOGETHER]; 3] {
-    let [mut largest, mut sums, mut firsts] = [[0.0; TOGETHER]; 3];
+unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
+    let (mut largest, mut sums) = ([0.0; TOGETHER], [0.0; TOGETHER]);
     // SAFETY: a block is two vectors in and 32 bytes out.
     unsafe {
         let zero = V::splat(0.0);
@@ -306,9 +320,9 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> [[f32; TOGETHER];
             let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));
             a.store_i8(out.as_mut_ptr().cast());
             b.store_i8(out.as_mut_ptr().add(LANES).cast());
-            (sums[block], firsts[block]) = (a.round().add(b.round()).sum(), a.round().sum());
+            sums[block] = a.round().add(b.round()).sum();
         }
-        [largest.map(|largest| largest / 127.0 + poison), sums, firsts]
+        (largest.map(|largest| largest / 127.0 + poison), sums)
     }
 }
 
@@ -331,8 +345,8 @@ mod tests {
                 let mut panel = vec![0; steps * format.step_bytes()];
                 TensorType::Q6_K.pack_row(&block, format, 5, &mut panel, &mut []);
                 for x in [1.0, -1.0] {
-                    let mut row = vec![0; x_row_bytes(steps)];
-                    Kernels::of(Isa::Scalar).unwrap().to_q8(&[x; K], &mut row);
+                    let mut row = vec![0; x_row_bytes(format, steps)];
+                    Kernels::of(Isa::Scalar).unwrap().to_q8(&[x; K], format, &mut row);
                     let (stride, rows) = (row.len(), row.repeat(ROWS));
                     let panels = Panels { format, bytes: &panel, panel_bytes: panel.len(), count: 1, steps };
                     let exact = q * f32::from(scale) * x * K as f32;

@@ -44,7 +44,7 @@ struct Table {
     product_q5_k: unsafe fn(&Product),
     product_q4_k: unsafe fn(&Product),
     product_q4_0: unsafe fn(&Product),
-    to_q8: unsafe fn(&[f32], &mut [u8]),
+    to_q8: unsafe fn(&[f32], DType, &mut [u8]),
     widen_keys: Widen,
     widen_values: Widen,
     add: unsafe fn(&mut [f32], &[f32]),
@@ -79,7 +79,7 @@ macro_rules! kernel_table {
                 fn product_q5_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q5K, $quad_rows>;
                 fn product_q4_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q4K, $quad_rows>;
                 fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
-                fn to_q8(x: &[f32], out: &mut [u8]) = blocks::to_q8::<V>;
+                fn to_q8(x: &[f32], weights: $crate::quant::DType, out: &mut [u8]) = blocks::to_q8::<V>;
                 fn widen_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_keys::<V>;
                 fn widen_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_values::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
@@ -150,7 +150,9 @@ pub struct Rows<'a> {
 pub fn x_row_bytes(format: DType, steps: usize) -> usize {
     match format {
         DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
-        DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => blocks::x_row_bytes(steps),
+        DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => {
+            blocks::x_row_bytes(format, steps)
+        }
     }
 }
 
@@ -359,11 +361,11 @@ impl Kernels {
         unsafe { (self.0.merge)(acc, partial, a, b) }
     }
 
-    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [`x_row_bytes`]
-    pub fn to_q8(self, x: &[f32], out: &mut [u8]) {
-        assert_eq!(out.len(), blocks::x_row_bytes(DType::Q8_0.steps(x.len())));
+    /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [`x_row_bytes`(weights, steps)]
+    pub fn to_q8(self, x: &[f32], weights: DType, out: &mut [u8]) {
+        assert_eq!(out.len(), blocks::x_row_bytes(weights, weights.steps(x.len())));
         // SAFETY: holding `Kernels` proves the ISA; the length is checked.
-        unsafe { (self.0.to_q8)(x, out) }
+        unsafe { (self.0.to_q8)(x, weights, out) }
     }
 
     /// Round to binary16, nearest even.  // both [n]

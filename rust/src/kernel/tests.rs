@@ -65,7 +65,7 @@ fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
         }
         DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => {
             let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
-            Kernels::of(Isa::Scalar).unwrap().to_q8(values, &mut row);
+            Kernels::of(Isa::Scalar).unwrap().to_q8(values, format, &mut row);
             let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
             (row, exact)
         }
@@ -287,20 +287,20 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
         let mut x = noise.take(n);
         x[0] = 0.0;
         x[n / 2] *= 50.0;
-        let mut expected = vec![0; x_row_bytes(DType::Q8_0, DType::Q8_0.steps(n))];
-        Kernels::of(Isa::Scalar).unwrap().to_q8(&x, &mut expected);
+        let mut expected = vec![0; x_row_bytes(DType::Q6K, DType::Q6K.steps(n))];
+        Kernels::of(Isa::Scalar).unwrap().to_q8(&x, DType::Q6K, &mut expected);
         for (k, &x) in x.iter().enumerate() {
             let half_a_step = 0.5001 * q8_scale(&expected, n, k);
             assert!((q8_value(&expected, n, k) - x).abs() <= half_a_step, "{n} {k}");
         }
         for kernels in kernels() {
             let mut rounded = vec![0; expected.len()];
-            kernels.to_q8(&x, &mut rounded);
+            kernels.to_q8(&x, DType::Q6K, &mut rounded);
             assert!(rounded == expected, "{kernels:?} {n}");
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = x.clone();
                 x[n - 1] = bad;
-                kernels.to_q8(&x, &mut rounded);
+                kernels.to_q8(&x, DType::Q6K, &mut rounded);
                 assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
             }
         }
@@ -312,7 +312,7 @@ fn values_too_small_for_a_scale_count_as_zeros() {
     for format in DType::ALL.into_iter().filter(|format| format.step_values() == 2 * BLOCK) {
         let mut operands = operands(format, 1, 2, 64, &mut Noise(8));
         for kernels in kernels() {
-            kernels.to_q8(&[1e-40; 64], &mut operands.x[..operands.x_bytes]);
+            kernels.to_q8(&[1e-40; 64], format, &mut operands.x[..operands.x_bytes]);
             let out = operands.product(kernels, 0..2);
             assert!(out[..LANES].iter().all(|x| x.abs() < 1e-36), "{kernels:?} {format:?}");
         }

@@ -173,7 +173,7 @@ fn store(
         }
         DType::Q8_0 => ROUNDED.with_borrow_mut(|row| {
             row.resize(x_row_bytes(DType::Q8_0, DType::Q8_0.steps(source.len())), 0);
-            kernels.to_q8(source, row);
+            kernels.to_q8(source, DType::Q8_0, row);
             let (rounded, scales) = q8_parts(row, source.len());
             let blocks = source.len().div_ceil(quant::BLOCK);
             let (panels, places) = matrix.split_at_mut(matrix.len() - BLOCK * blocks * size_of::<f32>());
