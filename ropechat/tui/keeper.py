@@ -43,6 +43,11 @@ class Keeper:
         if self.store is not None:
             self.store.point(self.id, node)
 
+    def start(self, node: Node) -> None:
+        """Remember which of the oldest turns are left out for a question."""
+        if self.store is not None and node.start is not None:
+            self.store.start_at(node.id, node.start)
+
     def rename(self, title: str) -> None:
         """Give the conversation another title."""
         self.title = title_of(title)
