@@ -224,9 +224,15 @@ class Engine:
         ids = self._ids(self.prompt_ids(messages, template_vars))
         return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
 
-    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them."""
+    def spell(
+        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
+    ) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them.
+
+        after: ids of the reply that come before them.
+        """
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
+        lane.skip(checked_ids(after))
         return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
@@ -244,8 +250,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Arguments are checked and the request can be cancelled before the first step is asked for."""
         lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
-        for id in checked_ids(prefix):
-            lane.push(id)
+        lane.skip(checked_ids(prefix))
         check_top_k(top_k)
         return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
 

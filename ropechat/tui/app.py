@@ -214,7 +214,7 @@ class ChatApp(Switching):
             if not self.session.apply(event):
                 continue
             if isinstance(event, ev.Produced | ev.Given):
-                steps += [event.step] if isinstance(event, ev.Produced) else event.steps
+                steps += [event.step] if isinstance(event, ev.Produced) else self.began(event)
                 serial = event.serial
                 continue
             self._feed(serial, steps)
@@ -267,6 +267,9 @@ class ChatApp(Switching):
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
+        if len(block.steps) > len(answer.steps):  # it never began
+            self.show_path()
+            block = self._blocks[serial]
         block.note = panel.summary(answer)
         self.transcript.finish(block)
         if answer.error is not None:

@@ -154,7 +154,7 @@ async def test_fork_at_a_token(chat: Any) -> None:
 
 
 async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
-    engine = FakeEngine(STORY, rate=100)
+    engine = FakeEngine(STORY * 50, rate=100, context=10**6)
     async with chat(engine) as c:
         await c.ask("Tell")
         await c.until(lambda: len(last(c).answer.steps) > 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,7 @@ from ropechat.tui.render.visible import visible
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from textual import events
     from textual.binding import BindingType
@@ -75,6 +76,7 @@ class Reader(Transcript):
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down go through alternatives
         self.finder = Finder(self.page)
+        self._filling = False
 
     def cursor_token(self) -> tuple[str, int] | None:
         """(node of the answer, index of the token) under the cursor."""
@@ -99,11 +101,25 @@ class Reader(Transcript):
         for block in before[len(self.blocks) :]:
             self._gone(block)
 
-    def clear(self) -> None:
-        """Take away everything."""
-        for block in self.blocks:
+    def remove_from(self, index: int) -> None:
+        """Take away a block and all after it; the end is followed."""
+        for block in self.blocks[index:]:
             self._gone(block)
-        super().clear()
+        super().remove_from(index)
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Blocks come and go; only what is there at the end is laid out."""
+        self._filling = True
+        try:
+            yield
+        finally:
+            self._filling = False
+            self._grown(0)
+
+    def _grown(self, first_row: int) -> None:
+        if not self._filling:
+            super()._grown(first_row)
 
     def _gone(self, block: Block) -> None:
         self.finder.forget(block)

@@ -98,9 +98,9 @@ class Transcript(ScrollView, can_focus=True):
         self.page.remove_from(index)
         self._grown(0)
 
-    def clear(self) -> None:
-        """Take away everything."""
-        self.page.remove_from(0)
+    def remove_from(self, index: int) -> None:
+        """Take away a block and all after it; the end is followed."""
+        self.page.remove_from(index)
         self.follow = True
         self._grown(0)
 
