@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from textual.app import App
 from textual.widgets import Input, Label
 
-from ropechat.text import one_line
 from ropechat.tui import panel
 from ropechat.tui.keymap import Keymap
 from ropechat.tui.render.blocks import AnswerBlock
@@ -16,6 +15,7 @@ from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
 from ropechat.tui.theme import tints
 from ropechat.tui.widgets.bars import cells
+from ropechat.tui.widgets.field import Field
 from ropechat.tui.widgets.inspector import Inspector, Preview
 from ropechat.tui.widgets.rail import Rail
 from ropechat.tui.widgets.reader import Reader
@@ -38,18 +38,6 @@ class Previewed(Protocol):
         """One for each token."""
 
 
-class FindBar(Input):
-    """The text that is looked for."""
-
-    def __init__(self) -> None:
-        super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
-        self.cursor_blink = False  # no timer while idle
-
-    def validate_value(self, value: str) -> str:
-        """Nothing that is typed or pasted acts on the terminal."""
-        return one_line(value)
-
-
 class ReadingApp(App[None]):
     """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
 
@@ -62,7 +50,8 @@ class ReadingApp(App[None]):
         self.transcript = Reader(id="transcript")
         self.inspector = Inspector(id="inspector")
         self.rail = Rail(self.inspector, id="rail")
-        self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
+        self.find_bar = Field("Find", compact=True, id="wanted")
+        self.found = Label("", id="found", markup=False)
         self._looked = 0.0
 
     # --- what the app around it does ---

@@ -16,6 +16,7 @@ from ropechat.errors import RopechatError
 from ropechat.text import cells, fit, one_line
 from ropechat.tui.errors import explain
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -66,7 +67,7 @@ class ChatsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
-            yield Input(placeholder="words that were said", id="query")
+            yield Field("words that were said", id="query")
             yield Choices(id="found", markup=False)
             yield self.key_line
 

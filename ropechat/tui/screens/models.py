@@ -19,6 +19,7 @@ from ropechat.text import byte_size, cells, fit, one_line
 from ropechat.tui.downloading import Stage
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.bars import meter
+from ropechat.tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,10 +81,7 @@ class ModelsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Title, field, head, list, details, keys."""
         with Vertical(id="models", classes="sheet"):
-            yield Input(
-                placeholder=WANTED,
-                id="wanted-model",
-            )
+            yield Field(WANTED, id="wanted-model")
             yield Static(id="head", markup=False)
             yield Choices(id="rows", markup=False)
             yield Static(id="about", markup=False)

@@ -14,6 +14,7 @@ from ropechat.text import cells, fit, one_line
 from ropechat.tui import personas
 from ropechat.tui.errors import explain
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.widgets.field import Field
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -40,7 +41,7 @@ class PersonasScreen(Sheet["str | None"]):
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
             yield Choices(id="texts", markup=False)
-            yield Input(id="name", placeholder="name of this system text")
+            yield Field("name of this system text", id="name")
             yield self.key_line
 
     def on_mount(self) -> None:

@@ -14,6 +14,7 @@ from ropechat.tui import keys, presets, sheet_keys
 from ropechat.tui.render.trial import tried
 from ropechat.tui.render.visible import visible
 from ropechat.tui.widgets.bars import KeyLine, meter
+from ropechat.tui.widgets.field import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Dials(Vertical, can_focus=True):
         self._token: TokenPlace | None = None
         self._row = 0
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
-        self._field = Input(placeholder="value", classes="value")
+        self._field = Field("value", classes="value")
         self._key_line = KeyLine(items)
 
     @property
