@@ -43,7 +43,7 @@ def tree(said: list[str], model: str) -> Tree:
     """A system text, a question, a short answer for each text, and two answers that hold all of them."""
     made, draw = Tree(), random.Random(1)
     made.write(Role.SYSTEM, " ".join(said[:40]))
-    question = made.write(Role.USER, "\n".join(said))
+    question = made.write(Role.USER, "\n".join(said[:40]))
     both = ["\n".join(map(in_markdown, said[:40])), *said]
     answers = [[text, " and more"] for text in said[:CHATS]] + [both, [*both[1:], "end"]]
     first = ""

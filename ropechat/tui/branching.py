@@ -299,7 +299,7 @@ class Branching(ReadingApp):
         self._editing = node
         self.composer.set_text(node.text)
         self.composer.focus()
-        self._redraw()
+        self._say_hint("")  # the footer says that this is an edit
 
     def edited(self, text: str) -> Turn | None:
         """The turn that an edit makes; None when nothing was being edited."""
@@ -375,6 +375,8 @@ class Branching(ReadingApp):
     def _show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:
             self.session.go(node)
+        elif self.session.empty:  # all branches were deleted
+            self.session.clear()
         self.show_path()
 
     def _push(self, screen: object, chosen: Callable[..., None]) -> None:

@@ -59,6 +59,12 @@ class Keeper:
         if self.store is not None:
             self.store.remove(nodes)
 
+    def drop(self) -> None:
+        """Nothing of the conversation is left: no trace of it is."""
+        if self.store is not None:
+            self.store.delete(self.id)
+        self.begin()
+
     def erase(self, nodes: list[str]) -> None:
         """Delete nodes, and every trace of them."""
         if self.store is not None:

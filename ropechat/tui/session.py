@@ -76,6 +76,11 @@ class Session:
         return self.draft_tokens
 
     @property
+    def empty(self) -> bool:
+        """Is nothing asked in this chat?"""
+        return all(node.role is Role.SYSTEM for node in self.tree.nodes.values())
+
+    @property
     def title(self) -> str:
         """The chat's name, or its first words."""
         first = " ".join(self.turns[0].question.split()) if self.turns else "new chat"
@@ -232,6 +237,8 @@ class Session:
         assert turn.node is not None
         alone = len(self.tree.siblings(turn.node)) == 1
         self.keeper.remove(self.tree.remove(turn.asked if alone else turn.node))
+        if self.empty:
+            self.clear()
         self.show()
         return turn
 
@@ -257,8 +264,11 @@ class Session:
         self.show()
 
     def clear(self) -> None:
-        """Begin anew."""
-        self.keeper.begin()
+        """Begin anew; a chat in which nothing is said any more is not kept."""
+        if self.empty and self.keeper.title:
+            self.keeper.drop()
+        else:
+            self.keeper.begin()
         self.tree = Tree()
         self.turns.clear()
         self.system, self._turned = self.chosen, False

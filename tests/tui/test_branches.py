@@ -63,7 +63,7 @@ async def test_edit_a_question(chat: Any) -> None:
         assert "One." in c.screen()
 
 
-async def test_an_emptied_edit_is_none(chat: Any) -> None:
+async def test_an_edit_is_one_until_esc(chat: Any) -> None:
     engine = FakeEngine(["One.", "Two."])
     async with chat(engine) as c:
         await c.ask("Hi?")
@@ -72,9 +72,11 @@ async def test_an_emptied_edit_is_none(chat: Any) -> None:
         assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
         c.app.composer.set_text("")
         await c.pilot.pause(0.05)
+        assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
         await c.ask("Next?")
         await c.idle()
-        assert [turn.question for turn in c.app.session.turns] == ["Hi?", "Next?"]
+        assert [turn.question for turn in c.app.session.turns] == ["Next?"]
+        assert "‹ 2/2 ›" in c.screen()
         await transcript(c, "E")
         assert "editing: ⏎ puts this answer" in c.line("footer")
         await c.pilot.press("escape")

@@ -86,12 +86,16 @@ async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Stor
         assert store.load(c.app.session.keeper.id).result(5).tree[node.id].model == "fake-1m"
 
 
-async def test_a_question_that_does_not_fit_is_not_kept(chat: Any, store: Store) -> None:
+async def test_a_first_question_that_does_not_fit_leaves_no_chat(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok", context=8), store=store) as c:
         await c.ask("far too many words for this little context of eight")
         await c.until(lambda: "Not sent" in c.screen())
         assert "far too many" in c.app.composer.text
-        assert store.load(c.app.session.keeper.id).result(5).tree.nodes == {}
+        await c.until(lambda: not store.conversations().result(5))
+        assert c.app.session.title == "new chat"
+        await c.ask("short")
+        await c.idle()
+        assert [summary.title for summary in store.conversations().result(5)] == ["short"]
 
 
 async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Store) -> None:

@@ -77,7 +77,7 @@ class ChatsScreen(Sheet["str | None"]):
         self._look_up()
 
     def _look_up(self) -> None:
-        self.run_worker(self._load(), exclusive=True)
+        self.run_worker(self._load, exclusive=True)  # a coroutine that never starts would warn
 
     async def _load(self) -> None:
         query = "" if self._renaming else self._query
