@@ -310,3 +310,47 @@ def test_what_the_screens_say() -> None:
     assert len(curve(first.steps * 100)) == 60
     assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
     assert when(86400 * 365, 86400 * 400).count("-") == 2
+
+
+async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
+    engine = FakeEngine(["One.", STORY, "Three.", STORY])
+    async with chat(engine, size=(80, 60)) as c:
+        for question in ("First?", "Second?"):
+            await c.ask(question)
+            await c.idle()
+        c.app._notice("notice", "said meanwhile")
+        before = list(c.app.transcript.blocks)
+        await transcript(c, "r")
+        assert c.app.transcript.blocks[:-2] == before[: before.index(c.app.transcript.blocks[-3]) + 1]
+        assert c.app.transcript.blocks[-3].text == "One."
+        assert "said meanwhile" not in c.screen()
+        c.app.session.go(next(node.id for node in c.app.session.tree.nodes.values() if node.text == STORY))
+        c.app.show_path()
+        engine.gate.clear()
+        c.app.fork(last(c).node, 30, 77)
+        known = b"".join(pieces(STORY)[:30]).decode()
+        await c.until(
+            lambda: c.app.transcript.blocks[-1].text.startswith(known)
+        )  # before the model says a word
+        assert last(c).answer.first_at is None
+        engine.gate.set()
+        await c.idle()
+        assert last(c).answer.text.startswith(f"{known} word77")
+        assert c.app.transcript.blocks[-1].text == last(c).answer.text
+
+
+async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        first = last(c).node
+
+        def spell(*arguments: Any) -> Any:
+            raise RuntimeError("broken on purpose")
+
+        engine.spell = spell  # type: ignore[method-assign]
+        c.app.fork(first, 5, 77)
+        await c.until(lambda: "broke off" in c.screen())
+        assert c.app.transcript.blocks[-2].text == ""
+        assert last(c).answer.text == ""
