@@ -1,4 +1,4 @@
-"""The compiled engine (rust/src/python/). Private: only `ropechat.engine` imports it.
+"""The compiled engine (rust/src/python/). Private: only `ropechat.compiled` imports it.
 
 Errors are raised as the classes of `ropechat.errors`.
 """
@@ -19,6 +19,7 @@ __all__ = [
     "__version__",
     "check",
     "exit_when_cut",
+    "free_memory",
     "gguf_metadata",
     "read_config",
 ]
@@ -42,6 +43,12 @@ def check(directory: str) -> dict[str, Any]:
 
 def read_config(directory: str) -> dict[str, Any]:
     """The facts of `Engine.facts` that the model's config says. Raises as `check`, but looks at no tensor."""
+
+def free_memory() -> int | None:
+    """Bytes that can be had without swapping, within the control groups' limits and `ulimit -v`.
+
+    None where the system does not say.
+    """
 
 def exit_when_cut(*, screen: bool = False) -> None:
     """From now on the process ends with one line on stderr and exit code 74 when a mapped file is cut.

@@ -26,6 +26,12 @@ def compiled() -> ModuleType:
     return _core
 
 
+def free_memory() -> int | None:
+    """Bytes that a model could take; None where the system does not say."""
+    free: int | None = compiled().free_memory()
+    return free
+
+
 def exit_when_cut(*, screen: bool) -> None:
     """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
     compiled().exit_when_cut(screen=screen)

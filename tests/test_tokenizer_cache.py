@@ -55,6 +55,20 @@ def everything(tokenizer: Tokenizer) -> list[object]:
     return said
 
 
+def uncached(model: Path) -> Tokenizer:
+    """With the whole vocabulary in the library."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROPECHAT_CACHE", "off")
+        return Tokenizer.load(model, 1 << 20)
+
+
+def test_a_first_start_lets_the_library_go(tmp_path: Path, folder: Path) -> None:
+    tokenizer = Tokenizer.load(byte_folder(tmp_path / "model"), 1 << 20)
+    assert tokenizer.decode(tokenizer.encode("Once upon")) == "Once upon"
+    assert tokenizer._vocabulary is not None
+    assert tokenizer._vocabulary._library is None
+
+
 @pytest.mark.parametrize("kind", ["bytes", "bl", "sp"])
 def test_a_kept_file_means_the_same(
     kind: str, tmp_path: Path, folder: Path, unchecked: Callable[[], None]
@@ -66,7 +80,8 @@ def test_a_kept_file_means_the_same(
         model.mkdir()
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(GOLDEN / "detok" / kind / name, model / name)
-    expected = everything(Tokenizer.load(model, 1 << 20))
+    expected = everything(uncached(model))
+    assert everything(Tokenizer.load(model, 1 << 20)) == expected
     assert len(list(folder.iterdir())) == 1
     unchecked()
     assert everything(Tokenizer.load(model, 1 << 20)) == expected
@@ -81,7 +96,8 @@ def test_merges_become_texts_where_that_is_clear(
         vocab |= {token: 1000 + i for i, token in enumerate({"".join(p) for p in pairs} | {" "} - set(vocab))}
         file["model"]["merges"] = pairs
         model = byte_folder(tmp_path / name, tokenizer=file)
-        expected = everything(Tokenizer.load(model, 1 << 20))
+        expected = everything(uncached(model))
+        Tokenizer.load(model, 1 << 20)
         kept = tokenizer_cache.recall(model / "tokenizer.json", 1 << 20)
         assert kept is not None
         merges = json.loads(kept.content() or b"")["model"]["merges"]

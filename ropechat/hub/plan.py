@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ropechat.compiled import free_memory
 from ropechat.errors import DownloadError
 from ropechat.hub import cache, client
 from ropechat.hub.names import HubName
-from ropechat.machine import free_disk, free_memory
+from ropechat.machine import free_disk
 from ropechat.text import byte_size
 from ropechat.weight_files import INDEX, MAX_INDEX_BYTES, choose, is_plain, listed
 

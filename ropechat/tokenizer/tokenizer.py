@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, TokenizerError
+from ropechat.machine import give_back_memory
 from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
 from ropechat.tokenizer.file import checked, kept_vocabulary
@@ -79,13 +80,17 @@ class Tokenizer:
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
-        if (kept := recall(where, vocab_size)) is not None:
-            vocabulary = kept_vocabulary(where, vocab_size, kept)
-            return cls(str(where), vocabulary, kept.data, config, kept.holes, size=kept.size)
-        if (found := checked(where, vocab_size)) is None:
-            return cls(str(where), None, {}, {})
-        inner = found.inner
-        return cls(str(where), Vocabulary(lambda: inner), found.data, config, found.holes)
+        if (kept := recall(where, vocab_size)) is None:
+            if (found := checked(where, vocab_size)) is None:
+                return cls(str(where), None, {}, {})
+            if (kept := recall(where, vocab_size)) is None:
+                inner = found.inner
+                return cls(str(where), Vocabulary(lambda: inner), found.data, config, found.holes)
+            # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
+            del found
+            give_back_memory()
+        vocabulary = kept_vocabulary(where, vocab_size, kept)
+        return cls(str(where), vocabulary, kept.data, config, kept.holes, size=kept.size)
 
     @classmethod
     def from_gguf(cls, where: Path, metadata: Mapping[str, Any], vocab_size: int) -> "Tokenizer":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.machine import free_memory
+from ropechat.compiled import free_memory
 from ropechat.model_list import count
 from ropechat.text import byte_size, one_line
 from ropechat.tui.panel import per_second, seconds

@@ -212,7 +212,8 @@ impl Weight {
         let sink = Sink::new(epilogue, x.rows(), self.shape.panels);
         // Panels in pairs, so that a gated pair is never cut.
         let all = self.shape.panels.div_ceil(2);
-        let row_block = (ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS).min(x.rows());
+        let blocks = x.rows().div_ceil((ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS));
+        let row_block = x.rows().div_ceil(blocks).next_multiple_of(LANES).min(x.rows()); // all about alike
         let work = |pairs: Range<usize>| {
             let mut tile = TILE.take();
             tile.resize((row_block * 2 * LANES).max(tile.len()), 0.0);

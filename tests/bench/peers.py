@@ -37,6 +37,7 @@ INSTALL = {
 FORMATS = {  # what each engine calls the type; none: it has no such type
     "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16"},
     "openvino": {"q8_0": "int8", "q4_0": "int4", "bf16": "bf16"},
+    "openvino-f32": {"q8_0": "int8", "q4_0": "int4"},
     "onnxruntime": {"q8_0": "int8", "q4_0": "int4"},
 }
 MAKERS = {"llama.cpp": "gguf_twin.py", "openvino": "openvino_twin.py", "onnxruntime": "onnx_twin.py"}
@@ -125,7 +126,7 @@ def find_peers(pythons: Sequence[str], model: Path, dtype: str, threads: int) ->
             if kind is None:
                 say(f"{name}: has no {dtype}; left out")
                 continue
-            twin = twin_of(name, python, model, kind)
+            twin = twin_of(name.removesuffix("-f32"), python, model, kind)
             if twin is not None:
                 others = [peer for peer in found if peer.name.startswith(name)]
                 label = f"{name} ({Path(python).parent.parent.name})" if others else name

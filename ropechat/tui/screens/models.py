@@ -11,8 +11,8 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat import builtin
+from ropechat.compiled import free_memory
 from ropechat.errors import RopechatError
-from ropechat.machine import free_memory
 from ropechat.model_list import count, read, remove, rows
 from ropechat.model_source import hub_name, resolve
 from ropechat.text import byte_size, cells, fit, one_line

@@ -6,7 +6,8 @@ use super::windows::refuse_window;
 use crate::checkpoint::shown;
 use crate::config::{
     Activation, Attention, Bias, Config, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask,
-    MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, RopeLayout, Sinks,
+    MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Rope, RopeLayout,
+    Sinks,
 };
 use crate::error::Result;
 use crate::quant::DType;
@@ -138,15 +139,7 @@ pub(super) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
     if matches!(defaults.windows, WindowKeys::Refused) {
         refuse_window(metadata, max_position_embeddings)?;
     }
-    let ropes = match &defaults.rope {
-        None => Vec::new(),
-        Some(facts) => {
-            let RopeDefaults { theta, partial, layout, own_keys } = *facts;
-            let head_dim = heads.head_dim;
-            let facts = RopeFacts { theta, head_dim, partial, layout, max_position_embeddings, own_keys };
-            vec![rope(metadata, &facts)?]
-        }
-    };
+    let ropes = ropes(metadata, defaults, heads.head_dim, max_position_embeddings)?;
     let rope = if ropes.is_empty() { LayerRope::None } else { LayerRope::Rotary(0) };
     let layer = LayerSpec { mask: Mask::Causal, rope, mlp: LayerMlp::Dense };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;
@@ -195,6 +188,19 @@ pub(super) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         eos_token_id: metadata.token_ids("eos_token_id", vocab_size)?,
         torch_dtype: torch_dtype(metadata),
     })
+}
+
+/// The family's one rotary embedding, if it has any.
+fn ropes(
+    metadata: &Metadata<'_>,
+    defaults: &Defaults,
+    head_dim: usize,
+    max_position_embeddings: usize,
+) -> Result<Vec<Rope>> {
+    let Some(facts) = &defaults.rope else { return Ok(Vec::new()) };
+    let RopeDefaults { theta, partial, layout, own_keys } = *facts;
+    let facts = RopeFacts { theta, head_dim, partial, layout, max_position_embeddings, own_keys };
+    Ok(vec![rope(metadata, &facts)?])
 }
 
 /// A size that the file must state, unless the family has a default.

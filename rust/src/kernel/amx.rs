@@ -190,7 +190,7 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
 /// Stored (unsigned) weights of one panel as signed bytes, a line per quad.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
-    let offset = _mm512_set1_epi8(F::OFFSET as i8);
+    let offset = _mm512_set1_epi8(-128);
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
         // SAFETY: the step lies inside the panel; a line is 64 bytes.
         unsafe {
@@ -200,7 +200,8 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
                     0..8 => F::quads::<avx512::bf16::Zmm, 0>(quads, t),
                     _ => F::quads::<avx512::bf16::Zmm, 1>(quads, t - 8),
                 };
-                _mm512_store_si512((line as *mut Line).cast(), _mm512_sub_epi8(unsigned, offset));
+                let signed = if F::HAS_MINS { unsigned } else { _mm512_xor_si512(unsigned, offset) };
+                _mm512_store_si512((line as *mut Line).cast(), signed);
             }
         }
     }
@@ -244,6 +245,7 @@ unsafe fn block_tile<F: BlockFormat>(
             for (block, ints) in ints[step % 2].assume_init_ref().iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / F::TIMES));
                 for m in 0..TILE {
                     let x_scale = x_scales[m].add(2 * step + block).read_unaligned();
                     let int = _mm512_load_si512(ints.as_ptr().add(m).cast());

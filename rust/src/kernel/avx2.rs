@@ -1,7 +1,7 @@
 //! AVX2 + FMA + F16C: two ymm per sixteen lanes.
 
 use super::generic;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, ROUNDING};
 use super::{Isa, Table};
 use std::arch::x86_64::*;
 
@@ -196,6 +196,22 @@ unsafe impl Lanes for Pair {
         unsafe { Self::low_nibbles([_mm256_srli_epi16::<4>(quads[0]), _mm256_srli_epi16::<4>(quads[1])]) }
     }
     #[inline(always)]
+    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+        // SAFETY: see the impl.
+        unsafe {
+            let shifted = [_mm256_slli_epi16::<4>(quads[0]), _mm256_slli_epi16::<4>(quads[1])];
+            Self::high_nibbles_times_16(shifted)
+        }
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+        // SAFETY: see the impl.
+        unsafe {
+            let high = _mm256_set1_epi8(0xf0_u8 as i8);
+            [_mm256_and_si256(quads[0], high), _mm256_and_si256(quads[1], high)]
+        }
+    }
+    #[inline(always)]
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
         // SAFETY: see the impl.
         unsafe {
@@ -206,9 +222,12 @@ unsafe impl Lanes for Pair {
         }
     }
     #[inline(always)]
-    unsafe fn from_int(sums: Self::Int) -> Self {
-        // SAFETY: see the impl.
-        unsafe { Pair(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
+    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
+        // SAFETY: see the impl. A register for `start` would be one too many.
+        unsafe {
+            let floats = Pair(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
+            floats.sub(Self::splat(ROUNDING)).mul(scale)
+        }
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {

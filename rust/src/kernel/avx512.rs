@@ -130,14 +130,24 @@ macro_rules! zmm_lanes {
                 unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(quads), _mm512_set1_epi8(0x0f)) }
             }
             #[inline(always)]
+            unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { Self::high_nibbles_times_16(_mm512_slli_epi16::<4>(quads)) }
+            }
+            #[inline(always)]
+            unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+                // SAFETY: see the impl.
+                unsafe { _mm512_and_si512(quads, _mm512_set1_epi8(0xf0_u8 as i8)) }
+            }
+            #[inline(always)]
             unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
                 // SAFETY: see the impl.
                 unsafe { $dot_quads(acc, quads, x) }
             }
             #[inline(always)]
-            unsafe fn from_int(sums: Self::Int) -> Self {
+            unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self {
                 // SAFETY: see the impl.
-                $name(unsafe { _mm512_cvtepi32_ps(sums) })
+                $name(unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(sums), scale.0, start.0) })
             }
             #[inline(always)]
             unsafe fn store_i8(self, to: *mut i8) {

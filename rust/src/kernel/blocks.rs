@@ -7,17 +7,18 @@
 
 use super::ask_for;
 use super::generic::Product;
-use super::lanes::{LANES, Lanes};
+use super::lanes::{INT_START, LANES, Lanes};
 use crate::quant::{BLOCK, DType, GROUP};
 
 /// How a step of a 32-block format yields the quads of its two blocks.
 pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: DType;
-    /// What was added to a stored value.
-    const OFFSET: u8;
-    /// Whether a block has a minimum: `value = scale * q + min`.
+    /// What a value is: signed bytes that are stored + 128, or unsigned ones with a minimum per block
+    /// (`value = scale * q + min`).
     const HAS_MINS: bool;
+    /// What the scale is divided by, because the quads hold so many times the integers: a power of two.
+    const TIMES: f32;
     /// Quad `t` (0..8) of block `B` (0..2), unsigned.
     ///
     /// # Safety
@@ -27,7 +28,7 @@ pub(super) trait BlockFormat {
 
 /// Bytes, stored + 128.
 pub(super) struct Q8_0;
-/// Nibbles, stored + 8: block 0 in the low half, block 1 in the high half.
+/// Nibbles, stored + 8: block 0 in the low half, block 1 in the high half. Taken 16 times, they are bytes stored + 128.
 pub(super) struct Q4_0;
 /// Nibbles as they are, in the same places, with a minimum.
 pub(super) struct Q4K;
@@ -39,8 +40,8 @@ pub(super) const fn quads_at<F: BlockFormat>() -> usize {
 
 impl BlockFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
-    const OFFSET: u8 = 128;
     const HAS_MINS: bool = false;
+    const TIMES: f32 = 1.0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -50,8 +51,22 @@ impl BlockFormat for Q8_0 {
 
 impl BlockFormat for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
-    const OFFSET: u8 = 8;
     const HAS_MINS: bool = false;
+    const TIMES: f32 = 16.0;
+    #[inline(always)]
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let both = V::load_quads(quads.add(t * 4 * LANES));
+            if B == 0 { V::low_nibbles_times_16(both) } else { V::high_nibbles_times_16(both) }
+        }
+    }
+}
+
+impl BlockFormat for Q4K {
+    const DTYPE: DType = DType::Q4K;
+    const HAS_MINS: bool = true;
+    const TIMES: f32 = 1.0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -62,19 +77,8 @@ impl BlockFormat for Q4_0 {
     }
 }
 
-impl BlockFormat for Q4K {
-    const DTYPE: DType = DType::Q4K;
-    const OFFSET: u8 = 0;
-    const HAS_MINS: bool = true;
-    #[inline(always)]
-    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
-        // SAFETY: the caller's duty.
-        unsafe { Q4_0::quads::<V, B>(quads, t) }
-    }
-}
-
-/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block the sum of its integers, then
-/// per block scale x sum as f32. Rows are whole cache lines, so that the values of a step lie in one.
+/// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block what dot products with bytes
+/// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima. Rows are whole cache lines, so that the values of a step lie in one.
 pub(super) const fn x_row_bytes(steps: usize) -> usize {
     (steps * (GROUP + 24)).next_multiple_of(64)
 }
@@ -116,9 +120,9 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * job.x_bytes);
         let first = job.x.add(row * job.x_bytes);
         let mut x: [*const u8; 4] = std::array::from_fn(|third| first.add(3 * third * job.x_bytes));
-        // Scales, sums and masses of a step, reached by constants that differ by whole rows of them.
+        // Scales, starts and masses of a step, reached by constants that differ by whole rows of them.
         let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
-        let (sums_at, masses_at) = (8 * job.steps, 16 * job.steps);
+        let (starts_at, masses_at) = (8 * job.steps, 16 * job.steps);
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
             if M > 1 {
@@ -126,11 +130,11 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
             }
             macro_rules! block {
                 ($block:literal) => {
-                    let mut ints = [V::int_splat(0); M];
-                    if F::OFFSET > 0 {
+                    let mut ints = [V::int_splat(INT_START); M];
+                    if !F::HAS_MINS {
                         for m in 0..M {
-                            let sum = row_of(&numbers, m).add(sums_at + 4 * $block).cast::<i32>();
-                            ints[m] = V::int_splat(-i32::from(F::OFFSET) * sum.read_unaligned());
+                            let start = row_of(&numbers, m).add(starts_at + 4 * $block).cast::<i32>();
+                            ints[m] = V::int_splat(start.read_unaligned());
                         }
                     }
                     for t in 0..8 {
@@ -140,10 +144,14 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
                             ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
                         }
                     }
-                    let scale = V::load_f16(step.add($block * 2 * LANES).cast());
+                    let mut scale = V::load_f16(step.add($block * 2 * LANES).cast());
+                    if F::TIMES != 1.0 {
+                        scale = scale.mul(V::splat(1.0 / F::TIMES));
+                    }
+                    let start = V::int_start(scale);
                     for m in 0..M {
                         let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
-                        sums[m] = V::from_int(ints[m]).mul(scale).mul_add(V::splat(x_scale), sums[m]);
+                        sums[m] = V::scaled(ints[m], scale, start).mul_add(V::splat(x_scale), sums[m]);
                     }
                     if F::HAS_MINS {
                         let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
@@ -177,7 +185,7 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
     let (values, numbers) = out.split_at_mut(x_scales_at(steps));
     let (scales, numbers) = numbers.split_at_mut(8 * steps);
-    let (sums, masses) = numbers.split_at_mut(8 * steps);
+    let (starts, masses) = numbers.split_at_mut(8 * steps);
     for first in (0..2 * steps).step_by(TOGETHER) {
         let count = TOGETHER.min(2 * steps - first);
         let values = &mut values[first * BLOCK..][..count * BLOCK];
@@ -195,7 +203,7 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
         for block in 0..count {
             let at = 4 * (first + block)..4 * (first + block + 1);
             scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
-            sums[at.clone()].copy_from_slice(&(sum[block] as i32).to_le_bytes());
+            starts[at.clone()].copy_from_slice(&(INT_START - 128 * sum[block] as i32).to_le_bytes());
             masses[at].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
         }
     }
@@ -218,7 +226,10 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
             *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).largest();
         }
         let poison = poison.sum();
-        let inverses = largest.map(|largest| if largest > 0.0 { 127.0 / largest } else { 0.0 });
+        let inverses = largest.map(|largest| {
+            let inverse = 127.0 / largest;
+            if inverse.is_finite() { inverse } else { 0.0 } // all zero, or as good as
+        });
         for (block, (x, out)) in x.chunks_exact(BLOCK).zip(out.chunks_exact_mut(BLOCK)).enumerate() {
             let inverse = V::splat(inverses[block]);
             let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));

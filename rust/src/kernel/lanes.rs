@@ -57,15 +57,31 @@ pub unsafe trait Lanes: Copy {
     unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads;
     /// The high nibble of each byte.
     unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads;
+    /// 16 times the low nibble of each byte.
+    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads;
+    /// 16 times the high nibble of each byte.
+    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads;
     /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
-    /// Integers to f32, exact below 2^24.
-    unsafe fn from_int(sums: Self::Int) -> Self;
+    /// (sums - [`INT_START`]) * scale, rounded once; `start` is what [`Self::int_start`] says of the scale.
+    unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self;
+    /// What a fused multiplication and addition takes off again: -1.5 * 2^23 * scale, exact for what was a binary16.
+    #[inline(always)]
+    unsafe fn int_start(scale: Self) -> Self {
+        // SAFETY: the caller's duty.
+        unsafe { scale.mul(Self::splat(-ROUNDING)) }
+    }
     /// Round to nearest even and write 16 signed bytes; the values lie in -127..=127.
     unsafe fn store_i8(self, to: *mut i8);
     /// acc + even product + odd product of 16 pairs of bf16: `weights` is 16 pairs, `pair` one pair for all lanes.
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self;
 }
+
+/// 1.5 * 2^23: an f32 of this size has no room for a fraction, and its low bits count units.
+pub const ROUNDING: f32 = 12_582_912.0;
+/// What sums of integers start from: below 2^22 their bits are those of an f32, [`ROUNDING`] too large, without a
+/// conversion.
+pub const INT_START: i32 = ROUNDING.to_bits() as i32;
 
 /// The f32 whose upper half is the low 16 bits of `pair`.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! The portable path: plain Rust arrays that any compiler vectorizes as far as the target allows.
 
 use super::generic;
-use super::lanes::{LANES, Lanes, bf16_high, bf16_low, tree};
+use super::lanes::{LANES, Lanes, ROUNDING, bf16_high, bf16_low, tree};
 use super::{Isa, Table};
 use half::f16;
 
@@ -85,9 +85,8 @@ unsafe impl Lanes for Array {
     }
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // Adding 1.5 * 2^23 pushes the fraction out of the mantissa; exact for |x| < 2^22, all that exp needs.
-        const MAGIC: f32 = 12_582_912.0;
-        Array(self.0.map(|x| (x + MAGIC) - MAGIC))
+        // The sum has no room for the fraction; exact for |x| < 2^22, all that exp needs.
+        Array(self.0.map(|x| (x + ROUNDING) - ROUNDING))
     }
     #[inline(always)]
     unsafe fn scale_by_power(self, n: Self) -> Self {
@@ -113,13 +112,21 @@ unsafe impl Lanes for Array {
         quads.map(|quad| quad.map(|byte| byte >> 4))
     }
     #[inline(always)]
+    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte << 4))
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte & 0xf0))
+    }
+    #[inline(always)]
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
         let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
         std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(quads[i][j]) * x[j]).sum::<i32>())
     }
     #[inline(always)]
-    unsafe fn from_int(sums: Self::Int) -> Self {
-        Array(sums.map(|sum| sum as f32))
+    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
+        Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUNDING) * scale.0[i]))
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {

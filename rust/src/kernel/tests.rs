@@ -82,8 +82,7 @@ fn q8_value(row: &[u8], n: usize, k: usize) -> f32 {
 
 /// Its scale.
 fn q8_scale(row: &[u8], n: usize, k: usize) -> f32 {
-    let at = n.next_multiple_of(64) + k / 32 * 4;
-    f32::from_le_bytes(row[at..][..4].try_into().unwrap())
+    q8_parts(row, n).1.nth(k / 32).unwrap()
 }
 
 impl Operands {
@@ -307,6 +306,19 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
                 kernels.to_q8(&x, &mut rounded);
                 assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
             }
+        }
+    }
+}
+
+#[test]
+fn values_too_small_for_a_scale_count_as_zeros() {
+    let mut noise = Noise(8);
+    for format in [DType::Q8_0, DType::Q4K, DType::Q4_0] {
+        let mut operands = operands(format, 1, 2, 64, &mut noise);
+        for kernels in kernels() {
+            kernels.to_q8(&[1e-40; 64], &mut operands.x[..operands.x_bytes]);
+            let out = operands.product(kernels, 0..2);
+            assert!(out[..LANES].iter().all(|x| x.abs() < 1e-36), "{kernels:?} {format:?}");
         }
     }
 }

@@ -351,6 +351,11 @@ fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Erro
 
 /// From now on the process ends with exit code 74 when a mapped file is cut.
 #[pyfunction]
+fn free_memory() -> Option<u64> {
+    available_memory().map(|available| available.bytes)
+}
+
+#[pyfunction]
 #[pyo3(signature = (*, screen = false))]
 fn exit_when_cut(screen: bool) {
     mapped::exit_when_cut(screen);
@@ -361,7 +366,9 @@ mod _core {
     #[pymodule_export]
     use super::gguf::gguf_metadata;
     #[pymodule_export]
-    use super::{PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, read_config};
+    use super::{
+        PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config,
+    };
     use pyo3::prelude::*;
 
     #[pymodule_init]
