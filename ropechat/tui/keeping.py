@@ -42,7 +42,7 @@ class Keeping(Branching):
 
     def open_chat(self, id: str) -> None:
         """Show a kept chat; "" begins a new one."""
-        self.run_worker(partial(self._open_chat, id), exclusive=True)
+        self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
         store = self.session.keeper.store
@@ -64,7 +64,7 @@ class Keeping(Branching):
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
         if self.session.keeper.store is not None:
-            self.run_worker(self._open_store, exclusive=True)
+            self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
 
     async def _open_store(self) -> None:
         store = self.session.keeper.store
