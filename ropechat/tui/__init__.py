@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_chat"]
 
-SWITCH = 0.001  # seconds that one thread waits for another: 5 ms, several times over, would be a frame
-
 
 def run_chat(
     load: Callable[[], ChatEngine],
@@ -45,7 +43,6 @@ def run_chat(
 
     teach_keys()
     garbage.hold_off()
-    sys.setswitchinterval(SWITCH)
     app = ChatApp(load, model, sampling, system, store, resume, look)
     app.models = models
     with owned_screen():
