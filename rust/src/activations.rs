@@ -48,30 +48,57 @@ impl Activations {
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) {
         (self.rows, self.width, self.format) = (rows, width, Self::format_for(weights));
+        self.write(kernels, pool, &fill, |row, round| {
+            with_row(width, |values| {
+                fill(row, values);
+                round(values);
+            });
+        });
+    }
+
+    /// The same for rows that are there: row r is `row_of(r)`.  // [width]
+    pub fn take<'a>(
+        &mut self,
+        rows: usize,
+        width: usize,
+        weights: DType,
+        kernels: Kernels,
+        pool: &Pool,
+        row_of: impl Fn(usize) -> &'a [f32] + Sync,
+    ) {
+        (self.rows, self.width, self.format) = (rows, width, Self::format_for(weights));
+        let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(row_of(row));
+        self.write(kernels, pool, copy, |row, round| round(row_of(row)));
+    }
+
+    /// Every row: where no rounding is wanted straight into its place, else by way of what `lend` shows to its second
+    /// argument.
+    fn write(
+        &mut self,
+        kernels: Kernels,
+        pool: &Pool,
+        straight: impl Fn(usize, &mut [f32]) + Sync,
+        lend: impl Fn(usize, &mut dyn FnMut(&[f32])) + Sync,
+    ) {
+        let (rows, width) = (self.rows, self.width);
         match self.format {
             ActivationFormat::F32 => {
                 self.f32.resize(rows * width, 0.0);
-                by_rows(pool, &mut self.f32[..rows * width], width, &fill);
+                by_rows(pool, &mut self.f32[..rows * width], width, straight);
             }
             ActivationFormat::Bf16 => {
                 let padded = DType::BF16.steps(width) * 2;
                 self.bf16.resize(rows * padded, 0);
                 by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
-                    with_row(width, |values| {
-                        fill(row, values);
-                        kernels.to_bf16(values, &mut out[..width]);
-                        out[width..].fill(0);
-                    });
+                    lend(row, &mut |values| kernels.to_bf16(values, &mut out[..width]));
+                    out[width..].fill(0);
                 });
             }
             ActivationFormat::Q8 => {
                 let lines = self.row_bytes() / size_of::<Line>();
                 self.q8.resize(rows * lines, Line::default());
                 by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [Line]| {
-                    with_row(width, |values| {
-                        fill(row, values);
-                        kernels.to_q8(values, line_bytes_mut(out));
-                    });
+                    lend(row, &mut |values| kernels.to_q8(values, line_bytes_mut(out)));
                 });
             }
         }

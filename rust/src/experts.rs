@@ -81,15 +81,13 @@ fn run(model: &Model, expert: &DenseMlp, own: &mut ExpertWork, work: &mut Worksp
     let Compute { kernels, pool, .. } = compute;
     let hidden = model.config.hidden_size;
     let (rows, normed) = (&own.rows, &own.normed);
-    work.input.fill(rows.len(), hidden, expert.up.dtype(), kernels, pool, |row, out| {
-        out.copy_from_slice(&normed[rows[row] * hidden..][..hidden]);
+    work.input.take(rows.len(), hidden, expert.up.dtype(), kernels, pool, |row| {
+        &normed[rows[row] * hidden..][..hidden]
     });
     expand(model, expert, work, compute);
     let Workspace { gated, input, branch, .. } = work;
     let width = expert.width;
-    input.fill(rows.len(), width, expert.down.dtype(), kernels, pool, |row, out| {
-        out.copy_from_slice(&gated[row * width..][..width]);
-    });
+    input.take(rows.len(), width, expert.down.dtype(), kernels, pool, |row| &gated[row * width..][..width]);
     multiply(&expert.down, input, &mut own.out, compute);
     let outputs = own.out.chunks_exact(expert.down.padded_out());
     for ((&row, &weight), out) in own.rows.iter().zip(&own.weights).zip(outputs) {

@@ -210,8 +210,8 @@ pub(crate) fn expand(model: &Model, mlp: &DenseMlp, work: &mut Workspace, comput
 fn contract(model: &Model, layer: &Layer, mlp: &DenseMlp, work: &mut Workspace, compute: Compute<'_>) {
     let rows = work.x.len() / model.config.hidden_size;
     let Workspace { gated, input, .. } = work;
-    input.fill(rows, mlp.width, mlp.down.dtype(), compute.kernels, compute.pool, |row, out| {
-        out.copy_from_slice(&gated[row * mlp.width..][..mlp.width]);
+    input.take(rows, mlp.width, mlp.down.dtype(), compute.kernels, compute.pool, |row| {
+        &gated[row * mlp.width..][..mlp.width]
     });
     close_branch(model, &mlp.down, layer.mlp_out_norm.as_ref(), work, compute);
 }
