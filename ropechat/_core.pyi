@@ -158,8 +158,8 @@ class Engine:
         """directory: a model folder, or a .gguf file (the first of a split one).
 
         dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
-        f32, bf16, f16, q8_0, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32, f16, q8_0.
-        context: most tokens (default: min(model, 8192)).
+        f32, bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32,
+        f16, q8_0. context: most tokens (default: min(model, 8192)).
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).

@@ -71,11 +71,11 @@ class Engine:
     def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
         """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
 
-        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q4_k, q4_0, or auto: as stored where that
-        fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys and values in
-        f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default all cores.
-        context: most tokens of a sequence; default the model's, at most 8192. Packed weights are kept on disk
-        for the next start, see `ropechat.packed`.
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
+        where that fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys
+        and values in f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default
+        all cores. context: most tokens of a sequence; default the model's, at most 8192. Packed weights are
+        kept on disk for the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.of(Loading(resolve(model), **options))

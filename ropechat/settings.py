@@ -15,7 +15,7 @@ from ropechat.paths import settings_file
 from ropechat.sampling import Sampling
 
 KV_DTYPES = ("auto", "f32", "f16", "q8_0")
-DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0")
+DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
 THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
@@ -116,6 +116,7 @@ SETTINGS = (
     Setting("store", True, _switch, "keep chats; false is --incognito", _to_switch),
     Setting("theme", "auto", _choice(*THEMES), "colours of the chat"),
     Setting("tint", "surprisal", _choice(*TINTS), "which figure tints tokens"),
+    Setting("overview", True, _switch, "chats and branches at the left of a wide screen", _to_switch),
     Setting("follow", True, _switch, "scroll along while the model writes", _to_switch),
     Setting("mouse", True, _switch, "the chat takes the mouse; F8 changes it", _to_switch),
     *(

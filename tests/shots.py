@@ -1,7 +1,7 @@
 """Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
 
     python tests/shots.py                         those of the README anew, in tests/shots
-    python tests/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...]   all, at these sizes
+    python tests/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all, at these sizes
 
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
 is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
@@ -36,6 +36,7 @@ README = (
         "tokens-80x24",
         "branches-80x24",
         "compare-80x24",
+        "compare-four-160x45",
     ),
     *("search-80x24", "models-80x24"),
 )
@@ -153,9 +154,9 @@ async def branches(stage: Stage) -> None:
     """Fork at a less likely alternative, answer anew, and see both."""
     await stage.press("9")
     await stage.idle()
-    await stage.press("escape")
-    await stage.press("escape")
     await stage.take("forked")
+    await stage.press("escape")
+    await stage.press("escape")
     await stage.say("/regen")
     await stage.say("What is temperature?")
     await stage.press("f5")
@@ -168,6 +169,13 @@ async def branches(stage: Stage) -> None:
     await stage.take("compare")
     await stage.press("escape")
     await stage.press("escape")
+    await stage.say("Tell me a short story.")
+    await stage.write("/regen 4")
+    await stage.press("enter")
+    await stage.until(lambda: len(stage.app.screen_stack) > 1)
+    await stage.take("compare-four")
+    await stage.press("escape")
+    await stage.take("chat")
 
 
 async def sheets(stage: Stage) -> None:
@@ -187,6 +195,10 @@ async def sheets(stage: Stage) -> None:
     await stage.press("enter")
     await stage.take("personas")
     await stage.press("escape")
+    await stage.say("/ban wizardry")
+    await stage.until(lambda: len(stage.app.screen_stack) > 1)
+    await stage.take("ban")
+    await stage.press("escape")
     for key, name in (("f9", "facts"), ("f1", "help"), ("ctrl+p", "palette")):
         await stage.press(key)
         await stage.take(name)
@@ -195,7 +207,7 @@ async def sheets(stage: Stage) -> None:
 
 async def dials(stage: Stage) -> None:
     """The sampling, tried on a token of the story; beside the facts where there is room."""
-    await surprise(stage, -2)
+    await surprise(stage, -1)
     await stage.press("f9")
     if stage.app.has_rail:
         await stage.press("f7")
@@ -313,11 +325,13 @@ def main() -> int:
     parser.add_argument("--to", type=Path)
     parser.add_argument("--size", nargs="*", default=SIZES)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--no-color", action="store_true", help="as under NO_COLOR")
     args = parser.parse_args()
     wanted = set(args.only) if args.to else set(README)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         furnish(home)
+        os.environ |= {"NO_COLOR": "1"} if args.no_color else {}
         for size in args.size:
             to = args.to or FOLDER
             asyncio.run(play([first, earlier, reading, branches, sheets, writing], size, to, wanted, home))

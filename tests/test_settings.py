@@ -31,7 +31,7 @@ top_k = 7
 
 [keys]
 "chat.new" = ["ctrl+o", "f10"]
-view.find = "ctrl+l"
+view.find = "f11"
 """
 
 
@@ -45,7 +45,7 @@ def test_what_a_file_says(file: Path) -> None:
         "sampling.temperature": 1,
         "sampling.top_k": 7,
     }
-    assert found.keys == {"chat.new": ("ctrl+o", "f10"), "view.find": ("ctrl+l",)}
+    assert found.keys == {"chat.new": ("ctrl+o", "f10"), "view.find": ("f11",)}
     assert found.lines["sampling.top_k"] == 8
     assert found.lines["keys.chat.new"] == 11
     assert "top_k" not in found.options(sampling=False)

@@ -10,6 +10,7 @@ from ropechat.bench.shapes import SHAPES
 from ropechat.cli.common import Out, model_or_builtin
 from ropechat.cli.status import StatusLine
 from ropechat.model_source import resolve
+from ropechat.settings import DTYPES
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -48,7 +49,7 @@ def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
 @click.option("--shape", type=click.Choice(list(SHAPES)), help="A model of this shape with random weights.")
 @click.option(
     "--dtype",
-    type=click.Choice(["auto", "f32", "bf16", "f16", "q8_0", "q4_k", "q4_0"]),
+    type=click.Choice(DTYPES),
     default="auto",
     show_default=True,
 )

@@ -112,6 +112,9 @@ class _Models:
 )
 @setting_option("theme", type=click.Choice(THEMES), default="auto", help="Colours of the chat.")
 @setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which figure tints tokens.")
+@setting_option(
+    "overview", flag="--overview/--no-overview", default=True, help="Chats and branches at the left, if wide."
+)
 @setting_option("follow", flag="--follow/--no-follow", default=True, help="Scroll along with an answer.")
 @setting_option("mouse", flag="--mouse/--no-mouse", default=True, help="Take the mouse (F8 in the chat).")
 def chat(
@@ -125,7 +128,7 @@ def chat(
     """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
     if not store and (newest or resume):
         raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
-    look = {name: given.pop(name) for name in ("theme", "tint", "follow", "mouse", "when_full")}
+    look = {name: given.pop(name) for name in ("theme", "tint", "overview", "follow", "mouse", "when_full")}
     sampling = sampling_of(given)
     model = model_or_builtin(given["model"])
     if not _has_terminal():

@@ -22,7 +22,7 @@ from ropechat.tui.keymap import Keymap
 from ropechat.tui.look import Look
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
-from ropechat.tui.switching import Switching
+from ropechat.tui.surveying import Surveying
 from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, cells, whole_items
 from ropechat.tui.widgets.composer import Composer
@@ -48,7 +48,7 @@ ARMED = 3.0  # seconds in which a key may be pressed again
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(Switching):
+class ChatApp(Surveying):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -92,6 +92,7 @@ class ChatApp(Switching):
         """Title, transcript, composer, gauge, footer."""
         yield self.title_bar
         with Container(id="stage"):
+            yield self.overview
             yield self.transcript
             yield self.rail
         with Horizontal(id="find"):
@@ -249,6 +250,8 @@ class ChatApp(Switching):
                 self.too_long(tokens, context)
             case ev.Previewed():
                 self.on_previewed(event)
+            case ev.Encoded():
+                self.on_encoded(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
 

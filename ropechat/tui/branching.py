@@ -204,7 +204,10 @@ class Branching(ReadingApp):
         if token != node.steps[index].id:  # another answer: as long as any other may be
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
         opening, origin = self._forked(node, index, token), Origin(id, index, "fork")
-        self.show_path(self.session.answer(node.parent or "", opening, origin, used))
+        turn = self.session.answer(node.parent or "", opening, origin, used)
+        self.show_path(turn)
+        assert turn.request is not None
+        self.transcript.await_token(self._blocks[turn.request.serial], index)
 
     @staticmethod
     def _forked(node: Node, index: int, token: int) -> ev.Opening:
@@ -359,7 +362,6 @@ class Branching(ReadingApp):
     def action_compare(self) -> None:
         """The answer under the cursor beside the one that it was made from, or one beside it."""
         from ropechat.tui.screens.branches import counterpart
-        from ropechat.tui.screens.compare import CompareScreen
 
         turn = self._turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
@@ -368,9 +370,12 @@ class Branching(ReadingApp):
             key = self.keymap.named("answer.regenerate")
             self._say_hint(f"no other answer to compare this one with; {key} makes one")
         else:
-            self.when_idle(
-                lambda: self._push(CompareScreen(self.session.tree, other, node), self._show_branch)
-            )
+            self.when_idle(lambda: self._compare([other, node]))
+
+    def _compare(self, nodes: Sequence[Node]) -> None:
+        from ropechat.tui.screens.compare import CompareScreen
+
+        self._push(CompareScreen(self.session.tree, nodes), self._show_branch)
 
     def _show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:
@@ -380,4 +385,13 @@ class Branching(ReadingApp):
         self.show_path()
 
     def _push(self, screen: object, chosen: Callable[..., None]) -> None:
-        self.push_screen(screen, lambda result: None if result is None else chosen(result))  # type: ignore[call-overload]
+        def closed(result: object) -> None:
+            self.sheet_closed()
+            if result is not None:
+                chosen(result)
+            self._redraw()
+
+        self.push_screen(screen, closed)  # type: ignore[call-overload]
+
+    def sheet_closed(self) -> None:
+        """What stands beside the text may be out of date."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.composer import Composer
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
-OFFERS = 6  # completions that are shown
+OFFERS = ((30, 12), (14, 6), (0, 1))  # on screens of so many rows: completions that are shown
 _MODES = ("1000", "1003", "1015", "1006")  # of the mouse: xterm's clicks, moves, and how they are written
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -116,9 +116,10 @@ class Composing(Keeping):
     def _offer(self) -> None:
         """Show what tab would complete to, above the composer."""
         _, words = self.composer.offers()
-        rows = [self._described(word) for word in words[:OFFERS]]
-        if len(words) > OFFERS:
-            rows.append(Content.styled(f"  {len(words) - OFFERS:,} more", "$quiet"))
+        most = next(count for height, count in OFFERS if self.size.height >= height)
+        rows = [self._described(word) for word in words[:most]]
+        if len(words) > most:
+            rows.append(Content.styled(f"  and {len(words) - most:,} more", "$quiet"))
         self.completions.display = bool(rows)
         self.completions.update(Content("\n").join(rows))
 

@@ -79,7 +79,15 @@ class Preview:
     count: int = 24
 
 
-Request = Load | Count | Reply | Preview
+@dataclass(frozen=True)
+class Encode:
+    """Which tokens are these texts, at the beginning of an answer?"""
+
+    texts: tuple[str, ...]
+    serial: int
+
+
+Request = Load | Count | Reply | Preview | Encode
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,14 @@ class Counted:
 
     serial: int
     tokens: int
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of each text; none where there is no model."""
+
+    serial: int
+    ids: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -203,5 +219,5 @@ class Previewed:
 
 
 Happening = (Loaded | LoadFailed | Noted | Counted | Slid | Started | TooLong | Prefilled) | (
-    Given | Produced | Finished | Failed | Previewed
+    Given | Produced | Finished | Failed | Previewed | Encoded
 )

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread, get_native_id
 from typing import TYPE_CHECKING
 
+from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
 from ropechat.tui import events as ev
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ropechat.tui.ports import ChatEngine
 
 UNUSED = "this model's chat template has no such variable; it changes nothing"
+SOMEBODY = (Message(Role.USER, "Hi"),)  # before an answer whose tokens are asked for
 NICER = 5  # than the thread that draws
 
 
@@ -123,6 +125,9 @@ class Inference:
             self._reply(self._engine, request)
         elif isinstance(request, ev.Preview):
             self._preview(self._engine, request)
+        elif isinstance(request, ev.Encode):
+            ids = tuple(tuple(self._engine.reply_ids(SOMEBODY, text)) for text in request.texts)
+            self._events.append(ev.Encoded(request.serial, ids))
         elif request.serial == self._latest_count:
             tokens = len(self._engine.prompt_ids(request.messages))
             self._events.append(ev.Counted(request.serial, tokens))
@@ -254,6 +259,8 @@ def _failure(request: ev.Request, error: BaseException) -> ev.Happening:
         return ev.LoadFailed(error)
     if isinstance(request, ev.Count):
         return ev.Counted(request.serial, -1)
+    if isinstance(request, ev.Encode):
+        return ev.Encoded(request.serial, ())
     if isinstance(request, ev.Preview):
         return ev.Previewed(request.serial, ())
     return ev.Failed(request.serial, error)

@@ -7,17 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ropechat.errors import RopechatError
-from ropechat.tui.branching import Branching
 from ropechat.tui.errors import explain
+from ropechat.tui.several import Several
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ropechat.tui.app import ChatApp
 
 RECALLED = 200  # questions that can be recalled from earlier chats
 NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
 
 
-class Keeping(Branching):
+class Keeping(Several):
     """The commands over kept chats. resume: the chat to open at the start; "" for the newest."""
 
     resume: str | None = None
@@ -25,15 +27,15 @@ class Keeping(Branching):
     def recall(self, questions: list[str]) -> None:
         """What was asked before this start, the newest last."""
 
-    def action_chats(self) -> None:
-        """The kept chats."""
+    def action_chats(self, words: str = "") -> None:
+        """The kept chats; words: those that are looked for."""
         from ropechat.tui.screens.chats import ChatsScreen
 
         store = self.session.keeper.store
         if store is None:
             self._say_hint(NOTHING_KEPT)
         else:
-            self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper), self.open_chat))
+            self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper, words), self.open_chat))
 
     def begin_chat(self) -> None:
         """Show a new chat."""
@@ -60,6 +62,24 @@ class Keeping(Branching):
         self.show_path()
         for fault in chat.damaged:
             self._notice("error", f"Not all could be read: {fault}")
+
+    def take_in(self, file: Path) -> None:
+        """Keep and show a chat of a JSON file."""
+        self.run_worker(self._take_in(file), exclusive=True)
+
+    async def _take_in(self, file: Path) -> None:
+        from ropechat.store.transfer import read_json
+
+        store = self.session.keeper.store
+        try:
+            chat = await asyncio.to_thread(read_json, file)
+            if store is not None:
+                await asyncio.wrap_future(store.insert(chat))
+        except RopechatError as error:
+            self._notice("error", explain(error))
+            return
+        self.session.open(chat)
+        self.show_path()
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""

@@ -17,5 +17,6 @@ class Look:
     tint: str = "surprisal"
     follow: bool = True
     mouse: bool = True
+    overview: bool = True
     when_full: str = "ask"
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

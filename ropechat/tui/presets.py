@@ -70,6 +70,16 @@ def said(name: str) -> str:
     return " ".join(f"{key} {value:g}" for key, value in PRESETS[name].items())
 
 
+def told(sampling: Sampling) -> str:
+    """The seed; and the preset, or the settings that leave anything out."""
+    words = [f"T {sampling.temperature:g}"]
+    for name, without in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("repetition_penalty", 1)):
+        if (value := getattr(sampling, name)) != without:
+            words.append(f"{name} {value:g}")
+    seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
+    return " · ".join([*seed, preset_of(sampling) or " ".join(words)])
+
+
 def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
     """The settings with one value a step up or down, within what is allowed."""
     value = getattr(sampling, name)
@@ -89,16 +99,21 @@ def filled(sampling: Sampling, name: str) -> float | None:
     return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None
 
 
+def with_bias(sampling: Sampling, id: int, bias: float) -> Sampling:
+    """The settings with the bias of a token, which then is the newest; 0 is none."""
+    biases = {other: value for other, value in sampling.logit_bias if other != id}
+    return replace(sampling, logit_bias=(*biases.items(), *([(id, bias)] if bias else [])))
+
+
 def biased(sampling: Sampling, id: int, by: float) -> Sampling:
     """The settings with the bias of a token changed; by -MAX_BIAS: banned, or no longer banned."""
-    biases = dict(sampling.logit_bias)
-    now = biases.pop(id, 0.0)
+    now = dict(sampling.logit_bias).get(id, 0.0)
     banned = now <= -MAX_BIAS
     if by <= -MAX_BIAS:
         now = 0.0 if banned else -MAX_BIAS
     else:
         now = min(max((0.0 if banned else now) + by, -MAX_BIAS), MAX_BIAS)
-    return replace(sampling, logit_bias=(*biases.items(), *([(id, now)] if now else [])))
+    return with_bias(sampling, id, now)
 
 
 def said_bias(bias: float) -> str:

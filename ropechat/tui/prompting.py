@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import ModalScreen
@@ -11,7 +10,7 @@ from ropechat import builtin
 from ropechat.conversation import Role
 from ropechat.errors import RopechatError
 from ropechat.text import one_line
-from ropechat.tui import personas, presets
+from ropechat.tui import personas
 from ropechat.tui.composing import Composing
 from ropechat.tui.context import MEANING, WhenFull
 from ropechat.tui.errors import explain
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from ropechat.tui.screens.context import Choice
     from ropechat.tui.widgets.bars import Part
     from ropechat.tui.widgets.engine import EngineFacts
-    from ropechat.tui.widgets.reader import Reader
 
 RAIL = 120  # columns from which there is room beside the transcript
 LOOKED_AT = 200  # tokens of an answer among which the least likely one is looked for
@@ -105,33 +103,6 @@ class Prompting(Composing):
         """From the next answer on."""
         self.session.sampling = sampling
         self._redraw()
-
-    def on_reader_bias(self, message: Reader.Bias) -> None:
-        """Ban, favour or disfavour the alternative that is selected, in what is drawn from now on."""
-        candidate = self.inspector.chosen if self.inspector.display else None
-        if candidate is None:
-            self._say_hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
-            return
-        self.use_sampling(presets.biased(self.session.sampling, candidate.id, message.by))
-        bias = dict(self.session.sampling.logit_bias).get(candidate.id, 0.0)
-        name, again = one_line(self.inspector.spelled(candidate.id)), self.keymap.named("answer.regenerate")
-        self._say_hint(f"{name}: {presets.said_bias(bias)} from the next answer on; {again} answers anew")
-
-    def biases(self, words: str) -> str:
-        """/bias: what is banned or favoured; "off" forgets it."""
-        if words not in ("", "off"):
-            ban, more, less = (self.keymap.first(f"alternative.{name}") for name in ("ban", "more", "less"))
-            return f"/bias [off]; in the inspector {ban} bans an alternative, {more} and {less} weigh it"
-        if words:
-            self.use_sampling(replace(self.session.sampling, logit_bias=()))
-        return self.told_biases() or "no token is banned or favoured"
-
-    def told_biases(self) -> str:
-        """The biases in use, in words."""
-        return " · ".join(
-            f"{one_line(self.inspector.spelled(id))} {presets.said_bias(bias)}"
-            for id, bias in self.session.sampling.logit_bias
-        )
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """Also those of the rail."""

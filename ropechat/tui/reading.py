@@ -38,6 +38,16 @@ class Previewed(Protocol):
         """One for each token."""
 
 
+<<<<<<< HEAD
+=======
+class FindBar(Field):
+    """The text that is looked for."""
+
+    def __init__(self) -> None:
+        super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
+
+
+>>>>>>> main
 class ReadingApp(App[None]):
     """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
 
@@ -210,9 +220,14 @@ class ReadingApp(App[None]):
 
     def watch_newest(self) -> None:
         """While the model writes and no token is selected, the inspector shows the newest one."""
-        if not self.inspector.display or self.transcript.cursor is not None:
+        if not self.inspector.display:
             return
-        now = time.monotonic()
+        now, cursor = time.monotonic(), self.transcript.cursor
+        if cursor is not None:
+            if now - self._looked > LIVE or not cursor.block.live:
+                self._looked = now
+                self.inspector.recount()
+            return
         block = self.transcript.blocks[-1] if self.transcript.blocks else None
         if now - self._looked > LIVE and isinstance(block, AnswerBlock) and block.steps:
             self._looked = now
@@ -265,7 +280,7 @@ class ReadingApp(App[None]):
             self.close_find()
         elif self.inspector.display:
             self.close_inspector()
-        elif self.transcript.cursor is not None:
+        elif self.transcript.cursor is not None and self.transcript.has_focus:
             self.transcript.move_to(None)
         else:
             return False

@@ -207,6 +207,10 @@ class Session:
         """A request for the size of the prompt with this draft."""
         return ev.Count(self.messages(draft), self._next())
 
+    def encode(self, texts: tuple[str, ...]) -> ev.Encode:
+        """A request for the tokens of texts."""
+        return ev.Encode(texts, self._next())
+
     def preview(self, node: str, opening: ev.Opening) -> ev.Preview:
         """A request to look ahead from the middle of an answer."""
         question = self.tree[node].parent
@@ -304,9 +308,13 @@ class Session:
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens = tokens
+<<<<<<< HEAD
             case ev.Noted(text):
                 self.notes.append(text)
             case ev.Previewed():
+=======
+            case ev.Previewed() | ev.Noted() | ev.Encoded():
+>>>>>>> main
                 return True
             case _:
                 turn = self.last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ropechat.tui.command import Command
+from ropechat.tui.listing import COMPARED
 
 COMMON = (
     Command("sheet.leave", "escape,q", "esc", "back", "Back; q too, where nothing is typed", "leave"),
@@ -14,15 +15,22 @@ CHATS = (
     Command("chats.delete", "ctrl+x", "^x", "delete", "Delete the chat, when pressed twice", "delete", True),
 )
 BRANCHES = (
-    Command("branches.mark", "space", "space", "mark", "Mark an answer, to compare two", "mark", True),
-    Command("branches.compare", "equals_sign", "=", "compare", "The two marked ones side by side", "compare"),
+    Command("branches.mark", "space", "space", "mark", "Mark an answer, to compare up to four", "mark", True),
+    Command("branches.compare", "equals_sign", "=", "compare", "The marked ones side by side", "compare"),
     Command(
         "branches.delete", "ctrl+x,d", "^x", "delete", "Delete a branch, when pressed twice", "delete", True
     ),
 )
 COMPARE = (
-    Command("compare.keep_left", "left,h", "← h", "keep left", "Go on with the left one", "keep(0)"),
-    Command("compare.keep_right", "right,l", "→ l", "keep right", "Go on with the right one", "keep(1)"),
+    Command("compare.left", "left,h", "← h", "left", "Choose the answer at the left", "choose(-1)"),
+    Command("compare.right", "right,l", "→ l", "right", "Choose the answer at the right", "choose(1)"),
+    Command("compare.keep", "enter", "⏎", "go on with it", "Go on with the chosen answer", "keep"),
+    *(
+        Command(
+            f"compare.keep_{n}", str(n), str(n), "keep", "Go on with the answer of this number", f"keep({n})"
+        )
+        for n in range(1, COMPARED + 1)
+    ),
 )
 ALTERNATIVES = (Command("alternatives.preview", "p,space", "p", "preview", "How it would go on", "preview"),)
 MODELS = (

@@ -10,6 +10,7 @@ from ropechat.errors import RopechatError
 from ropechat.store.rows import Chat
 from ropechat.tui import keys
 from ropechat.tui.errors import explain
+from ropechat.tui.listing import COMPARED
 from ropechat.tui.render.tint import NAMES
 from ropechat.tui.typed import WORDS
 
@@ -19,6 +20,28 @@ if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
 
 FORMATS = ("md", "json", "html")
+
+
+SAID_OTHERWISE = {  # what people type who know other chats, or our keys
+    "archive": "delete",
+    "attach": "help",
+    "branches": "tree",
+    "chats": "open",
+    "clear": "new",
+    "ctx": "context",
+    "exit": "quit",
+    "keys": "help",
+    "models": "model",
+    "overflow": "context",
+    "preset": "sampling",
+    "pull": "model",
+    "regenerate": "regen",
+    "retry": "regen",
+    "save": "export",
+    "search": "open",
+    "stats": "facts",
+    "tokens": "prose",
+}
 
 
 def names() -> list[str]:
@@ -32,7 +55,7 @@ def run(app: ChatApp, line: str) -> str:
     words = words.strip()
     command = keys.by_slash(name)
     if command is None:
-        near = get_close_matches(name, names(), 1)
+        near = [SAID_OTHERWISE[name]] if name in SAID_OTHERWISE else get_close_matches(name, names(), 1)
         known = f"/{near[0]}?" if near else "F1 lists the commands"
         return f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)"
     if command.id in WITH_WORDS and (words or not command.action):
@@ -48,6 +71,13 @@ def _rename(app: ChatApp, title: str) -> str:
     return "renamed"
 
 
+def _regenerate(app: ChatApp, count: str) -> str:
+    if count not in [str(number + 1) for number in range(COMPARED)]:
+        return f"/regen [1-{COMPARED}]: so many answers beside those that are there"
+    app.answer_anew(int(count))
+    return ""
+
+
 def _fork(app: ChatApp, words: str) -> str:
     turn = app.session.last
     if turn is None or turn.node is None or not words.isdecimal():
@@ -56,6 +86,31 @@ def _fork(app: ChatApp, words: str) -> str:
     if not 1 <= int(words) <= count:
         return f"the last answer has {count} tokens"
     app.choose_fork(turn.node, int(words) - 1)
+    return ""
+
+
+def _copy(app: ChatApp, what: str) -> str:
+    from ropechat.store.transfer import to_markdown
+
+    if what == "code":
+        app.action_copy_code()
+    elif what == "all":
+        session = app.session
+        app.copy_to_clipboard(to_markdown(Chat(session.keeper.id, session.title, session.tree)))
+    else:
+        return "/copy [code|all]: the last code block, or the branch that is shown; alone the answer"
+    return ""
+
+
+def _import(app: ChatApp, file: str) -> str:
+    if not file:
+        return "/import FILE: a chat that was exported as json"
+    app.when_idle(lambda: app.take_in(Path(file).expanduser()))
+    return ""
+
+
+def _open(app: ChatApp, words: str) -> str:
+    app.action_chats(words)
     return ""
 
 
@@ -88,6 +143,11 @@ WITH_WORDS: dict[str, Callable[[ChatApp, str], str]] = {
     **WORDS,
     "chat.rename": _rename,
     "chat.export": _export,
+    "chat.import": _import,
+    "chat.list": _open,
+    "answer.copy": _copy,
+    "answer.regenerate": _regenerate,
+    "answer.compare": lambda app, words: app.compare_numbers(words),
     "answer.fork": _fork,
     "view.tint": _tint,
 }

@@ -10,8 +10,8 @@ from ropechat.tui import events as ev
 from ropechat.tui import garbage
 from ropechat.tui.downloading import Download, Stage
 from ropechat.tui.errors import explain
-from ropechat.tui.prompting import Prompting
 from ropechat.tui.screens.models import ModelsScreen
+from ropechat.tui.weighing import Weighing
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOOKS = 0.25  # seconds between two looks at a download
 
 
-class Switching(Prompting):
+class Switching(Weighing):
     """The commands over models. models: loads any of them; model: what the loaded one was called."""
 
     models: ModelLoader | None = None
@@ -55,7 +55,7 @@ class Switching(Prompting):
         if self._wanted:
             garbage.thaw()
             self.model, self._wanted = self._wanted, ""
-            self.biases("off")  # its tokens are others
+            self.bias("off")  # its tokens are others
             self.show_path()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:

@@ -37,6 +37,24 @@ def _set(app: ChatApp, words: str) -> str:
     return f"{name} {presets.shown(app.session.sampling, name)} · {presets.MEANING[name]}"
 
 
+def _seed(app: ChatApp, words: str) -> str:
+    """/seed: that of what comes next, and of the newest answer."""
+    last = app.session.last
+    node = app.session.tree.nodes.get(last.node or "") if last is not None else None
+    newest = node.sampling.seed if node is not None and node.sampling is not None else None
+    if words == "lock" and newest is None:
+        return "no answer has a seed that could be locked; /seed N sets one"
+    value = {"lock": str(newest), "free": "none"}.get(words, words)
+    try:
+        if value:
+            app.use_sampling(presets.with_value(app.session.sampling, "seed", value))
+    except ValueError as error:
+        return str(error)
+    now = app.session.sampling.seed
+    before = "" if newest is None else f"; the newest answer's is {newest}"
+    return ("each answer draws with a seed of its own" if now is None else f"seed {now}") + before
+
+
 def _system(app: ChatApp, words: str) -> str:
     app.use_system("" if words == "-" else words)
     return ""
@@ -68,7 +86,9 @@ WORDS: dict[str, Callable[[ChatApp, str], str]] = {
     "model.pick": _model,
     "sampling.open": _sampling,
     "sampling.set": _set,
-    "sampling.bias": lambda app, words: app.biases(words),
+    "sampling.ban": lambda app, words: app.ban(words),
+    "sampling.bias": lambda app, words: app.bias(words),
+    "sampling.seed": _seed,
     "prompt.system": _system,
     "prompt.persona": _persona,
     "prompt.full": _context,

@@ -33,7 +33,7 @@ impl Activations {
         match weights {
             DType::F32 | DType::F16 => ActivationFormat::F32,
             DType::BF16 => ActivationFormat::Bf16,
-            DType::Q8_0 | DType::Q4K | DType::Q4_0 => ActivationFormat::Q8,
+            DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => ActivationFormat::Q8,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::quant::DType;
 use crate::system::Available;
 
 /// What `auto` falls back to when a model does not fit as it is stored, largest first.
-const SMALLER: [DType; 4] = [DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0];
+const SMALLER: [DType; 6] = [DType::BF16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];
 /// A model fits comfortably when it leaves this part of the memory to others.
 const LEFT_TO_OTHERS: u64 = 5;
 /// Threads' stacks, the program's own memory.

@@ -11,7 +11,6 @@ use ropechat_core::quant::DType;
 use ropechat_core::sampler::Sampling;
 use std::sync::OnceLock;
 
-const DTYPES: [DType; 6] = [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4K, DType::Q4_0];
 const LENGTH: usize = 70; // more than two blocks of the cache
 
 fn models() -> &'static [Folder; 3] {
@@ -22,7 +21,7 @@ fn models() -> &'static [Folder; 3] {
 /// Every model, type and ISA, with a fresh prompt.
 fn for_all(mut test: impl FnMut(&dyn Fn(usize) -> Engine, Vec<u32>, String)) {
     for (shape, folder) in SHAPES.iter().zip(models()) {
-        for dtype in DTYPES {
+        for dtype in DType::ALL {
             for isa in Isa::ALL {
                 if engine(folder.path(), dtype, isa, 1).is_none() {
                     continue;

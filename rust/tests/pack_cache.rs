@@ -69,15 +69,7 @@ fn files(cache: &PackCache) -> Vec<PathBuf> {
 fn weights_from_a_pack_have_the_same_bits() {
     for shape in SHAPES {
         let model = write_model(shape);
-        for dtype in [
-            None,
-            Some(DType::F32),
-            Some(DType::BF16),
-            Some(DType::F16),
-            Some(DType::Q8_0),
-            Some(DType::Q4K),
-            Some(DType::Q4_0),
-        ] {
+        for dtype in [None].into_iter().chain(DType::ALL.map(Some)) {
             for isa in Isa::ALL {
                 let cache = cache(&model, &format!("{dtype:?} {isa:?}"));
                 let Some(mut fresh) = load(&model, &cache, dtype, isa) else { continue };

@@ -36,15 +36,23 @@ fn every_type_is_read_to_the_bit() {
 #[test]
 fn blocks_of_equal_formats_are_kept() {
     let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
-    let kept =
-        [(TensorType::Q8_0, DType::Q8_0), (TensorType::Q4_0, DType::Q4_0), (TensorType::Q4_1, DType::Q4K)];
-    for (kind, dtype) in kept {
+    let kept = [
+        (TensorType::Q8_0, DType::Q8_0, 6),
+        (TensorType::Q4_0, DType::Q4_0, 6),
+        (TensorType::Q4_1, DType::Q4K, 6),
+        (TensorType::Q5_1, DType::Q5K, 6),
+        // 16 of the largest scales are beyond f16.
+        (TensorType::Q5_0, DType::Q5K, 4),
+        (TensorType::Q3_K, DType::Q6K, 6),
+        (TensorType::Q6_K, DType::Q6K, 6),
+    ];
+    for (kind, dtype, rows) in kept {
         assert_eq!(kind.packed(), dtype);
         let tensor = checkpoint.tensor(kind.name()).unwrap();
         let (expected, mut panel) = (values(kind.name()), vec![0; dtype.steps(512) * dtype.step_bytes()]);
         let mut scratch = vec![0.0; 512];
-        let rows =
-            || tensor.bytes.chunks_exact(kind.row_bytes(512)).zip(expected.chunks_exact(512)).enumerate();
+        let row = kind.row_bytes(512);
+        let rows = || tensor.bytes.chunks_exact(row).zip(expected.chunks_exact(512)).take(rows).enumerate();
         for (lane, (row, _)) in rows() {
             kind.pack_row(row, dtype, lane, &mut panel, &mut scratch);
         }
@@ -57,31 +65,28 @@ fn blocks_of_equal_formats_are_kept() {
     }
 }
 
-/// Q4_K's scales and mins are products, which are rounded to f16; its integers are kept.
+/// Scales and mins of Q4_K and Q5_K are products, which are rounded to f16; their integers are kept.
 #[test]
-fn blocks_of_q4_k_keep_their_integers() {
+fn blocks_of_k_quants_keep_their_integers() {
     let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
-    let kind = TensorType::Q4_K;
-    assert_eq!(kind.packed(), DType::Q4K);
-    let tensor = checkpoint.tensor(kind.name()).unwrap();
-    let expected = values(kind.name());
-    let mut scratch = vec![0.0; 512];
-    for (row, expected) in
-        tensor.bytes.chunks_exact(kind.row_bytes(512)).zip(expected.chunks_exact(512)).take(4)
-    {
-        let mut panel = vec![0; DType::Q4K.steps(512) * DType::Q4K.step_bytes()];
-        kind.pack_row(row, DType::Q4K, 3, &mut panel, &mut scratch);
-        let mut found = vec![f32::NAN; 512];
-        DType::Q4K.unpack_row(&panel, 3, &mut found);
-        for (found, expected) in found.chunks_exact(32).zip(expected.chunks_exact(32)) {
-            let largest = expected.iter().fold(0.0_f32, |a, x| a.max(x.abs()));
-            let spread = expected.iter().fold(0.0_f32, |a, x| a.max((x - expected[0]).abs()));
-            for (found, expected) in found.iter().zip(expected) {
-                if largest + spread < 3e4 {
-                    assert!(
-                        (found - expected).abs() <= 1.1e-3 * (largest + spread) + 1e-7,
-                        "{found} {expected}"
-                    );
+    let kept =
+        [(TensorType::Q4_K, DType::Q4K), (TensorType::Q4_K, DType::Q5K), (TensorType::Q5_K, DType::Q5K)];
+    for (kind, dtype) in kept {
+        assert!(kind.is_kept_in(dtype));
+        let (tensor, expected) = (checkpoint.tensor(kind.name()).unwrap(), values(kind.name()));
+        let mut scratch = vec![0.0; 512];
+        let rows = tensor.bytes.chunks_exact(kind.row_bytes(512)).zip(expected.chunks_exact(512));
+        for (row, expected) in rows.take(4) {
+            let mut panel = vec![0; dtype.steps(512) * dtype.step_bytes()];
+            kind.pack_row(row, dtype, 3, &mut panel, &mut scratch);
+            let mut found = vec![f32::NAN; 512];
+            dtype.unpack_row(&panel, 3, &mut found);
+            for (found, expected) in found.chunks_exact(32).zip(expected.chunks_exact(32)) {
+                let largest = expected.iter().fold(0.0_f32, |a, x| a.max(x.abs()));
+                let spread = expected.iter().fold(0.0_f32, |a, x| a.max((x - expected[0]).abs()));
+                for (found, expected) in found.iter().zip(expected) {
+                    let near = (found - expected).abs() <= 1.1e-3 * (largest + spread) + 1e-7;
+                    assert!(near || largest + spread >= 3e4, "{kind:?} {dtype:?}: {found} {expected}");
                 }
             }
         }

@@ -106,9 +106,10 @@ class Timed(Program):
 
 def by_inspector(screen: Timed, place: int) -> bytes:
     """Inspect a token of the last row; the key that takes the second alternative."""
-    for keys in (b"\x1b", b"h", b"j" * 99, b"\x1bOS"):
+    for keys in (b"\x1b", b"h", b"j" * 40, b"\x1bOS"):
         screen.press(keys)
-        screen.drain(0.5)
+        while screen.drain(0.1):  # until all is drawn; longer, and what the keys need has cooled down
+            pass
     return b"2"
 
 
@@ -116,7 +117,7 @@ def by_sheet(screen: Timed, place: int) -> bytes:
     """List the alternatives of a token; the key that takes the second."""
     screen.press(f"/fork {place}\r".encode())
     screen.until(b"fork here", 10)
-    screen.drain(0.5)
+    screen.drain(0.1)
     return b"\r"
 
 
@@ -133,7 +134,7 @@ def once(screen: Timed, says: Path, way: str, place: int) -> dict[str, float]:
         screen.drain(0.05)
     screen.drain(0.3)
     screen.press(b"\x03")
-    screen.drain(1.5)  # until what was counted and written down meanwhile is done
+    screen.drain(0.8)  # until what was counted and written down meanwhile is done
     stages = {name: float(at) for name, at in map(str.split, said.splitlines())}
     stages["drawn"] = next(at for at in screen.came if at >= stages["drawn"])
     return {name: 1000 * (stages[name] - pressed) for name in STAGES}

@@ -9,9 +9,10 @@ from fakes import STOP, STORY, FakeEngine, pieces
 
 from ropechat.tree import State as NodeState
 from ropechat.tui.answer import State
-from ropechat.tui.screens.branches import BranchesScreen, describe, own_text, rows
-from ropechat.tui.screens.chats import when
-from ropechat.tui.screens.compare import CompareScreen, curve, verdict
+from ropechat.tui.listing import describe, own_text, rows, when
+from ropechat.tui.render.curve import curve
+from ropechat.tui.screens.branches import BranchesScreen
+from ropechat.tui.screens.compare import CompareScreen, verdict
 from ropechat.tui.screens.fork import ForkScreen
 
 
@@ -303,8 +304,8 @@ def test_what_the_screens_say() -> None:
     ]
     first, second = tree.siblings(tree.path()[2].id)
     assert (own_text(first), own_text(second)) == ("Rayleigh scattering of light", "")
-    assert verdict(first, first).startswith(f"{len(first.steps)} tokens shared · 0 left and 0 right")
-    assert "cheaper" in verdict(first, second)
+    assert verdict([first, first]) == f"{len(first.steps)} tokens shared · 0 and 0 follow · all cost the same"
+    assert "cheaper under this model" in verdict([first, second])
     assert len(curve(first.steps)) == len(first.steps)
     assert curve([]) == ""
     assert len(curve(first.steps * 100)) == 60

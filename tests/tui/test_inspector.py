@@ -46,6 +46,7 @@ async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
         c.app.fork = c.app.preview = None  # an app that offers neither
         await c.pilot.press("p", "enter")
         assert not asked
+        assert "no fork here" in c.line("footer")
         c.app.fork = lambda *args: asked.append(("fork", *args))
         c.app.preview = preview
         await c.pilot.press("k")
@@ -57,7 +58,6 @@ async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
         assert asked == [("preview", node, index, 7), ("fork", node, index, 7)]
         await c.pilot.press("j", "j", "j", "j", "j", "j")
         assert inspector.chosen.id == 3  # the last
-        assert "fork here" in c.line("footer")
 
 
 async def test_bytes_that_are_no_text_and_blanks_are_visible(chat: Any) -> None:

@@ -240,6 +240,41 @@ async def test_a_look_is_what_the_app_begins_with(chat: Any, written: list[str])
         assert any("\x1b[?1000l" in data for data in written)
 
 
+async def test_the_cursor_of_a_field_shows_without_colours(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with chat(FakeEngine(STORY)) as c:
+        await c.pilot.press("ctrl+f", "t", "h")
+        await c.pilot.pause(0.1)
+        y = c.app.find_bar.region.y
+        cells = [(text, bool(style and style.reverse)) for text, style, _ in c.strips()[y]]
+        assert (" ", True) in cells
+        assert c.app.find_bar.value == "th"
+
+
+async def test_the_mark_of_the_composer_comes_back_with_the_keyboard(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        prompt = c.app.query_one("#prompt")
+        bright = prompt.styles.color
+        c.app.transcript.focus()
+        await c.pilot.pause(0.1)
+        assert prompt.styles.color != bright
+        c.app.composer.focus()
+        await c.pilot.pause(0.1)
+        assert prompt.styles.color == bright
+
+
+@pytest.mark.parametrize(("height", "offered"), [(12, 1), (24, 6), (40, 12)])
+async def test_completions_say_how_many_more_there_are(chat: Any, height: int, offered: int) -> None:
+    async with chat(FakeEngine("ok"), size=(80, height)) as c:
+        await c.pilot.press("slash")
+        await c.pilot.pause(0.1)
+        shown = [line for line in c.screen().split("\n") if line.startswith("  /")]
+        assert len(shown) == offered
+        assert f"and {len([one for one in keys.ALL if one.slash]) - offered} more" in c.screen()
+
+
 async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 20, context=10**5), look=Look(follow=False)) as c:
         await c.ask("Tell me")

@@ -10,9 +10,10 @@ from fakes import STORY, FakeEngine
 from reading import answered
 
 from ropechat.tui.look import Look
-from ropechat.tui.screens.compare import CompareScreen, cumulative
+from ropechat.tui.render.curve import cumulative
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.sampling import SamplingScreen
+from ropechat.tui.screens.tokens import TokensScreen
 
 WIDE = (160, 45)
 
@@ -26,7 +27,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         assert c.app.dials.has_focus
         assert "could be drawn" in c.screen()
         assert "1-4 preset" in c.line("footer")
-        assert c.app.transcript.size.width == 160 - 48
+        assert c.app.transcript.size.width == 160 - 48 - 30
         await c.pilot.press("left")
         assert c.app.session.sampling.top_k == 39
         await c.pilot.press("2")
@@ -38,7 +39,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.pilot.press("escape")
         assert not c.app.rail.display
         assert c.app.composer.has_focus
-        assert c.app.transcript.size.width == 160
+        assert c.app.transcript.size.width == 160 - 30
 
 
 async def test_the_sampling_key_goes_to_the_rail_then_closes_it(chat: Any) -> None:
@@ -150,10 +151,7 @@ async def test_not_this_token_draws_another_until_all_were_tried(chat: Any) -> N
             steps = c.app.session.tree[last(c).node].steps
             assert steps[index].id not in seen
             seen.append(steps[index].id)
-            c.app.transcript.focus()
-            await c.pilot.press(*"h" * (len(steps) - index))
-            await c.pilot.pause(0.05)
-            assert c.app.transcript.cursor.index == index
+            assert c.app.transcript.cursor_token() == (last(c).node, index)
         await c.pilot.press("o")
         assert "every recorded token was tried here" in c.line("footer")
         assert set(seen) == set(listed)
@@ -193,7 +191,9 @@ async def test_ban_and_favour_an_alternative(chat: Any) -> None:
         await c.idle()
         assert engine.settings[-1].logit_bias == ((id, -100.0),)
         await c.ask("/bias")
-        assert c.line("footer").strip().endswith("banned")
+        await c.until(lambda: isinstance(c.app.screen, TokensScreen))
+        assert f"#{id} " in c.screen()
+        await c.pilot.press("escape")
         await c.pilot.press("f7")
         await c.until(lambda: "bias: " in c.screen())
         await c.pilot.press("escape")
@@ -207,7 +207,7 @@ async def test_ban_and_favour_an_alternative(chat: Any) -> None:
         assert c.app.session.sampling.logit_bias == ()
         assert "no token is banned" in c.line("footer")
         await c.ask("/bias more")
-        assert "/bias [off]" in c.line("footer")
+        assert "/bias TEXT or #ID" in c.line("footer")
 
 
 async def test_a_ban_needs_an_alternative(chat: Any) -> None:
@@ -215,32 +215,6 @@ async def test_a_ban_needs_an_alternative(chat: Any) -> None:
         await answered(c)
         await c.pilot.press("x")
         assert "no alternative is selected; F4 lists them" in c.line("footer")
-
-
-# --- comparing ---
-
-
-async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
-    async with chat(FakeEngine(["one two", "three four"]), size=(100, 30)) as c:
-        await c.ask("Hi")
-        await c.idle()
-        first = last(c).node
-        await c.pilot.press("escape", "equals_sign")
-        assert "no other answer to compare this one with; r makes one" in c.line("footer")
-        await c.pilot.press("r")
-        await c.idle()
-        assert last(c).node != first
-        c.app.transcript.focus()
-        await c.pilot.press("equals_sign")
-        await c.until(lambda: isinstance(c.app.screen, CompareScreen))
-        await c.pilot.press("left")
-        await c.until(lambda: not isinstance(c.app.screen, CompareScreen))
-        assert last(c).node == first
-        await c.ask("/compare")
-        await c.until(lambda: isinstance(c.app.screen, CompareScreen))
-        await c.pilot.press("equals_sign")
-        await c.until(lambda: not isinstance(c.app.screen, CompareScreen))
-        assert last(c).node == first
 
 
 def test_the_curve_of_the_sum() -> None:

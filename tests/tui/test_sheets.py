@@ -124,7 +124,7 @@ async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_branches_and_comparison(chat: Any, size: tuple[int, int]) -> None:
-    async with chat(FakeEngine([STORY, STORY, "Another answer."]), size=size) as c:
+    async with chat(FakeEngine([STORY, STORY, "Another answer."]), size=size, seed=7) as c:
         await answered(c)
         node = c.app.session.last.node
         c.app.fork(node, 10, 77)
@@ -197,7 +197,7 @@ async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> No
         await on(c, BranchesScreen)
         await c.pilot.press("f1")
         await c.pilot.pause(0.1)
-        assert "Mark an answer, to compare two" in c.screen()
+        assert "Mark an answer, to compare up to four" in c.screen()
         await c.pilot.press("f1")
         assert isinstance(c.app.screen, BranchesScreen)
 
@@ -206,7 +206,7 @@ async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> No
     ("chosen", "message"),
     [
         ({"branches.mark": ("d",)}, "d is also a key of branches.delete"),
-        ({"sheet.leave": ("h",)}, "h is also a key of compare.keep_left"),
+        ({"sheet.leave": ("h",)}, "h is also a key of compare.left"),
         ({"chats.rename": ("ctrl+q",)}, "ctrl+q is also a key of app.quit"),
         ({"chats.rename": ("r",)}, "r: would be typed"),
         ({"alternative.1": ("r",)}, "r is also a key of answer.regenerate"),

@@ -1,4 +1,4 @@
-"""The branches of a chat as a tree; two of its answers can be compared."""
+"""The branches of a chat as a tree; up to four of its answers can be compared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import Role
-from ropechat.text import cells, fit, one_line
-from ropechat.tui.render.visible import visible
-from ropechat.tui.screens.chats import when
+from ropechat.text import cells
+from ropechat.tui.listing import COMPARED, branch_line, describe, rows, when
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
@@ -22,45 +21,9 @@ if TYPE_CHECKING:
     from ropechat.tree import Node, Tree
     from ropechat.tui.session import Session
 
-DEEPEST = 12  # levels that are indented
-SNIPPET = 200  # characters of an answer that are looked at
 
-
-def rows(tree: Tree) -> list[tuple[str, Node]]:
-    """(lines that lead to it, node) of every node; a chain without branches is not indented further."""
-    found: list[tuple[str, Node]] = []
-    waiting = [("", "", root) for root in reversed(tree.children(None))]  # lines to it, lines below it
-    while waiting:
-        stem, under, node = waiting.pop()
-        found.append((stem, node))
-        below = tree.children(node.id)
-        if len(below) == 1 or len(under) >= 3 * DEEPEST:
-            waiting += [(under, under, child) for child in reversed(below)]
-            continue
-        for child in reversed(below):
-            last = child is below[-1]
-            waiting.append((under + ("└─ " if last else "├─ "), under + ("   " if last else "│  "), child))
-    return found
-
-
-def describe(tree: Tree, node: Node) -> str:
-    """Who, which of how many, and how it came about."""
-    place, of = tree.place(node.id)
-    who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: "answer"}[node.role]
-    numbers = f" {place}/{of}" if of > 1 else ""
-    origin = node.origin
-    if origin is None:
-        return who + numbers
-    if origin.change != "fork" or origin.index >= len(node.steps):
-        return f"{who}{numbers} ({origin.change})"
-    return f"{who}{numbers} @{origin.index + 1} → {one_line(visible(node.steps[origin.index].bytes))}"
-
-
-def own_text(node: Node) -> str:
-    """What a node says; of a fork what comes after the token that was put there."""
-    if node.origin is not None and node.origin.change == "fork":
-        return "".join(step.text for step in node.steps[node.origin.index + 1 :])
-    return node.text
+WIDE = 120  # columns of a screen on which the sheet is broad
+NARROW, BROAD = 100, 156  # columns of the sheet, as in app.tcss
 
 
 def counterpart(tree: Tree, node: Node) -> Node | None:
@@ -87,7 +50,7 @@ class BranchesScreen(Sheet["str | None"]):
 
     def compose(self) -> ComposeResult:
         """Tree and keys."""
-        with Vertical(id="branches", classes="sheet"):
+        with Vertical(id="branches", classes="sheet broad"):
             yield Choices(id="nodes", markup=False)
             yield self.key_line
 
@@ -108,7 +71,10 @@ class BranchesScreen(Sheet["str | None"]):
             options.highlighted = options.get_option_index(chosen)
         answers = sum(node.role is Role.ASSISTANT for node in tree.nodes.values())
         leaves = len(tree.leaves())
-        self.title_with(f"{leaves} branch{'es' * (leaves > 1)}, {answers} answer{'s' * (answers != 1)}")
+        marked = f", {len(self._marked)} marked" if self._marked else ""
+        self.title_with(
+            f"{leaves} branch{'es' * (leaves > 1)}, {answers} answer{'s' * (answers != 1)}{marked}"
+        )
 
     def on_resize(self) -> None:
         """Fit the lines."""
@@ -123,17 +89,9 @@ class BranchesScreen(Sheet["str | None"]):
             facts = f"  {len(node.steps):5,} tok{ppl}  {when(node.created)}"
         mark = "◆" if node.id in self._marked else "●" if shown else " "
         head = describe(self._session.tree, node)
-        room = max(16, min(100, self.app.size.width) - 6 - len(facts) - cells(stem) - 2)
-        said = one_line(" ".join(own_text(node)[:SNIPPET].split()))
-        text = fit(f"{head}  {said}", room)
-        name, rest = text[: len(head)], text[len(head) :]
-        return Content.assemble(
-            (f"{mark} ", "$primary"),
-            (stem, "$quiet"),
-            (name, "bold $primary" if node.role is Role.USER else "bold" if shown else ""),
-            (rest, "" if shown else "$quiet"),
-            (facts, "$quiet"),
-        )
+        width = self.app.size.width
+        room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cells(stem) - 2)
+        return Content.assemble(*branch_line(node, stem, head, mark, room, shown), (facts, "$quiet"))
 
     def _chosen(self) -> Node | None:
         index = self.query_one(OptionList).highlighted
@@ -150,7 +108,7 @@ class BranchesScreen(Sheet["str | None"]):
         self.dismiss((self._session.tree.current or "") if self._changed else None)
 
     def action_mark(self) -> None:
-        """Mark an answer; the older of three marks goes."""
+        """Mark an answer; of too many marks the oldest goes."""
         node = self._chosen()
         if node is None or not node.steps:
             self.say("only answers with tokens can be compared")
@@ -158,22 +116,22 @@ class BranchesScreen(Sheet["str | None"]):
         if node.id in self._marked:
             self._marked.remove(node.id)
         else:
-            self._marked = [*self._marked, node.id][-2:]
+            self._marked = [*self._marked, node.id][-COMPARED:]
         self._fill(node.id)
 
     def action_compare(self) -> None:
-        """Two answers side by side: the marked ones, or the chosen one and the one that it was made from."""
+        """The marked answers side by side; without marks the chosen one and the one that it was made from."""
         from ropechat.tui.screens.compare import CompareScreen
 
         tree, node = self._session.tree, self._chosen()
-        pair = [tree[id] for id in self._marked]
-        if len(pair) < 2 and node is not None and node.steps:
-            other = pair[0] if pair else counterpart(tree, node)
-            pair = [other, node] if other is not None and other is not node else []
-        if len(pair) == 2:
-            self.app.push_screen(CompareScreen(tree, *pair), self._keep)
+        nodes = [one for _, one in rows(tree) if one.id in self._marked]
+        if len(nodes) < 2 and node is not None and node.steps:
+            other = nodes[0] if nodes else counterpart(tree, node)
+            nodes = [other, node] if other is not None and other is not node else []
+        if len(nodes) >= 2:
+            self.app.push_screen(CompareScreen(tree, nodes), self._keep)
         else:
-            self.say("mark two answers first")
+            self.say(f"mark two to {COMPARED} answers first")
 
     def _keep(self, chosen: str | None) -> None:
         if chosen is not None:

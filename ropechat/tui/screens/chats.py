@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
@@ -13,8 +12,9 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.errors import RopechatError
-from ropechat.text import cells, fit, one_line
+from ropechat.text import cells, one_line
 from ropechat.tui.errors import explain
+from ropechat.tui.listing import chat_line, when
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.field import Field
 
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from ropechat.tui.keeper import Keeper
 
 LIMIT = 500
-
-
-def when(seconds: float, now: float | None = None) -> str:
-    """A time for people: of today the hour, else the day."""
-    then, today = time.localtime(seconds), time.localtime(now)
-    same = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
-    return time.strftime("%H:%M" if same else "%Y-%m-%d", then)
 
 
 def marked(text: str, words: list[str]) -> list[tuple[str, str]]:
@@ -56,8 +49,9 @@ class ChatsScreen(Sheet["str | None"]):
     heading = "chats"
     items = (("⏎", "open"), ("type", "to search"), "chats.rename", "chats.delete", "sheet.leave")
 
-    def __init__(self, store: Store, keeper: Keeper) -> None:
+    def __init__(self, store: Store, keeper: Keeper, words: str = "") -> None:
         super().__init__()
+        self._words = words
         self._store, self._keeper = store, keeper
         self._found: list[Summary] = []
         self._renaming: str | None = None
@@ -67,7 +61,11 @@ class ChatsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
+<<<<<<< HEAD
             yield Field("words that were said", id="query")
+=======
+            yield Field(self._words, placeholder="words that were said", id="query")
+>>>>>>> main
             yield Choices(id="found", markup=False)
             yield self.key_line
 
@@ -107,11 +105,9 @@ class ChatsScreen(Sheet["str | None"]):
         self._list()
 
     def _line(self, summary: Summary) -> Content:
-        mark = "●" if summary.id == self._keeper.id else "…" if summary.running else " "
         facts = f"  {summary.nodes:4,} messages  {when(summary.changed):>10}"
         room = min(100, self.app.size.width) - 7 - cells(facts)
-        title = fit(one_line(summary.title) or "untitled", max(10, room))
-        parts = [(f"{mark} ", "$primary"), (title, ""), (facts, "$quiet")]
+        parts = chat_line(summary, self._keeper.id, facts, room)
         if summary.snippet:
             parts += [("\n    ", ""), *marked(one_line(summary.snippet), self._query.split())]
         return Content.assemble(*parts)

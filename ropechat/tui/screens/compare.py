@@ -1,17 +1,19 @@
-"""Two answers side by side: what they share, where they part, and what each costs in bits."""
+"""Two to four answers side by side: what they share, where they part, and what each costs in bits."""
 
 from __future__ import annotations
 
 import math
-from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.text import clean
-from ropechat.tree import bits, shared
+from ropechat.text import clean, fit, one_line
+from ropechat.tree import shared
+from ropechat.tui import presets
+from ropechat.tui.listing import describe
+from ropechat.tui.render.curve import CURVE, cumulative, curve
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.screens.sheet import Sheet, bindings
 from ropechat.tui.theme import tints
@@ -21,136 +23,178 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from ropechat.trace import Step
     from ropechat.tree import Node, Tree
     from ropechat.tui.app import ChatApp
 
-BARS = "▁▂▃▄▅▆▇█"
-CURVE = 60  # cells of a curve at most
-LABEL = 8  # cells before a curve
-DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))  # of a Braille cell: left and right, from below
+NARROWEST = 36  # cells of a column where more than two stand side by side
+AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
+LABEL = 7  # cells before a curve
+ROOMY = 40  # rows of a screen with higher curves
+TAIL = 3  # rows of what they share
 
 
-def totals(node: Node) -> str:
-    """Tokens, bits and perplexity of an answer."""
+def totals(node: Node, width: int) -> str:
+    """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
-    return f"{len(node.steps):,} tok  Σ {node.bits:.1f} b  ppl {ppl}"
+    whole = f"{len(node.steps):,} tok  Σ {node.bits:.1f} b  ppl {ppl}"
+    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" b ", " ")
 
 
-def curve(steps: Sequence[Step], cells: int = CURVE) -> str:
-    """Bits per token as bars: each the mean of a stretch of the answer; a full bar is 8 bits."""
-    cells = min(cells, len(steps))
-    bars = []
-    for cell in range(cells):
-        stretch = steps[cell * len(steps) // cells : (cell + 1) * len(steps) // cells]
-        mean = sum(map(bits, stretch)) / len(stretch)
-        bars.append(BARS[min(len(BARS) - 1, int(mean))])
-    return "".join(bars)
+def in_common(nodes: Sequence[Node]) -> int:
+    """How many tokens all of the answers begin with."""
+    return min(shared(nodes[0].steps, node.steps) for node in nodes[1:])
 
 
-def cumulative(
-    steps: Sequence[Step], length: int, total: float, cells: int = CURVE, rows: int = 2
-) -> list[str]:
-    """The sum of bits so far as a line of Braille dots, `rows` high.
-
-    length, total: the tokens and bits that fill the width and the height, so that two curves can be compared.
-    """
-    sums = list(accumulate(map(bits, steps)))
-    cells = min(cells, length)
-    grid = [[0] * cells for _ in range(rows)]
-    for column in range(2 * cells):
-        at = (column + 1) * length // (2 * cells) - 1
-        if not 0 <= at < len(sums):
-            continue
-        level = min(4 * rows - 1, int(sums[at] / (total or 1.0) * (4 * rows - 1) + 0.5))
-        grid[rows - 1 - level // 4][column // 2] |= DOTS[column % 2][level % 4]
-    return ["".join(chr(0x2800 + dots) if dots else " " for dots in row).rstrip() for row in grid]
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]])
 
 
-def verdict(left: Node, right: Node) -> str:
-    """What the comparison says, in one line."""
-    common = shared(left.steps, right.steps)
-    rest = f"{len(left.steps) - common} left and {len(right.steps) - common} right follow"
-    difference = left.bits - right.bits
-    side = "right" if difference > 0 else "left"
-    same = abs(difference) < 0.05
-    cheaper = "both cost the same" if same else f"{side} is {abs(difference):.1f} bits cheaper"
-    return f"{common} tokens shared · {rest} · {cheaper}"
+def verdict(nodes: Sequence[Node]) -> str:
+    """What the comparison says; the answers are counted from 1."""
+    common = in_common(nodes)
+    follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
+    words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
+    if len({node.model for node in nodes}) > 1:
+        return " · ".join([*words, "by different models: what each costs cannot be compared"])
+    first, *others = sorted(range(len(nodes)), key=lambda place: nodes[place].bits)
+    more = {place: nodes[place].bits - nodes[first].bits for place in others}
+    if max(more.values()) < 0.05:
+        words.append("all cost the same")
+    elif len(nodes) == 2:
+        words.append(f"{first + 1} is {more[others[0]]:.1f} bits cheaper under this model")
+    else:
+        dearer = ", ".join(f"{place + 1} +{by:.1f}" for place, by in more.items())
+        words.append(f"{first + 1} is the cheapest under this model: {dearer} bits")
+    if any(node.scored < len(node.steps) for node in nodes):
+        words.append("tokens without a probability count 0 bits")
+    return " · ".join(words)
 
 
 class CompareScreen(Sheet["str | None"]):
-    """The two answers, tinted by surprisal from where they part; the result is the one to go on with."""
+    """The answers, tinted by surprisal from where they part; the result is the one to go on with.
+
+    As many columns as have room, two at least; the others come into sight as they are chosen.
+    """
 
     BINDINGS = bindings("compare", "answer.compare")
     context = "compare"
     heading = "compare"
-    items = (("↓ ↑", "scroll both"), "compare.keep_left", "compare.keep_right", "sheet.leave")
+    items = (("↓ ↑", "scroll"), ("← →", "choose"), "sheet.leave")
 
-    def __init__(self, tree: Tree, left: Node, right: Node) -> None:
+    def __init__(self, tree: Tree, nodes: Sequence[Node]) -> None:
         super().__init__()
-        self._chat = tree
-        self._pair = left, right
+        self._chat, self._answers = tree, list(nodes)
+        self._common = in_common(nodes)
+        self._chosen = len(nodes) - 1
+        self._first = 0  # the column at the left
+        self._width = 0  # cells of text in a column
 
     def compose(self) -> ComposeResult:
-        """Two columns and a verdict."""
+        """Columns and a verdict."""
         with Vertical(id="compare", classes="sheet"):
             with Horizontal(id="sides"):
-                for number, node in enumerate(self._pair):
-                    with VerticalScroll(id=f"side{number}"):
+                for _ in self._answers:
+                    with VerticalScroll(classes="side"):
                         yield Static(classes="head", markup=False)
-                        yield Static(self._body(node), markup=False)
-            yield Static(Content.styled(verdict(*self._pair), "bold"), id="verdict")
+                        yield Static(classes="body", markup=False)
+            yield Static(Content.styled(verdict(self._answers), "bold"), id="verdict")
             yield self.key_line
 
     def on_mount(self) -> None:
-        """Keys scroll both."""
+        """Keys scroll all of them."""
         for side in self.query(VerticalScroll):
             side.can_focus = False
+        key = cast("ChatApp", self.app).keymap.first
+        numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
+        keep = (f"{key('compare.keep')} {numbers}", "go on with it")
+        self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
+
+    @property
+    def _columns(self) -> int:
+        return min(len(self._answers), max(2, self.app.size.width // NARROWEST))
 
     def on_resize(self) -> None:
-        """Curves as wide as a column."""
-        cells = min(CURVE, self.app.size.width // 2 - LABEL - 6)
-        for node, head in zip(self._pair, self.query(".head").results(Static), strict=True):
-            head.update(self._head(node, min(max(4, cells), max(1, *(len(one.steps) for one in self._pair)))))
+        """As many columns as fit, with curves as wide."""
+        width = (self.app.size.width - AROUND) // self._columns - AROUND
+        if width != self._width:
+            self._width = max(4, width)
+            for node, body in zip(self._answers, self.query(".body").results(Static), strict=True):
+                body.styles.width = self._width  # the same for all: what they share must wrap alike
+                body.update(self._body(node))
+        self._show()
 
-    def _head(self, node: Node, cells: int) -> Content:
-        place, of = self._chat.place(node.id)
-        longest = max(len(one.steps) for one in self._pair)
-        total = max(one.bits for one in self._pair)
-        upper, lower = cumulative(node.steps, longest, total, cells)
+    def _show(self) -> None:
+        """Bring the chosen column into sight, and say which one it is."""
+        columns, count = self._columns, len(self._answers)
+        self._first = min(max(self._first, self._chosen - columns + 1), self._chosen, count - columns)
+        last = self._first + columns
+        self.title_with(
+            f"{self._first + 1} to {last} of {count}, → ← for the others" if columns < count else ""
+        )
+        sides = zip(self.query(".side"), self.query(".head").results(Static), self._answers, strict=True)
+        for place, (side, head, node) in enumerate(sides):
+            side.display = self._first <= place < last
+            side.set_class(place > self._first, "-next")
+            head.update(self._head(node, place))
+
+    def _head(self, node: Node, place: int) -> Content:
+        longest = max(len(one.steps) for one in self._answers)
+        cells = min(CURVE, max(4, self._width - LABEL), max(1, longest))
+        total = max(one.bits for one in self._answers)
+        rows = 4 if self.app.size.height >= ROOMY else 2
+        *upper, lowest = cumulative(node.steps, longest, total, cells, rows)
+        here = place == self._chosen
+        models = {one.model for one in self._answers}
+        name = f"{place + 1}: {describe(self._chat, node)}" + " ◂" * here
+        writer = f"  {node.model}" if len(models) > 1 else ""
+        drawn = "" if node.sampling is None else presets.told(node.sampling)
         return Content.assemble(
-            (f"{place}/{of}  ", "bold $primary"),
-            totals(node),
-            ("\nb/tok   ", "$quiet"),
-            curve(node.steps, max(1, cells * len(node.steps) // longest)),
-            f"\n{'':{LABEL}}",
-            (upper, "$primary"),
-            ("\nsum     ", "$quiet"),
-            (lower, "$primary"),
+            (self._cut(name + writer), "bold $primary" if here else ""),
+            f"\n{self._cut(totals(node, self._width))}\n",
+            (self._cut(drawn), "$quiet"),
+            ("\nb/tok  ", "$quiet"),
+            curve(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
+            ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
+            ("\nsum    ", "$quiet"),
+            (lowest, "$primary"),
             "\n",
         )
+
+    def _cut(self, text: str) -> str:
+        """One row of a column."""
+        return fit(one_line(text), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
         app = cast("ChatApp", self.app)
         styles = tints(app.current_theme.dark, app.native_ansi_color, app.no_color)
-        common = shared(*(one.steps for one in self._pair))
-        start = "".join(step.text for step in node.steps[:common])
+        start = clean("".join(step.text for step in node.steps[: self._common]))
+        end = start[-TAIL * self._width :]
+        before = "… " + end.partition(" ")[2] if len(end) < len(start) else start
         parts: list[tuple[str, str]] = [
-            (clean(start), "$quiet"),
-            (f"\n── token {common + 1} ──\n", "$primary"),
+            (f"{before}\n" if before else "", "$quiet"),
+            (f"── token {self._common + 1:,} ──\n", "$primary"),
         ]
         tint = BY_NAME["surprisal"]
-        for order, step in enumerate(node.steps[common:]):
+        for order, step in enumerate(node.steps[self._common :]):
             word = step.text.lstrip(" ")
             blank = step.text[: len(step.text) - len(word)] if order else ""
             parts += [(blank, ""), (clean(word), styles[tint.level(step, None)])]
         return Content.assemble(*parts)
 
     def action_move(self, by: int) -> None:
-        """Both at once."""
+        """All at once."""
         for side in self.query(VerticalScroll):
             side.scroll_relative(y=by, animate=False)
 
-    def action_keep(self, side: int) -> None:
-        """Go on with one of them."""
-        self.dismiss(self._pair[side].id)
+    def action_choose(self, by: int) -> None:
+        """The column beside the chosen one."""
+        self._chosen = min(max(0, self._chosen + by), len(self._answers) - 1)
+        self._show()
+
+    def action_keep(self, number: int = 0) -> None:
+        """Go on with the chosen one, or that of a number."""
+        place = number - 1 if number else self._chosen
+        if place < len(self._answers):
+            self.dismiss(self._answers[place].id)
+        else:
+            self.say(f"there are {len(self._answers)} answers here")

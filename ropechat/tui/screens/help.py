@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -39,17 +39,16 @@ class HelpScreen(Sheet[None]):
 
     def compose(self) -> ComposeResult:
         """Keys by place, then what can be typed."""
-        rows: list[Content] = []
         tables = {CONTEXTS[context]: self._keys(context) for context in self._contexts}
         widest = max(cell_len(left) for table in tables.values() for left, _ in table)
-        for title, table in tables.items():
-            rows += _table(title, table, widest)
+        parts = [_table(title, table, widest) for title, table in tables.items()]
         typed = [(f"/{one.slash} {one.arguments}", one.help) for one in ALL if one.slash]
-        rows += _table("Typed", typed, max(cell_len(left) for left, _ in typed))
-        rows.extend(Content.styled(fact, "$quiet") for fact in FACTS)
-        with Vertical(classes="sheet whole"):
-            with VerticalScroll(id="help"):
-                yield Static(Content("\n").join(rows), markup=False)
+        parts.append(_table("Typed", typed, max(cell_len(left) for left, _ in typed)))
+        parts.append([Content.styled(fact, "$quiet") for fact in FACTS])
+        with Vertical(classes="sheet whole broad"):
+            with VerticalScroll(id="help"), Horizontal(classes="columns"):
+                for column in halves(parts):
+                    yield Static(Content("\n").join(column), markup=False)
             yield self.key_line
 
     def _keys(self, context: str) -> list[tuple[str, str]]:
@@ -64,6 +63,15 @@ class HelpScreen(Sheet[None]):
     def on_mount(self) -> None:
         """Make arrow keys scroll."""
         self.query_one("#help").focus()
+
+
+def halves(parts: list[list[Content]]) -> list[list[Content]]:
+    """The rows of all parts in two columns of about the same height; no part is cut."""
+    total = sum(map(len, parts))
+    columns: list[list[Content]] = [[], []]
+    for part in parts:
+        columns[2 * len(columns[0]) >= total] += part
+    return columns
 
 
 def _table(title: str, rows: list[tuple[str, str]], widest: int) -> list[Content]:

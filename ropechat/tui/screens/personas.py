@@ -13,6 +13,7 @@ from ropechat.errors import RopechatError
 from ropechat.text import cells, fit, one_line
 from ropechat.tui import personas
 from ropechat.tui.errors import explain
+from ropechat.tui.listing import persona_line, persona_rows
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.field import Field
 
@@ -41,7 +42,11 @@ class PersonasScreen(Sheet["str | None"]):
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
             yield Choices(id="texts", markup=False)
+<<<<<<< HEAD
             yield Field("name of this system text", id="name")
+=======
+            yield Field(id="name", placeholder="name of this system text")
+>>>>>>> main
             yield self.key_line
 
     def on_mount(self) -> None:
@@ -60,22 +65,17 @@ class PersonasScreen(Sheet["str | None"]):
         except RopechatError as error:
             kept = {}
             self.say(explain(error), "$error")
-        self._rows = [("no system text", ""), *kept.items()]
-        texts = [text for _, text in self._rows]
-        if self._system not in texts:
-            self._rows.insert(1, ("not kept", self._system))
+        self._rows = persona_rows(self._system, kept)
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options([Option(self._line(name, text)) for name, text in self._rows])
         options.highlighted = [text for _, text in self._rows].index(self._system)
 
     def _line(self, name: str, text: str) -> Content:
-        mark = "●" if text == self._system else " "
         width = min(24, max(cells(one_line(name)) for name, _ in self._rows))
         room = max(10, min(96, self.app.size.width - 4) - width - 5)
-        return Content.assemble(
-            (f"{mark} ", "$primary"), fit(one_line(name), width), ("  " + fit(one_line(text), room), "$quiet")
-        )
+        line = persona_line(name, text == self._system, width)
+        return Content.assemble(*line, ("  " + fit(one_line(text), room), "$quiet"))
 
     def _chosen(self) -> tuple[str, str]:
         return self._rows[self.query_one(OptionList).highlighted or 0]

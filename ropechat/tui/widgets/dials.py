@@ -11,6 +11,7 @@ from textual.widgets import Input, Static
 
 from ropechat.text import fit, one_line
 from ropechat.tui import keys, presets, sheet_keys
+from ropechat.tui.listing import NAME, VALUE, setting_line
 from ropechat.tui.render.trial import tried
 from ropechat.tui.render.visible import visible
 from ropechat.tui.widgets.bars import KeyLine, meter
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from ropechat.tui.render.candidates import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
 
-NAME, VALUE = 18, 6  # cells
-METER, NOTE = 16, 26
+METER, NOTE = 16, 26  # cells
 TOKEN = 14
 AROUND = 5  # rows around settings and candidates; two more with a line of keys
 ITEMS = (
@@ -61,7 +61,11 @@ class Dials(Vertical, can_focus=True):
         self._token: TokenPlace | None = None
         self._row = 0
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
+<<<<<<< HEAD
         self._field = Field("value", classes="value")
+=======
+        self._field = Field(placeholder="value", classes="value")
+>>>>>>> main
         self._key_line = KeyLine(items)
 
     @property
@@ -171,12 +175,8 @@ class Dials(Vertical, can_focus=True):
         share = presets.filled(self.sampling, name)
         full, rest = ("", " " * cells) if share is None else meter(share, cells)
         return Content.assemble(
-            (" ▸ " if here else "   ", "$primary"),
-            (name.ljust(NAME), "bold" if here else ""),
-            (
-                presets.shown(self.sampling, name).rjust(VALUE + 1) + "  ",
-                "bold $primary" if here else "$foreground",
-            ),
+            *setting_line(self.sampling, name, " ▸ " if here else "   ", here),
+            "  ",
             (full, "$primary"),
             (rest, "$rule"),
             ("  " + presets.MEANING[name] if room >= METER + NOTE else "", "$quiet"),

@@ -8,8 +8,8 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.text import fit
 from ropechat.tui import facts
+from ropechat.tui.render.flow import wrap
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -49,7 +49,8 @@ class EngineFacts(VerticalScroll):
     def _table(self, title: str, found: facts.Rows) -> Content:
         room = max(8, self._doing.size.width - NAMES)
         lines = [
-            Content.assemble((name.ljust(NAMES), "$quiet"), fit(value, room).rstrip())
+            Content.assemble((("" if part else name).ljust(NAMES), "$quiet"), value[start:end])
             for name, value in found
+            for part, (start, end) in enumerate(wrap(value, 0, room))
         ]
         return Content("\n").join([Content.styled(title, "bold $primary"), *lines])

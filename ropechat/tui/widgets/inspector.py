@@ -61,6 +61,7 @@ class Inspector(Widget):
         self._explanation: Explanation | None = None
         self._brush = Brush(self)
         self._rows: list[Row] = []
+        self._counted = 0  # tokens of the answer, as the rows say
 
     @property
     def chosen(self) -> Candidate | None:
@@ -87,6 +88,11 @@ class Inspector(Widget):
                 self._explanation = explain(step, block.sampling, seen)
                 self.choice = next(n for n, c in enumerate(self._explanation.candidates) if c.chosen)
         self._lay()
+
+    def recount(self) -> None:
+        """Tell of how many tokens it is one, when more have come."""
+        if self.token is not None and len(self.token.block.steps) != self._counted:
+            self._lay()
 
     def choose(self, step: int) -> None:
         """Move among the alternatives."""
@@ -137,6 +143,7 @@ class Inspector(Widget):
     def _lay(self) -> None:
         width, height = self.size
         self._rows = []
+        self._counted = 0 if self.token is None else len(self.token.block.steps)
         if width and height:
             self._rows = self._about(width) if self.token else self._nothing()
             if self._explanation is not None:

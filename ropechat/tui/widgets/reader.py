@@ -10,6 +10,7 @@ from textual.message import Message
 
 from ropechat.tui import keys
 from ropechat.tui.render import cursor as moves
+from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.find import Finder
 from ropechat.tui.render.page import Place
 from ropechat.tui.render.pieces import Mark, Piece
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from ropechat.trace import Step
     from ropechat.tui.render.blocks import AnswerBlock, Block
-    from ropechat.tui.render.cursor import TokenPlace
 
 GHOST = 12  # characters shown of a token that the row does not show
 
@@ -76,7 +76,12 @@ class Reader(Transcript):
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down go through alternatives
         self.finder = Finder(self.page)
+<<<<<<< HEAD
         self._filling = False
+=======
+        self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
+        self._held = False  # does the cursor stay in sight, whatever comes?
+>>>>>>> main
 
     def cursor_token(self) -> tuple[str, int] | None:
         """(node of the answer, index of the token) under the cursor."""
@@ -93,13 +98,8 @@ class Reader(Transcript):
         """Append tokens to a block."""
         super().feed(block, steps)
         self.finder.look(block)
-
-    def drop_from(self, answer: AnswerBlock) -> None:
-        """Take away an answer at the end, and the question above it."""
-        before = list(self.blocks)
-        super().drop_from(answer)
-        for block in before[len(self.blocks) :]:
-            self._gone(block)
+        if self._awaited is not None:
+            self._arrive(self._awaited)
 
     def remove_from(self, index: int) -> None:
         """Take away a block and all after it; the end is followed."""
@@ -123,6 +123,8 @@ class Reader(Transcript):
 
     def _gone(self, block: Block) -> None:
         self.finder.forget(block)
+        if self._awaited is not None and self._awaited.block is block:
+            self._awaited = None
         if self.cursor is not None and self.cursor.block is block:
             self.move_to(None)
 
@@ -164,15 +166,28 @@ class Reader(Transcript):
         """Put the cursor on a token and bring it into sight; None takes it away."""
         if token == self.cursor:
             return
-        self.cursor = token
+        self.cursor, self._awaited, self._held = token, None, token is not None
         if token is not None:
             self.bring_into_sight(token)
         self.redraw()
         self.post_message(self.Moved(clicked))
 
+    def await_token(self, block: AnswerBlock, index: int) -> None:
+        """Put the cursor on a token of an answer as soon as it is there."""
+        self._awaited = TokenPlace(block, index)
+        self._arrive(self._awaited)
+
+    def _arrive(self, token: TokenPlace) -> None:
+        if len(token.block.steps) > token.index:
+            self.move_to(token)
+
     def bring_into_sight(self, token: TokenPlace) -> None:
         """Scroll if need be."""
         self._show(moves.place_of(self.page, token))
+
+    def go_to(self, block: Block) -> None:
+        """Scroll to the beginning of a block, if it is not in sight."""
+        self._show(Place(self.blocks.index(block), 0))
 
     def _show(self, place: Place) -> None:
         y, top = self.page.y_of(place), round(self.scroll_y)
@@ -184,6 +199,29 @@ class Reader(Transcript):
             self._extend(self.page.rows)
             self._scroll(max(0, self.page.y_of(place) - height // 2))
             self.follow = round(self.scroll_y) >= self.max_scroll_y
+
+    # --- the cursor stays in sight ---
+
+    def to_end(self) -> None:
+        """Go to the newest row and follow, away from the cursor if need be."""
+        self._held = False
+        super().to_end()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """A reader who scrolls to the end follows, as with `to_end`."""
+        followed = self.follow
+        super().watch_scroll_y(old_value, new_value)
+        self._held = self._held and (followed or not self.follow)
+
+    def _end(self) -> int:
+        """Following ends before it takes a cursor out of sight."""
+        end = super()._end()
+        if self._held and self.cursor is not None:
+            row, top = self.page.y_of(moves.place_of(self.page, self.cursor)), round(self.scroll_y)
+            if top <= row < end:
+                self.leave_end()
+                self._scroll(max(top, row - 1))
+        return end
 
     def _start(self) -> TokenPlace | None:
         return moves.in_sight(self.page, round(self.scroll_y), self.scrollable_content_region.height)

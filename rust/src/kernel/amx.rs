@@ -22,8 +22,9 @@ use std::sync::OnceLock;
 pub(in crate::kernel) const TABLE: Table = Table {
     isa: Isa::Amx,
     product_q8_0: q8_0,
-    product_q4_0: q4_0,
+    product_q5_k: q5_k,
     product_q4_k: q4_k,
+    product_q4_0: q4_0,
     product_bf16: bf16,
     ..avx512::bf16::TABLE
 };
@@ -95,34 +96,27 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
-unsafe fn q8_0(job: &Product) {
-    // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
-    unsafe {
-        if job.rows < ROWS_WORTH_TILES {
-            return (avx512::bf16::TABLE.product_q8_0)(job);
+/// A format's product: few rows as AVX-512 does them, many in tiles.
+macro_rules! tiled {
+    ($($name:ident $format:ident $few:ident;)*) => {$(
+        unsafe fn $name(job: &Product) {
+            // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
+            unsafe {
+                if job.rows < ROWS_WORTH_TILES {
+                    return (avx512::bf16::TABLE.$few)(job);
+                }
+                block_product::<blocks::$format>(job);
+            }
         }
-        block_product::<blocks::Q8_0>(job);
-    }
+    )*};
 }
 
-unsafe fn q4_0(job: &Product) {
-    // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
-    unsafe {
-        if job.rows < ROWS_WORTH_TILES {
-            return (avx512::bf16::TABLE.product_q4_0)(job);
-        }
-        block_product::<blocks::Q4_0>(job);
-    }
-}
-
-unsafe fn q4_k(job: &Product) {
-    // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
-    unsafe {
-        if job.rows < ROWS_WORTH_TILES {
-            return (avx512::bf16::TABLE.product_q4_k)(job);
-        }
-        block_product::<blocks::Q4K>(job);
-    }
+// Q6_K has two scales per block, and so would need twice the tiles of sums: AVX-512 is as fast.
+tiled! {
+    q8_0 Q8_0 product_q8_0;
+    q5_k Q5K product_q5_k;
+    q4_k Q4K product_q4_k;
+    q4_0 Q4_0 product_q4_0;
 }
 
 /// 64 bytes at a cache line.
@@ -194,7 +188,7 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
         // SAFETY: the step lies inside the panel; a line is 64 bytes.
         unsafe {
-            let quads = weights.add(step * F::DTYPE.step_bytes() + blocks::quads_at::<F>());
+            let quads = weights.add(step * F::DTYPE.step_bytes() + F::QUADS_AT);
             for (t, line) in lines.iter_mut().enumerate() {
                 let unsigned = match t {
                     0..8 => F::quads::<avx512::bf16::Zmm, 0>(quads, t),

@@ -183,33 +183,27 @@ unsafe impl Lanes for Pair {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
     #[inline(always)]
-    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
+    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
         // SAFETY: see the impl.
         unsafe {
-            let low = _mm256_set1_epi8(0x0f);
-            [_mm256_and_si256(quads[0], low), _mm256_and_si256(quads[1], low)]
+            let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
+            let shifted = [_mm256_srl_epi16(quads[0], by), _mm256_srl_epi16(quads[1], by)];
+            [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
     }
     #[inline(always)]
-    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
-        // SAFETY: see the impl.
-        unsafe { Self::low_nibbles([_mm256_srli_epi16::<4>(quads[0]), _mm256_srli_epi16::<4>(quads[1])]) }
-    }
-    #[inline(always)]
-    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
         // SAFETY: see the impl.
         unsafe {
-            let shifted = [_mm256_slli_epi16::<4>(quads[0]), _mm256_slli_epi16::<4>(quads[1])];
-            Self::high_nibbles_times_16(shifted)
+            let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
+            let shifted = [_mm256_sll_epi16(quads[0], by), _mm256_sll_epi16(quads[1], by)];
+            [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
     }
     #[inline(always)]
-    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads {
         // SAFETY: see the impl.
-        unsafe {
-            let high = _mm256_set1_epi8(0xf0_u8 as i8);
-            [_mm256_and_si256(quads[0], high), _mm256_and_si256(quads[1], high)]
-        }
+        unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {

@@ -120,24 +120,25 @@ macro_rules! zmm_lanes {
                 unsafe { _mm512_loadu_si512(from.cast()) }
             }
             #[inline(always)]
-            unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
+            unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
                 // SAFETY: see the impl.
-                unsafe { _mm512_and_si512(quads, _mm512_set1_epi8(0x0f)) }
+                unsafe {
+                    let shifted = _mm512_srl_epi16(quads, _mm_cvtsi32_si128(by as i32));
+                    _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
+                }
             }
             #[inline(always)]
-            unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
+            unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
                 // SAFETY: see the impl.
-                unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(quads), _mm512_set1_epi8(0x0f)) }
+                unsafe {
+                    let shifted = _mm512_sll_epi16(quads, _mm_cvtsi32_si128(by as i32));
+                    _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
+                }
             }
             #[inline(always)]
-            unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
+            unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads {
                 // SAFETY: see the impl.
-                unsafe { Self::high_nibbles_times_16(_mm512_slli_epi16::<4>(quads)) }
-            }
-            #[inline(always)]
-            unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
-                // SAFETY: see the impl.
-                unsafe { _mm512_and_si512(quads, _mm512_set1_epi8(0xf0_u8 as i8)) }
+                unsafe { _mm512_or_si512(a, b) }
             }
             #[inline(always)]
             unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {

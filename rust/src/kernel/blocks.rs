@@ -16,32 +16,43 @@ pub(super) trait BlockFormat {
     const DTYPE: DType;
     /// What a value is: signed bytes that are stored + 128, or unsigned ones with a minimum per block
     /// (`value = scale * q + min`).
-    const HAS_MINS: bool;
+    const HAS_MINS: bool = false;
     /// What the scale is divided by, because the quads hold so many times the integers: a power of two.
-    const TIMES: f32;
+    const TIMES: f32 = 1.0;
+    /// Scales of a block: one, or one for each half.
+    const SCALES: usize = 1;
+    /// Where the quads of a step begin: after the scales, and the mins if there are any.
+    const QUADS_AT: usize = if Self::HAS_MINS { 8 * LANES } else { 4 * LANES };
     /// Quad `t` (0..8) of block `B` (0..2), unsigned.
     ///
     /// # Safety
-    /// The ISA of `V`; `quads` valid for the step's bytes from [`quads_at`] on.
+    /// The ISA of `V`; `quads` valid for the step's bytes from `QUADS_AT` on.
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads;
+    /// Scale `P` (0..SCALES) of block `B`.
+    ///
+    /// # Safety
+    /// The ISA of `V`; `step` valid for the step's bytes.
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(step.add(B * 2 * LANES).cast()) }
+    }
 }
 
 /// Bytes, stored + 128.
 pub(super) struct Q8_0;
-/// Nibbles, stored + 8: block 0 in the low half, block 1 in the high half. Taken 16 times, they are bytes stored + 128.
-pub(super) struct Q4_0;
-/// Nibbles as they are, in the same places, with a minimum.
+/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times an f16. Taken 4 times, they are bytes
+/// stored + 128.
+pub(super) struct Q6K;
+/// 5 bits as they are, with a minimum.
+pub(super) struct Q5K;
+/// Nibbles as they are, with a minimum.
 pub(super) struct Q4K;
-
-/// Where the quads of a step begin: after the scales, and the mins if there are any.
-pub(super) const fn quads_at<F: BlockFormat>() -> usize {
-    if F::HAS_MINS { 8 * LANES } else { 4 * LANES }
-}
+/// Nibbles, stored + 8. Taken 16 times, they are bytes stored + 128.
+pub(super) struct Q4_0;
 
 impl BlockFormat for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
-    const HAS_MINS: bool = false;
-    const TIMES: f32 = 1.0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -49,38 +60,81 @@ impl BlockFormat for Q8_0 {
     }
 }
 
-impl BlockFormat for Q4_0 {
-    const DTYPE: DType = DType::Q4_0;
-    const HAS_MINS: bool = false;
-    const TIMES: f32 = 16.0;
+impl BlockFormat for Q6K {
+    const DTYPE: DType = DType::Q6K;
+    const TIMES: f32 = 4.0;
+    const SCALES: usize = 2;
+    const QUADS_AT: usize = 6 * LANES;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
+        unsafe { V::or(bits::<V, B, 4, 2>(quads, t), bits::<V, B, 2, 6>(quads.add(UPPER), t)) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
+        // SAFETY: the caller's duty.
         unsafe {
-            let both = V::load_quads(quads.add(t * 4 * LANES));
-            if B == 0 { V::low_nibbles_times_16(both) } else { V::high_nibbles_times_16(both) }
+            let scale = V::load_i8(step.add((2 + 2 * B + P) * LANES).cast());
+            V::load_f16(step.cast()).mul(scale)
         }
+    }
+}
+
+impl BlockFormat for Q5K {
+    const DTYPE: DType = DType::Q5K;
+    const HAS_MINS: bool = true;
+    #[inline(always)]
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+        // SAFETY: the caller's duty.
+        unsafe { V::or(bits::<V, B, 4, 0>(quads, t), bits::<V, B, 1, 4>(quads.add(UPPER), t)) }
     }
 }
 
 impl BlockFormat for Q4K {
     const DTYPE: DType = DType::Q4K;
     const HAS_MINS: bool = true;
-    const TIMES: f32 = 1.0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
-        unsafe {
-            let both = V::load_quads(quads.add(t * 4 * LANES));
-            if B == 0 { V::low_nibbles(both) } else { V::high_nibbles(both) }
-        }
+        unsafe { bits::<V, B, 4, 0>(quads, t) }
+    }
+}
+
+impl BlockFormat for Q4_0 {
+    const DTYPE: DType = DType::Q4_0;
+    const TIMES: f32 = 16.0;
+    #[inline(always)]
+    unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
+        // SAFETY: the caller's duty.
+        unsafe { bits::<V, B, 4, 4>(quads, t) }
+    }
+}
+
+/// Where the lines of upper bits begin, after those of the low four bits.
+const UPPER: usize = 8 * 4 * LANES;
+
+/// Quad `t` of block `B` out of lines of `W` bits of each value, as `quant/plane.rs` draws them, from bit `TO` on.
+#[inline(always)]
+unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
+    lines: *const u8,
+    t: usize,
+) -> V::Quads {
+    let (line, from) = (t / (4 / W), 4 * B + W * (t % (4 / W)));
+    let mask = ((1 << W) - 1) << TO;
+    // SAFETY: the caller's duty.
+    unsafe {
+        let line = V::load_quads(lines.add(line * 4 * LANES));
+        let is_below = 4 * B + (4 - W) <= TO;
+        if is_below { V::shift_left(line, TO - from, mask) } else { V::shift_right(line, from - TO, mask) }
     }
 }
 
 /// Bytes of a q8 activation row: its values, then per block an f32 scale, then per block what dot products with bytes
-/// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima. Rows are whole cache lines, so that the values of a step lie in one.
+/// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima, then
+/// what those of its first half start from, then the same of its second half. Rows are whole cache lines, so that the
+/// values of a step lie in one.
 pub(super) const fn x_row_bytes(steps: usize) -> usize {
-    (steps * (GROUP + 24)).next_multiple_of(64)
+    (steps * (GROUP + 40)).next_multiple_of(64)
 }
 
 /// Where the scales of a q8 activation row begin.
@@ -107,7 +161,7 @@ pub(super) unsafe fn block_product<V: Lanes, F: BlockFormat, const T: usize>(job
     }
 }
 
-/// How far ahead of their use weights are asked for when rows share them: a page, where the processor stops guessing.
+/// How far ahead of their use weights are asked for: a page, where the processor stops guessing.
 const AHEAD: usize = 4096;
 
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
@@ -118,45 +172,43 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let mut step = job.weights.add(panel * job.panel_bytes);
         // Rows in threes, two of them reached by an index: twelve pointers would not fit the registers.
         let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * job.x_bytes);
-        let first = job.x.add(row * job.x_bytes);
-        let mut x: [*const u8; 4] = std::array::from_fn(|third| first.add(3 * third * job.x_bytes));
+        let mut x: [*const u8; 4] = std::array::from_fn(|third| job.x.add((row + 3 * third) * job.x_bytes));
         // Scales, starts and masses of a step, reached by constants that differ by whole rows of them.
         let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
-        let (starts_at, masses_at) = (8 * job.steps, 16 * job.steps);
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
-            if M > 1 {
-                ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
-            }
-            macro_rules! block {
-                ($block:literal) => {
+            ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
+            let number = |m: usize, at: usize| row_of(&numbers, m).add(at);
+            macro_rules! part {
+                ($block:literal, $part:literal) => {
                     let mut ints = [V::int_splat(INT_START); M];
-                    if !F::HAS_MINS {
-                        for m in 0..M {
-                            let start = row_of(&numbers, m).add(starts_at + 4 * $block).cast::<i32>();
-                            ints[m] = V::int_splat(start.read_unaligned());
-                        }
+                    for m in 0..M {
+                        ints[m] = V::int_splat(start::<F, $part>(number(m, 4 * $block), job.steps));
                     }
-                    for t in 0..8 {
-                        let quads = F::quads::<V, $block>(step.add(quads_at::<F>()), t);
+                    for t in 8 * $part / F::SCALES..8 * ($part + 1) / F::SCALES {
+                        let quads = F::quads::<V, $block>(step.add(F::QUADS_AT), t);
                         for m in 0..M {
                             let at = row_of(&x, m).add($block * BLOCK + 4 * t);
                             ints[m] = V::dot_quads(ints[m], quads, at.cast::<u32>().read_unaligned());
                         }
                     }
-                    let mut scale = V::load_f16(step.add($block * 2 * LANES).cast());
-                    if F::TIMES != 1.0 {
-                        scale = scale.mul(V::splat(1.0 / F::TIMES));
-                    }
-                    let start = V::int_start(scale);
+                    let scale = F::scale::<V, $block, $part>(step).mul(V::splat(1.0 / F::TIMES));
                     for m in 0..M {
-                        let x_scale = row_of(&numbers, m).add(4 * $block).cast::<f32>().read_unaligned();
-                        sums[m] = V::scaled(ints[m], scale, start).mul_add(V::splat(x_scale), sums[m]);
+                        let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());
+                        sums[m] = V::scaled(ints[m], scale, V::int_start(scale)).mul_add(x_scale, sums[m]);
+                    }
+                };
+            }
+            macro_rules! block {
+                ($block:literal) => {
+                    part!($block, 0);
+                    if F::SCALES > 1 {
+                        part!($block, 1);
                     }
                     if F::HAS_MINS {
                         let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
                         for m in 0..M {
-                            let mass = row_of(&numbers, m).add(masses_at + 4 * $block).cast::<f32>();
+                            let mass = number(m, 16 * job.steps + 4 * $block).cast::<f32>();
                             sums[m] = min.mul_add(V::splat(mass.read_unaligned()), sums[m]);
                         }
                     }
@@ -174,6 +226,21 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
     }
 }
 
+/// What the sums of part `P` of a block of an activation row of `steps` start from.
+///
+/// # Safety
+/// `numbers` are those of the block.
+#[inline(always)]
+unsafe fn start<F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize) -> i32 {
+    let at = match (F::HAS_MINS, F::SCALES) {
+        (true, _) => return INT_START,
+        (false, 1) => 8 * steps,
+        (false, _) => (24 + 8 * P) * steps,
+    };
+    // SAFETY: the caller's duty.
+    unsafe { numbers.add(at).cast::<i32>().read_unaligned() }
+}
+
 /// Blocks that are rounded together, so that their divisions are done side by side.
 const TOGETHER: usize = 16;
 
@@ -183,15 +250,15 @@ const TOGETHER: usize = 16;
 #[inline(always)]
 pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
-    let (values, numbers) = out.split_at_mut(x_scales_at(steps));
-    let (scales, numbers) = numbers.split_at_mut(8 * steps);
-    let (starts, masses) = numbers.split_at_mut(8 * steps);
+    let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
+    let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
+    let [scales, starts, masses, first_starts, second_starts] = std::array::from_fn(|_| next());
     for first in (0..2 * steps).step_by(TOGETHER) {
         let count = TOGETHER.min(2 * steps - first);
         let values = &mut values[first * BLOCK..][..count * BLOCK];
         let (x, whole) = (&x[first * BLOCK..], x.len() / BLOCK - first);
         // SAFETY: the features are the caller's duty.
-        let (scale, sum) = unsafe {
+        let [scale, sum, first_sum] = unsafe {
             if count <= whole {
                 blocks_to_q8::<V>(&x[..count * BLOCK], values)
             } else {
@@ -203,19 +270,23 @@ pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) {
         for block in 0..count {
             let at = 4 * (first + block)..4 * (first + block + 1);
             scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
-            starts[at.clone()].copy_from_slice(&(INT_START - 128 * sum[block] as i32).to_le_bytes());
+            let start = |sum: f32| (INT_START - 128 * sum as i32).to_le_bytes();
+            starts[at.clone()].copy_from_slice(&start(sum[block]));
+            first_starts[at.clone()].copy_from_slice(&start(first_sum[block]));
+            second_starts[at.clone()].copy_from_slice(&start(sum[block] - first_sum[block]));
             masses[at].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
         }
     }
 }
 
-/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums.
+/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and their (integral) sums, whole and of the
+/// first halves.
 ///
 /// A value that is NaN or infinite makes all these scales NaN: such a row must reach the logits as NaN, not as rounded
 /// noise.
 #[inline(always)]
-unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
-    let (mut largest, mut sums) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> [[f32; TOGETHER]; 3] {
+    let [mut largest, mut sums, mut firsts] = [[0.0; TOGETHER]; 3];
     // SAFETY: a block is two vectors in and 32 bytes out.
     unsafe {
         let zero = V::splat(0.0);
@@ -235,8 +306,51 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
             let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));
             a.store_i8(out.as_mut_ptr().cast());
             b.store_i8(out.as_mut_ptr().add(LANES).cast());
-            sums[block] = a.round().add(b.round()).sum();
+            (sums[block], firsts[block]) = (a.round().add(b.round()).sum(), a.round().sum());
         }
-        (largest.map(|largest| largest / 127.0 + poison), sums)
+        [largest.map(|largest| largest / 127.0 + poison), sums, firsts]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Isa, Kernels, Panels, Rows};
+    use super::{DType, LANES, x_row_bytes};
+    use crate::quant::TensorType;
+
+    /// The ends of its integers and scales, with rows of nothing but 127 or -127: a part's sum just fits 24 bits.
+    #[test]
+    fn sums_of_the_largest_numbers_of_q6_k_are_exact() {
+        const K: usize = 256;
+        const ROWS: usize = 14;
+        let (format, steps) = (DType::Q6K, DType::Q6K.steps(K));
+        for (bits, q) in [(0x00, -32.0), (0xff, 31.0)] {
+            for scale in [i8::MIN, i8::MAX] {
+                let d = half::f16::ONE.to_le_bytes();
+                let block: Vec<u8> = [vec![bits; 192], vec![scale as u8; 16], d.to_vec()].concat();
+                let mut panel = vec![0; steps * format.step_bytes()];
+                TensorType::Q6_K.pack_row(&block, format, 5, &mut panel, &mut []);
+                for x in [1.0, -1.0] {
+                    let mut row = vec![0; x_row_bytes(steps)];
+                    Kernels::of(Isa::Scalar).unwrap().to_q8(&[x; K], &mut row);
+                    let (stride, rows) = (row.len(), row.repeat(ROWS));
+                    let panels = Panels { format, bytes: &panel, panel_bytes: panel.len(), count: 1, steps };
+                    let exact = q * f32::from(scale) * x * K as f32;
+                    for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
+                        let mut out = [f32::NAN; ROWS * LANES];
+                        let x = Rows { bytes: &rows, stride, count: ROWS };
+                        kernels.product(panels, x, &mut out, LANES);
+                        for out in out.chunks_exact(LANES) {
+                            assert!(
+                                (out[5] / exact - 1.0).abs() < 1e-6,
+                                "{kernels:?} {} for {exact}",
+                                out[5]
+                            );
+                            assert!(out.iter().enumerate().all(|(lane, &sum)| lane == 5 || sum == 0.0));
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -53,14 +53,12 @@ pub unsafe trait Lanes: Copy {
     unsafe fn int_splat(value: i32) -> Self::Int;
     /// 64 consecutive bytes.
     unsafe fn load_quads(from: *const u8) -> Self::Quads;
-    /// The low nibble of each byte.
-    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads;
-    /// The high nibble of each byte.
-    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads;
-    /// 16 times the low nibble of each byte.
-    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads;
-    /// 16 times the high nibble of each byte.
-    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads;
+    /// `byte >> by & mask` of each byte; `by` < 8, and the mask has no bit that comes from beyond the byte.
+    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    /// `byte << by & mask`, likewise.
+    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    /// The bits of both.
+    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads;
     /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
     /// (sums - [`INT_START`]) * scale, rounded once; `start` is what [`Self::int_start`] says of the scale.

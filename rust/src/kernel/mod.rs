@@ -40,8 +40,10 @@ struct Table {
     product_f16: unsafe fn(&Product),
     product_bf16: unsafe fn(&Product),
     product_q8_0: unsafe fn(&Product),
-    product_q4_0: unsafe fn(&Product),
+    product_q6_k: unsafe fn(&Product),
+    product_q5_k: unsafe fn(&Product),
     product_q4_k: unsafe fn(&Product),
+    product_q4_0: unsafe fn(&Product),
     to_q8: unsafe fn(&[f32], &mut [u8]),
     widen_keys: Widen,
     widen_values: Widen,
@@ -73,8 +75,10 @@ macro_rules! kernel_table {
                 fn product_f16(job: &generic::Product) = generic::product::<V, generic::F16, $rows>;
                 fn product_bf16(job: &generic::Product) = generic::product::<V, generic::Bf16, $rows>;
                 fn product_q8_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q8_0, $quad_rows>;
-                fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
+                fn product_q6_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q6K, $quad_rows>;
+                fn product_q5_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q5K, $quad_rows>;
                 fn product_q4_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q4K, $quad_rows>;
+                fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
                 fn to_q8(x: &[f32], out: &mut [u8]) = blocks::to_q8::<V>;
                 fn widen_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_keys::<V>;
                 fn widen_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_values::<V>;
@@ -94,8 +98,8 @@ macro_rules! kernel_table {
                 fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::exp64::Sums = $crate::exp64::sums;
             );
             Table {
-                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q4_0, product_q4_k, to_q8,
-                widen_keys, widen_values, add, rms_norm,
+                isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q6_k,
+                product_q5_k, product_q4_k, product_q4_0, to_q8, widen_keys, widen_values, add, rms_norm,
                 layer_norm, gate, activate, scale, softcap, rotate_half, rotate_pairs, softmax, merge, to_f16,
                 to_bf16, sums,
             }
@@ -146,7 +150,7 @@ pub struct Rows<'a> {
 pub fn x_row_bytes(format: DType, steps: usize) -> usize {
     match format {
         DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
-        DType::Q8_0 | DType::Q4K | DType::Q4_0 => blocks::x_row_bytes(steps),
+        DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => blocks::x_row_bytes(steps),
     }
 }
 
@@ -248,6 +252,8 @@ impl Kernels {
             DType::F16 => self.0.product_f16,
             DType::BF16 => self.0.product_bf16,
             DType::Q8_0 => self.0.product_q8_0,
+            DType::Q6K => self.0.product_q6_k,
+            DType::Q5K => self.0.product_q5_k,
             DType::Q4K => self.0.product_q4_k,
             DType::Q4_0 => self.0.product_q4_0,
         };

@@ -104,20 +104,16 @@ unsafe impl Lanes for Array {
         unsafe { from.cast::<Self::Quads>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn low_nibbles(quads: Self::Quads) -> Self::Quads {
-        quads.map(|quad| quad.map(|byte| byte & 0x0f))
+    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte >> by & mask))
     }
     #[inline(always)]
-    unsafe fn high_nibbles(quads: Self::Quads) -> Self::Quads {
-        quads.map(|quad| quad.map(|byte| byte >> 4))
+    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
+        quads.map(|quad| quad.map(|byte| byte << by & mask))
     }
     #[inline(always)]
-    unsafe fn low_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
-        quads.map(|quad| quad.map(|byte| byte << 4))
-    }
-    #[inline(always)]
-    unsafe fn high_nibbles_times_16(quads: Self::Quads) -> Self::Quads {
-        quads.map(|quad| quad.map(|byte| byte & 0xf0))
+    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads {
+        std::array::from_fn(|i| std::array::from_fn(|j| a[i][j] | b[i][j]))
     }
     #[inline(always)]
     unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {

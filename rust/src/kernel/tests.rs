@@ -22,9 +22,6 @@ fn kernels() -> impl Iterator<Item = Kernels> {
     Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok())
 }
 
-/// Every format that a product takes.
-const FORMATS: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0];
-
 /// Operands of a product in one format, and the numbers that they stand for.
 struct Operands {
     format: DType,
@@ -66,7 +63,7 @@ fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
             row.resize(2 * format.steps(values.len()), 0);
             (bytes(&row).to_vec(), exact)
         }
-        DType::Q8_0 | DType::Q4K | DType::Q4_0 => {
+        DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => {
             let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
             Kernels::of(Isa::Scalar).unwrap().to_q8(values, &mut row);
             let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
@@ -106,7 +103,7 @@ impl Operands {
 #[test]
 fn products_equal_naive_sums_for_odd_sizes() {
     let mut noise = Noise(1);
-    for format in FORMATS {
+    for format in DType::ALL {
         for (panels, rows, k) in
             [(1, 1, 1), (1, 2, 8), (2, 3, 7), (3, 12, 12), (2, 13, 33), (3, 25, 172), (1, 7, 105)]
         {
@@ -133,7 +130,7 @@ fn products_equal_naive_sums_for_odd_sizes() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_company() {
     let mut noise = Noise(2);
-    for format in FORMATS {
+    for format in DType::ALL {
         let operands = operands(format, 3, 29, 173, &mut noise);
         for kernels in kernels() {
             let all = operands.product(kernels, 0..29);
@@ -312,9 +309,8 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
 
 #[test]
 fn values_too_small_for_a_scale_count_as_zeros() {
-    let mut noise = Noise(8);
-    for format in [DType::Q8_0, DType::Q4K, DType::Q4_0] {
-        let mut operands = operands(format, 1, 2, 64, &mut noise);
+    for format in DType::ALL.into_iter().filter(|format| format.step_values() == 2 * BLOCK) {
+        let mut operands = operands(format, 1, 2, 64, &mut Noise(8));
         for kernels in kernels() {
             kernels.to_q8(&[1e-40; 64], &mut operands.x[..operands.x_bytes]);
             let out = operands.product(kernels, 0..2);

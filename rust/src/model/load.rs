@@ -104,11 +104,13 @@ impl<'a> Loader<'a> {
         self.pack(&[(view, stored)], slot)
     }
 
-    /// Embedding and unembedding in four bits cost too much quality; q8_0 is what users of 4-bit files get elsewhere too.
+    /// Embedding and unembedding in few bits cost too much quality; finer ones are what users of such files get elsewhere
+    /// too.
     pub fn table(&self) -> Self {
         Self {
             dtype: self.dtype.map(|dtype| match dtype {
                 DType::Q4_0 | DType::Q4K => DType::Q8_0,
+                DType::Q5K => DType::Q6K,
                 dtype => dtype,
             }),
             ..*self
@@ -194,10 +196,16 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// One type for a matrix out of several tensors: what the finest of them is packed into by itself.
+/// One type for a matrix out of several tensors: what the finest of them is packed into by itself, but no type of less
+/// than a byte in which others would be rounded once more.
 fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
-    let types = parts.iter().map(|(view, _)| view.tensor_type.packed());
-    types.max_by_key(|dtype| dtype.step_bytes() * 64 / dtype.step_values()).unwrap_or(DType::F32)
+    let kinds = || parts.iter().map(|(view, _)| view.tensor_type);
+    let bits = |dtype: &DType| dtype.step_bytes() * 64 / dtype.step_values();
+    let finest = kinds().map(TensorType::packed).max_by_key(bits).unwrap_or(DType::F32);
+    match kinds().all(|kind| kind.is_kept_in(finest)) {
+        true => finest,
+        false => [finest, DType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
+    }
 }
 
 fn arrangement(join: Join) -> Arrangement {
@@ -263,6 +271,29 @@ fn transposed(view: &TensorView<'_>, from: &[u8], size: usize, rows: Rows, width
 mod tests {
     use super::*;
     use std::path::Path;
+
+    fn view(tensor_type: TensorType) -> (TensorView<'static>, Stored) {
+        (TensorView { name: "x", tensor_type, shape: &[], bytes: &[], path: Path::new("x") }, Stored::OutIn)
+    }
+
+    #[test]
+    fn what_is_packed_together_keeps_its_integers_or_becomes_bytes() {
+        use TensorType::{F16, F32, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0};
+        for (types, dtype) in [
+            (vec![Q6_K, Q6_K, Q6_K], DType::Q6K),
+            (vec![Q4_K, Q4_1], DType::Q4K),
+            (vec![Q4_K, Q4_K, Q5_K], DType::Q5K),
+            (vec![Q4_K, Q4_K, Q6_K], DType::Q8_0),
+            (vec![Q5_K, Q6_K], DType::Q8_0),
+            (vec![Q4_0, Q4_1], DType::Q8_0),
+            (vec![Q8_0, Q6_K], DType::Q8_0),
+            (vec![F16, Q6_K], DType::F16),
+            (vec![F16, F32], DType::F32),
+        ] {
+            let parts: Vec<_> = types.iter().map(|&kind| view(kind)).collect();
+            assert_eq!(packed_together(&parts), dtype, "{types:?}");
+        }
+    }
 
     /// Two matrices [in 3, out 32] of one block per row: what is taken out of them is their columns.
     #[test]

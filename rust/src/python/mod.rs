@@ -308,18 +308,13 @@ fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, Py
 }
 
 fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
-    match name {
-        "auto" => Ok(None),
-        "f32" => Ok(Some(DType::F32)),
-        "f16" => Ok(Some(DType::F16)),
-        "bf16" => Ok(Some(DType::BF16)),
-        "q8_0" => Ok(Some(DType::Q8_0)),
-        "q4_k" => Ok(Some(DType::Q4K)),
-        "q4_0" => Ok(Some(DType::Q4_0)),
-        _ => Err(Error::Request(format!(
-            "dtype: {name:?}; allowed are auto, f32, bf16, f16, q8_0, q4_k and q4_0"
-        ))),
+    let found = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+    if found.is_none() && name != "auto" {
+        let [others @ .., last] = DType::ALL.map(DType::name);
+        let others = others.join(", ");
+        return Err(Error::Request(format!("dtype: {name:?}; allowed are auto, {others} and {last}")));
     }
+    Ok(found)
 }
 
 fn parse_kv_dtype(name: &str) -> Result<Option<DType>, Error> {

@@ -4,9 +4,11 @@
 //! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
 //! A format says how many k a step holds and what its bytes are.
 
+mod affine;
 mod float;
+mod plane;
 mod q4_0;
-mod q4_k;
+mod q6_k;
 mod q8_0;
 mod tensor_type;
 
@@ -21,7 +23,7 @@ pub const GROUP: usize = 2 * BLOCK;
 
 /// Counts the layouts of panels there have been: to be raised with every change of what [`DType::pack_row`] writes.
 /// Packs on disk of another layout are not used.
-pub const PANEL_LAYOUT: u32 = 1;
+pub const PANEL_LAYOUT: u32 = 2;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +36,10 @@ pub enum DType {
     BF16,
     /// Blocks of 32 signed bytes with an f16 scale.
     Q8_0,
+    /// Integers of 6 bits (value + 32): a signed byte per 16 as scale, times an f16.
+    Q6K,
+    /// Blocks of 32 integers of 5 bits with an f16 scale and an f16 minimum.
+    Q5K,
     /// Blocks of 32 nibbles with an f16 scale and an f16 minimum.
     Q4K,
     /// Blocks of 32 nibbles (value + 8) with an f16 scale.
@@ -41,6 +47,10 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every one, those that take most memory first.
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];
+
     /// The name that the command line and messages use.
     pub fn name(self) -> &'static str {
         match self {
@@ -48,6 +58,8 @@ impl DType {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::Q8_0 => "q8_0",
+            DType::Q6K => "q6_k",
+            DType::Q5K => "q5_k",
             DType::Q4K => "q4_k",
             DType::Q4_0 => "q4_0",
         }
@@ -63,7 +75,7 @@ impl DType {
         match self {
             DType::F32 | DType::F16 => 1,
             DType::BF16 => 2,
-            DType::Q8_0 | DType::Q4K | DType::Q4_0 => GROUP,
+            DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => GROUP,
         }
     }
 
@@ -73,7 +85,9 @@ impl DType {
             DType::F32 | DType::BF16 => 4 * LANES,
             DType::F16 => 2 * LANES,
             DType::Q8_0 => q8_0::STEP_BYTES,
-            DType::Q4K => q4_k::STEP_BYTES,
+            DType::Q6K => q6_k::STEP_BYTES,
+            DType::Q5K => affine::step_bytes(5),
+            DType::Q4K => affine::step_bytes(4),
             DType::Q4_0 => q4_0::STEP_BYTES,
         }
     }
@@ -103,7 +117,9 @@ impl DType {
         match self {
             DType::F32 | DType::F16 | DType::BF16 => float::pack_row(self, values, lane, panel),
             DType::Q8_0 => q8_0::pack_row(values, lane, panel),
-            DType::Q4K => q4_k::pack_row(values, lane, panel),
+            DType::Q6K => q6_k::pack_row(values, lane, panel),
+            DType::Q5K => affine::pack_row::<5>(values, lane, panel),
+            DType::Q4K => affine::pack_row::<4>(values, lane, panel),
             DType::Q4_0 => q4_0::pack_row(values, lane, panel),
         }
     }
@@ -113,7 +129,9 @@ impl DType {
         match self {
             DType::F32 | DType::F16 | DType::BF16 => float::unpack_row(self, panel, lane, out),
             DType::Q8_0 => q8_0::unpack_row(panel, lane, out),
-            DType::Q4K => q4_k::unpack_row(panel, lane, out),
+            DType::Q6K => q6_k::unpack_row(panel, lane, out),
+            DType::Q5K => affine::unpack_row::<5>(panel, lane, out),
+            DType::Q4K => affine::unpack_row::<4>(panel, lane, out),
             DType::Q4_0 => q4_0::unpack_row(panel, lane, out),
         }
     }
@@ -175,6 +193,8 @@ mod tests {
                 (DType::F16, 5e-4),
                 (DType::BF16, 4e-3),
                 (DType::Q8_0, 0.5 / 127.0 + 1e-3),
+                (DType::Q6K, 1.0 / 32.0 + 5e-3),
+                (DType::Q5K, 0.035),
                 (DType::Q4K, 0.07),
                 (DType::Q4_0, 0.13),
             ];
@@ -203,12 +223,14 @@ mod tests {
             }
             format!("{} {:016x}", dtype.name(), crate::checksum::checksum(&panel))
         };
-        let sums = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0].map(sum);
+        let sums = DType::ALL.map(sum);
         let known = [
             "f32 caa998a91d329a7c",
-            "f16 b43f3453f7b98d35",
             "bf16 84464114f3a0e426",
+            "f16 b43f3453f7b98d35",
             "q8_0 fcb2a07af1282955",
+            "q6_k 6c19ea6d4b675a04",
+            "q5_k e1912bf5ef6b8844",
             "q4_k a4d5b3407ab923ab",
             "q4_0 def0197753fc4f29",
         ];
@@ -217,7 +239,7 @@ mod tests {
 
     #[test]
     fn lanes_do_not_touch_each_other() {
-        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4K, DType::Q4_0] {
+        for dtype in DType::ALL {
             let rows: Vec<Vec<f32>> =
                 (0..LANES).map(|lane| noise(100).iter().map(|x| x * (lane + 1) as f32).collect()).collect();
             let mut panel = vec![0; dtype.steps(100) * dtype.step_bytes()];
@@ -238,12 +260,16 @@ mod tests {
     fn zeros_and_the_extremes_of_a_block_are_exact() {
         let mut row = [0.0; 64];
         row[3] = -8.0;
-        for dtype in [DType::Q8_0, DType::Q4_0] {
+        for dtype in [DType::Q8_0, DType::Q6K, DType::Q4_0] {
             let mut panel = vec![0; dtype.step_bytes()];
             dtype.pack_row(&row, 5, &mut panel);
             let mut back = [f32::NAN; 64];
             dtype.unpack_row(&panel, 5, &mut back);
-            let tolerance = if dtype == DType::Q8_0 { 8.0 * 5e-4 } else { 0.0 };
+            let tolerance = match dtype {
+                DType::Q8_0 => 8.0 * 5e-4,
+                DType::Q6K => 8.0 * 1e-3,
+                _ => 0.0,
+            };
             assert!(
                 (back[3] + 8.0).abs() <= tolerance
                     && back.iter().enumerate().all(|(i, &x)| i == 3 || x == 0.0),

@@ -1,25 +1,19 @@
 //! q4_0 (ggml): blocks of 32 values, `value = scale * (q - 8)`, q in 0..16, scale f16.
 //!
-//! A step holds two blocks of 16 rows, 576 bytes; byte (t, lane, j) holds value 4t + j of block 0 in its low nibble and
-//! of block 1 in its high nibble:
+//! A step holds two blocks of 16 rows, 576 bytes; `plane.rs` says where a value stands in the lines:
 //!
 //! ```text
 //! | scales of block 0: 16 x f16 | scales of block 1: 16 x f16 |   64 bytes
-//! | quad 0: lane 0 k0..k3 | lane 1 k0..k3 | ... | lane 15 |       64 bytes
-//! ...
-//! | quad 7 |
+//! | 8 lines of four bits |                                        512 bytes
 //! ```
 
-use super::{BLOCK, GROUP, LANES, blocks, put_scale, scale};
+use super::{BLOCK, GROUP, LANES, blocks, plane, put_scale, scale};
 use half::f16;
 
-pub(super) const STEP_BYTES: usize = 4 * LANES + GROUP / 2 * LANES;
+pub(super) const STEP_BYTES: usize = LINES + plane::bytes(4);
+/// Where the lines of a step begin.
+const LINES: usize = 4 * LANES;
 const OFFSET: f32 = 8.0;
-
-/// Byte of value i of a block.
-fn place(i: usize, lane: usize) -> usize {
-    4 * LANES + (i / 4 * LANES + lane) * 4 + i % 4
-}
 
 pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (step, block, values) in blocks(values) {
@@ -31,7 +25,7 @@ pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         put_scale(step, block, lane, f16::from_f32(scale));
         for (i, x) in values.into_iter().enumerate() {
             let q = (x * inverse + OFFSET + 0.5).min(15.0) as u8;
-            put_nibble(&mut step[place(i, lane)], block, q);
+            plane::put(4, &mut step[LINES..], block, i, lane, q);
         }
     }
 }
@@ -41,22 +35,18 @@ pub(super) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
     for (index, source) in bytes.chunks_exact(2 + BLOCK / 2).enumerate() {
         let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
         put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
+        let lines = &mut step[LINES..];
         for (i, &byte) in source[2..].iter().enumerate() {
-            put_nibble(&mut step[place(i, lane)], block, byte & 0x0f);
-            put_nibble(&mut step[place(i + BLOCK / 2, lane)], block, byte >> 4);
+            plane::put(4, lines, block, i, lane, byte & 0x0f);
+            plane::put(4, lines, block, i + BLOCK / 2, lane, byte >> 4);
         }
     }
-}
-
-fn put_nibble(byte: &mut u8, block: usize, q: u8) {
-    *byte = if block == 0 { *byte & 0xf0 | q } else { *byte & 0x0f | q << 4 };
 }
 
 pub(super) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {
-            let byte = step[place(i % BLOCK, lane)];
-            let q = if i < BLOCK { byte & 0x0f } else { byte >> 4 };
+            let q = plane::get(4, &step[LINES..], i / BLOCK, i % BLOCK, lane);
             *out = scale(step, i / BLOCK, lane) * (f32::from(q) - OFFSET);
         }
     }

@@ -15,7 +15,8 @@
 //! of 32 bytes of 4 bits the low nibbles are values 0..32, the high ones 32..64. Q6_K takes 64 bytes of nibbles that way,
 //! with 32 bytes of high bits.
 
-use super::half;
+use super::{first, half};
+use half::f16;
 
 /// 6-bit scales and mins of 8 parts out of 12 bytes.
 ///
@@ -53,50 +54,81 @@ fn two_bits(bytes: &[u8], i: usize) -> u8 {
 }
 
 pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
-    let (high, low, scales, d) = (&block[..32], &block[32..96], &block[96..108], half(&block[108..]));
+    let d = half(&block[108..]);
     for (part, out) in out.chunks_exact_mut(16).enumerate() {
-        let nibble = scales[part % 8] >> (part / 8 * 4) & 0x0f;
-        let scale = nibble | (scales[8 + part % 4] >> (part / 4 * 2) & 3) << 4;
-        let scale = d * f32::from(scale as i8 - 32);
+        let scale = d * f32::from(q3_k_scale(block, part));
         for (i, out) in out.iter_mut().enumerate() {
-            let i = part * 16 + i;
-            // A third bit that is not set takes 4 away.
-            let third = high[i % 32] >> (i / 32) & 1;
-            *out = scale * f32::from(two_bits(low, i) as i8 - 4 * (1 - third as i8));
+            *out = scale * f32::from(q3_k_value(block, part * 16 + i));
         }
     }
 }
 
-pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
-    let quants = &block[16..];
-    four_bits_and(block, out, |i| four_bits(quants, i));
+/// Scale of a part of 16.
+fn q3_k_scale(block: &[u8], part: usize) -> i8 {
+    let scales = &block[96..108];
+    let nibble = scales[part % 8] >> (part / 8 * 4) & 0x0f;
+    (nibble | (scales[8 + part % 4] >> (part / 4 * 2) & 3) << 4) as i8 - 32
 }
 
-/// Scale, min and integers of each part of 32.
-pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(144).flat_map(|block| {
-        let (d, dmin, scales, quants) = (half(block), half(&block[2..]), &block[4..16], &block[16..]);
-        (0..8).map(move |part| {
-            let (scale, min) = scale_and_min(scales, part);
-            (d * scale, -(dmin * min), (0..32).map(move |i| four_bits(quants, part * 32 + i)))
+/// Integer i, in -4..4.
+fn q3_k_value(block: &[u8], i: usize) -> i8 {
+    // A third bit that is not set takes 4 away.
+    let third = block[i % 32] >> (i / 32) & 1;
+    two_bits(&block[32..96], i) as i8 - 4 * (1 - third as i8)
+}
+
+/// As [`q6_k_steps`]: Q3_K is Q6_K with small numbers.
+pub(super) fn q3_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(110).flat_map(|block| {
+        let d = f16::from_le_bytes(first(&block[108..]));
+        (0..4).map(move |step| {
+            let scales = std::array::from_fn(|part| q3_k_scale(block, 4 * step + part));
+            (d, scales, (step * 64..(step + 1) * 64).map(move |i| (q3_k_value(block, i) + 32) as u8))
         })
     })
 }
 
-pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
-    let (high, low) = (&block[16..48], &block[48..]);
-    four_bits_and(block, out, |i| four_bits(low, i) | (high[i % 32] >> (i / 32) & 1) << 4);
+pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
+    values(block, out, q4_k_value);
 }
 
-/// Q4_K and Q5_K, which differ in the integers only.
-fn four_bits_and(block: &[u8], out: &mut [f32], q: impl Fn(usize) -> u8) {
+pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
+    values(block, out, q5_k_value);
+}
+
+/// Scale, min and integers of each part of 32.
+pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(144).flat_map(|block| parts(block, q4_k_value))
+}
+
+/// The same of Q5_K.
+pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(176).flat_map(|block| parts(block, q5_k_value))
+}
+
+fn q4_k_value(block: &[u8], i: usize) -> u8 {
+    four_bits(&block[16..], i)
+}
+
+fn q5_k_value(block: &[u8], i: usize) -> u8 {
+    four_bits(&block[48..], i) | (block[16 + i % 32] >> (i / 32) & 1) << 4
+}
+
+/// Q4_K and Q5_K, which differ in the integers only: scale, min to be added and integers of each part.
+fn parts(
+    block: &[u8],
+    q: impl Fn(&[u8], usize) -> u8 + Copy,
+) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
     let (d, dmin, scales) = (half(block), half(&block[2..]), &block[4..16]);
-    for (part, out) in out.chunks_exact_mut(32).enumerate() {
+    (0..8).map(move |part| {
         let (scale, min) = scale_and_min(scales, part);
-        let (scale, min) = (d * scale, dmin * min);
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = scale * f32::from(q(part * 32 + i)) - min;
-        }
+        (d * scale, -(dmin * min), (part * 32..(part + 1) * 32).map(move |i| q(block, i)))
+    })
+}
+
+fn values(block: &[u8], out: &mut [f32], q: impl Fn(&[u8], usize) -> u8 + Copy) {
+    for (out, (scale, min, q)) in out.chunks_exact_mut(32).zip(parts(block, q)) {
+        out.iter_mut().zip(q).for_each(|(out, q)| *out = scale * f32::from(q) + min);
     }
 }
 
@@ -106,13 +138,27 @@ fn four_bits(bytes: &[u8], i: usize) -> u8 {
 }
 
 pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
-    let (low, high, scales, d) = (&block[..128], &block[128..192], &block[192..208], half(&block[208..]));
+    let d = half(&block[208..]);
     for (part, out) in out.chunks_exact_mut(16).enumerate() {
-        let scale = d * f32::from(scales[part] as i8);
+        let scale = d * f32::from(block[192 + part] as i8);
         for (i, out) in out.iter_mut().enumerate() {
-            let i = part * 16 + i;
-            let nibble = low[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 0x0f;
-            *out = scale * f32::from((nibble | two_bits(high, i) << 4) as i8 - 32);
+            *out = scale * f32::from(q6_k_value(block, part * 16 + i) as i8 - 32);
         }
     }
+}
+
+fn q6_k_value(block: &[u8], i: usize) -> u8 {
+    let nibble = block[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 0x0f;
+    nibble | two_bits(&block[128..192], i) << 4
+}
+
+/// For 64 values each: d, the scales of 16 values, the integers.
+pub(super) fn q6_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(210).flat_map(|block| {
+        let d = f16::from_le_bytes(first(&block[208..]));
+        (0..4).map(move |step| {
+            let scales = std::array::from_fn(|part| block[192 + 4 * step + part] as i8);
+            (d, scales, (step * 64..(step + 1) * 64).map(move |i| q6_k_value(block, i)))
+        })
+    })
 }

@@ -11,7 +11,7 @@ mod k_quants;
 mod mxfp4;
 mod nibbles;
 
-use super::{BLOCK, DType, q4_0, q4_k, q8_0};
+use super::{BLOCK, DType, affine, q4_0, q6_k, q8_0};
 use half::{bf16, f16};
 
 /// Values of a block of the formats whose names end in K or XS.
@@ -156,8 +156,15 @@ impl TensorType {
             TensorType::BF16 => DType::BF16,
             TensorType::Q4_0 => DType::Q4_0,
             TensorType::Q4_1 | TensorType::Q4_K => DType::Q4K,
+            TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5_K => DType::Q5K,
+            TensorType::Q3_K | TensorType::Q6_K => DType::Q6K,
             _ => DType::Q8_0,
         }
+    }
+
+    /// Does [`TensorType::pack_row`] keep its integers?
+    pub fn is_kept_in(self, dtype: DType) -> bool {
+        self.packed() == dtype || (self, dtype) == (TensorType::Q4_K, DType::Q5K)
     }
 
     /// Writes a row into its lane of a panel: block by block where both formats have the same blocks, with the file's own
@@ -166,8 +173,26 @@ impl TensorType {
         match (self, into) {
             (TensorType::Q8_0, DType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
             (TensorType::Q4_0, DType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
-            (TensorType::Q4_1, DType::Q4K) => q4_k::pack_blocks(nibbles::q4_1_blocks(bytes), lane, panel),
-            (TensorType::Q4_K, DType::Q4K) => q4_k::pack_blocks(k_quants::q4_k_blocks(bytes), lane, panel),
+            (TensorType::Q4_1, DType::Q4K) => {
+                affine::pack_blocks::<4>(nibbles::q4_1_blocks(bytes), lane, panel);
+            }
+            (TensorType::Q4_K, DType::Q4K) => {
+                affine::pack_blocks::<4>(k_quants::q4_k_blocks(bytes), lane, panel);
+            }
+            (TensorType::Q4_K, DType::Q5K) => {
+                affine::pack_blocks::<5>(k_quants::q4_k_blocks(bytes), lane, panel);
+            }
+            (TensorType::Q5_0, DType::Q5K) => {
+                affine::pack_blocks::<5>(nibbles::q5_0_blocks(bytes), lane, panel);
+            }
+            (TensorType::Q5_1, DType::Q5K) => {
+                affine::pack_blocks::<5>(nibbles::q5_1_blocks(bytes), lane, panel);
+            }
+            (TensorType::Q5_K, DType::Q5K) => {
+                affine::pack_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
+            }
+            (TensorType::Q3_K, DType::Q6K) => q6_k::pack_steps(k_quants::q3_k_steps(bytes), lane, panel),
+            (TensorType::Q6_K, DType::Q6K) => q6_k::pack_steps(k_quants::q6_k_steps(bytes), lane, panel),
             _ => {
                 self.dequantize(bytes, values);
                 into.pack_row(values, lane, panel);

@@ -44,6 +44,17 @@ pub(super) fn q4_1(block: &[u8], out: &mut [f32]) {
     with_min(half(block), half(&block[2..]), nibbles(&block[4..]), out);
 }
 
+/// Scale, min and integers of each block, as Q5_1 has them.
+pub(super) fn q5_0_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes
+        .chunks_exact(22)
+        .map(|block| (half(block), -16.0 * half(block), five_bits(&block[2..], &block[6..])))
+}
+
+pub(super) fn q5_1_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(24).map(|block| (half(block), half(&block[2..]), five_bits(&block[4..], &block[8..])))
+}
+
 pub(super) fn q5_0(block: &[u8], out: &mut [f32]) {
     shifted(half(block), 16, five_bits(&block[2..], &block[6..]), out);
 }

@@ -1,0 +1,56 @@
+"""Some tokens of the vocabulary, to choose one of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from ropechat.text import fit, one_line
+from ropechat.tui.screens.sheet import Choices, Sheet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+
+    from ropechat.tui.app import ChatApp
+
+SPELLED = 24  # cells of a token
+
+
+class TokensScreen(Sheet["int | None"]):
+    """Each with its id and what there is to say of it; the result is the id of the chosen one."""
+
+    heading = "tokens"
+    items = (("↓ ↑", "token"), ("⏎", "choose"), "sheet.leave")
+
+    def __init__(self, title: str, note: str, tokens: Sequence[tuple[int, str]]) -> None:
+        super().__init__()
+        self._title, self._note, self._tokens = title, note, tokens
+
+    def compose(self) -> ComposeResult:
+        """What choosing does, the tokens, the keys."""
+        with Vertical(classes="sheet"):
+            yield Static(Content.styled(f"{self._note}\n", "$quiet"), markup=False)
+            yield Choices(*(self._option(*token) for token in self._tokens), markup=False)
+            yield self.key_line
+
+    def _option(self, id: int, words: str) -> Option:
+        spelled = cast("ChatApp", self.app).inspector.spelled(id)
+        return Option(
+            Content.assemble(f"  {fit(one_line(spelled), SPELLED)}", (f"#{id:<8}", "$quiet"), f"  {words}"),
+            id=str(id),
+        )
+
+    def on_mount(self) -> None:
+        """Keys choose."""
+        self.title_with(self._title)
+        self.query_one(OptionList).focus()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """This one."""
+        self.dismiss(int(event.option_id or 0))

@@ -1,0 +1,92 @@
+"""After a fork the token cursor stands on the token that was put there, and following respects it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from branches import last, transcript
+from fakes import STORY, FakeEngine
+from reading import row_of_cursor
+
+
+async def forked(c: Any, index: int = 3, token: int = 77) -> str:
+    """Fork the newest answer from the inspector's side; the new answer's node."""
+    before = last(c).node
+    c.app.fork(before, index, token)
+    await c.until(lambda: last(c).node != before and bool(last(c).answer.steps))
+    return str(last(c).node)
+
+
+async def test_the_cursor_goes_to_the_forked_token_and_the_inspector_explains_it(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), size=(120, 40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await transcript(c, "g", "l", "h", "enter")
+        node, index = c.app.transcript.cursor_token()
+        await c.pilot.press("j", "enter")
+        await c.until(lambda: last(c).node != node)
+        await c.idle()
+        assert c.app.transcript.cursor_token() == (last(c).node, index)
+        assert c.app.inspector.token.index == index
+        count = len(c.app.session.tree[last(c).node].steps)
+        assert f"token {index + 1} of {count}" in c.app.inspector.text
+        assert c.app.transcript.choosing
+        await c.pilot.press("j", "enter")  # and on to another one, from there
+        await c.until(lambda: len(c.app.session.tree) == 4)
+        await c.idle()
+        assert c.app.transcript.cursor_token() == (last(c).node, index)
+
+
+async def test_following_goes_on_until_the_cursor_would_leave(chat: Any) -> None:
+    engine = FakeEngine(STORY * 6, context=10**5)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        engine.rate = 600
+        node = await forked(c)
+        view = c.app.transcript
+        assert view.cursor_token() == (node, 3)
+        assert view.follow
+        await c.until(lambda: not view.follow)
+        await c.idle()
+        height = view.scrollable_content_region.height
+        assert 0 <= row_of_cursor(c) < height
+        assert "new lines" in c.screen()
+        await c.pilot.press("escape")  # to the transcript: the cursor stays
+        assert view.has_focus
+        await c.pilot.press("G")
+        assert view.cursor_token() == (node, 3)
+        assert view.scroll_y == view.max_scroll_y
+        assert row_of_cursor(c) < 0
+
+
+async def test_who_goes_to_the_end_stays_there(chat: Any) -> None:
+    engine = FakeEngine(STORY * 6, context=10**5)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        engine.rate = 300
+        await forked(c)
+        view = c.app.transcript
+        await c.until(lambda: not view.follow)
+        view.focus()
+        await c.pilot.press("G")
+        assert view.follow
+        rows = view.page.rows
+        await c.until(lambda: view.page.rows > rows + 5)
+        assert view.follow
+        engine.rate = 0
+        await c.idle()
+        assert view.scroll_y == view.max_scroll_y
+
+
+async def test_a_fork_that_is_taken_back_leaves_no_cursor_waiting(chat: Any) -> None:
+    engine = FakeEngine("a b c d e f g h", context=14)
+    async with chat(engine) as c:
+        await c.ask("Hi")
+        await c.idle()
+        engine.context = 6
+        c.app.fork(last(c).node, 5, 9)
+        await c.until(lambda: "Not sent" in c.screen())
+        assert c.app.transcript._awaited is None
+        assert c.app.transcript.cursor is None

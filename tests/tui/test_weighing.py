@@ -1,0 +1,182 @@
+"""Tokens that are banned or weighed by typing, and the other commands that take words."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from branches import last
+from fakes import STORY, FakeEngine
+
+from ropechat.store.store import Store
+from ropechat.tui.screens.chats import ChatsScreen
+from ropechat.tui.screens.tokens import TokensScreen
+
+FACTS = {"dtype": "f32", "vocab_size": 6000}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "data")
+    yield made
+    made.close()
+
+
+async def told(c: Any, line: str) -> str:
+    """What the footer says to a typed line."""
+    await c.ask(line)
+    await c.idle()
+    return str(c.line("footer"))
+
+
+def biases(c: Any) -> dict[int, float]:
+    return dict(c.app.session.sampling.logit_bias)
+
+
+async def test_a_text_that_is_one_token_is_banned(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), size=(100, 30)) as c:
+        assert "Once: banned from the next answer on; r answers anew" in await told(c, "/ban Once")
+        assert biases(c) == {0: -100.0}
+        assert "banned" in await told(c, "/ban Once")  # not allowed again: that is what the list is for
+        assert biases(c) == {0: -100.0}
+        await c.ask("/ban")
+        await c.until(lambda: isinstance(c.app.screen, TokensScreen))
+        assert "Once" in c.screen()
+        await c.pilot.press("enter")
+        await c.until(lambda: not biases(c))
+        assert "no token is banned" in await told(c, "/ban")
+
+
+async def test_a_word_is_banned_with_and_without_a_blank_before_it(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    ids = {"upon": [3], " upon": [4]}
+    engine.reply_ids = lambda messages, text: ids.get(text, [1, 2])  # type: ignore[method-assign]
+    async with chat(engine, size=(100, 30)) as c:
+        await told(c, "/ban upon")
+        assert biases(c) == {3: -100.0, 4: -100.0}
+        await told(c, "/bias off")
+        await told(c, '/ban " upon"')
+        assert biases(c) == {4: -100.0}
+
+
+async def test_a_text_of_several_tokens_asks_which_one(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), size=(100, 30)) as c:
+        await c.ask("/bias xyz 2.5")
+        await c.until(lambda: isinstance(c.app.screen, TokensScreen))
+        assert "“xyz” is 4 tokens: which one is meant?" in c.screen()
+        assert "Add +2.5 to the logit" in c.screen()
+        assert f"#{5000 + ord('y')}" in c.screen()
+        await c.pilot.press("down", "down", "enter")
+        await c.until(lambda: biases(c) == {5000 + ord("y"): 2.5})
+        assert "y: +2.5 from the next answer on" in c.line("footer")
+        await c.ask("/ban xyz")
+        await c.until(lambda: isinstance(c.app.screen, TokensScreen))
+        assert "Never draw the chosen one" in c.screen()
+        await c.pilot.press("escape")
+        assert biases(c) == {5000 + ord("y"): 2.5}
+
+
+async def test_ids_and_numbers_are_checked(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, facts=FACTS), size=(100, 30)) as c:
+        await told(c, "/ban #12")
+        await told(c, "/bias #13 -3")
+        assert biases(c) == {12: -100.0, 13: -3.0}
+        assert "#6000: no such token; #0 to #5999 are" in await told(c, "/ban #6000")
+        assert "no such token" in await told(c, "/ban #" + "9" * 400)
+        for line in ("/bias #13", "/bias Once 101", "/bias Once nan", "/bias 5", "/bias Once x"):
+            assert "/bias TEXT or #ID" in await told(c, line)
+        await told(c, "/bias #13 0")
+        assert biases(c) == {12: -100.0}
+        await c.ask("/bias")
+        await c.until(lambda: isinstance(c.app.screen, TokensScreen))
+        assert "#12 " in c.screen()
+        await c.pilot.press("escape")
+        assert "no token is banned or favoured" in await told(c, "/bias off")
+
+
+async def test_an_encoding_that_fails_says_so(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    engine.reply_ids = None  # type: ignore[assignment, method-assign]
+    async with chat(engine) as c:
+        assert "could not be made into tokens" in await told(c, "/ban x")
+        assert not biases(c)
+
+
+async def test_nothing_is_weighed_before_there_are_tokens(chat: Any) -> None:
+    async with chat(RuntimeError("no such model")) as c:
+        assert "no model is loaded" in await told(c, "/ban x")
+
+
+async def test_the_seed_of_an_answer_is_locked_and_freed(chat: Any) -> None:
+    async with chat(FakeEngine("one two"), size=(100, 30)) as c:
+        assert "no answer has a seed" in await told(c, "/seed lock")
+        assert "a seed of its own" in await told(c, "/seed")
+        await c.ask("Hi")
+        await c.idle()
+        drawn = c.app.session.tree[last(c).node].sampling.seed
+        assert f"seed {drawn}" in await told(c, "/seed lock")
+        assert c.app.session.sampling.seed == drawn
+        await told(c, "/seed free")
+        assert c.app.session.sampling.seed is None
+        assert "seed 5; the newest" in await told(c, "/seed 5")
+        assert "is no number" in await told(c, "/seed five")
+
+
+async def test_chats_are_searched_from_the_line(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine("A ball."), store=store) as c:
+        await c.ask("Hi")
+        await c.idle()
+        await c.ask("/open ball")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and bool(c.app.screen._found))
+        assert "1 with “ball”" in c.screen()
+
+
+async def test_a_chat_comes_back_from_its_file(chat: Any, store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    async with chat(FakeEngine("An answer."), store=store) as c:
+        await c.ask("Hi there")
+        await c.idle()
+        await told(c, f"/export json {file}")
+        await c.pilot.press("ctrl+n")
+        assert last(c) is None
+        await c.ask(f"/import {file}")
+        await c.until(lambda: last(c) is not None)
+        assert "An answer." in c.screen()
+        assert len(store.conversations().result(5)) == 2
+        await c.ask(f"/import {tmp_path}/none.json")
+        await c.until(lambda: "none.json" in c.screen())
+        assert "/import FILE" in await told(c, "/import")
+
+
+async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.drivers.headless_driver import HeadlessDriver
+
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "write", lambda self, data: written.append(data))
+    async with chat(FakeEngine("So:\n```\nx = 1\n```\n")) as c:
+        await c.ask("How?")
+        await c.idle()
+        for words, wanted in (("code", "x = 1"), ("all", "How?")):
+            await told(c, f"/copy {words}")
+            copied = [data for data in written if "]52;c;" in data][-1]
+            text = base64.b64decode(copied.split("]52;c;")[1].split("\a")[0]).decode()
+            assert wanted in text
+        assert text.startswith("# How?")
+        assert "/copy [code|all]" in await told(c, "/copy all of it")
+
+
+@pytest.mark.parametrize(("said", "known"), [("stats", "facts"), ("search", "open"), ("regin", "regen")])
+async def test_other_names_lead_to_ours(chat: Any, said: str, known: str) -> None:
+    async with chat(FakeEngine("ok"), size=(100, 30)) as c:
+        assert f"/{said} is no command: /{known}?" in await told(c, f"/{said}")
+        c.app.composer.set_text("")
+
+
+def test_other_names_name_commands() -> None:
+    from ropechat.tui.slash import SAID_OTHERWISE, names
+
+    assert set(SAID_OTHERWISE.values()) <= set(names())
+    assert not set(SAID_OTHERWISE) & set(names())
