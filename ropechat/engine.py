@@ -193,8 +193,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: how many candidates each step records; above 0 the sampler's stages too.
-        stop: texts that end the reply; they are not part of it.
+        top_k: candidates that each step records; above 0 the sampler's stages too. stop: texts that end it.
         on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
@@ -218,8 +217,7 @@ class Engine:
 
         prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
         text goes on from theirs, and the draws are those of a turn that came to them by itself.
-        template_vars: more names for the chat template (`enable_thinking` ...).
-        Raises ChatTemplateError and as `generate`.
+        template_vars: more names for the chat template. Raises ChatTemplateError and as `generate`.
         """
         ids = self._ids(self.prompt_ids(messages, template_vars))
         return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
@@ -227,12 +225,9 @@ class Engine:
     def spell(
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
     ) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them.
-
-        after: ids of the reply that come before them.
-        """
+        """(bytes, text) of each id behind the ids `after` of a reply to `messages`, as its Steps have them."""
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
-        lane.skip(checked_ids(after))
+        lane.skip(after)
         return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:

@@ -38,8 +38,6 @@ class Previewed(Protocol):
         """One for each token."""
 
 
-<<<<<<< HEAD
-=======
 class FindBar(Field):
     """The text that is looked for."""
 
@@ -47,7 +45,6 @@ class FindBar(Field):
         super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
 
 
->>>>>>> main
 class ReadingApp(App[None]):
     """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
 
@@ -60,7 +57,7 @@ class ReadingApp(App[None]):
         self.transcript = Reader(id="transcript")
         self.inspector = Inspector(id="inspector")
         self.rail = Rail(self.inspector, id="rail")
-        self.find_bar = Field("Find", compact=True, id="wanted")
+        self.find_bar = FindBar()
         self.found = Label("", id="found", markup=False)
         self._looked = 0.0
 

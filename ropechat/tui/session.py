@@ -308,13 +308,9 @@ class Session:
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens = tokens
-<<<<<<< HEAD
             case ev.Noted(text):
                 self.notes.append(text)
-            case ev.Previewed():
-=======
-            case ev.Previewed() | ev.Noted() | ev.Encoded():
->>>>>>> main
+            case ev.Previewed() | ev.Encoded():
                 return True
             case _:
                 turn = self.last

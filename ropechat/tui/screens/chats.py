@@ -61,11 +61,7 @@ class ChatsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
-<<<<<<< HEAD
-            yield Field("words that were said", id="query")
-=======
             yield Field(self._words, placeholder="words that were said", id="query")
->>>>>>> main
             yield Choices(id="found", markup=False)
             yield self.key_line
 

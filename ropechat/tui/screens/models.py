@@ -81,14 +81,10 @@ class ModelsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Title, field, head, list, details, keys."""
         with Vertical(id="models", classes="sheet"):
-<<<<<<< HEAD
-            yield Field(WANTED, id="wanted-model")
-=======
             yield Field(
                 placeholder=WANTED,
                 id="wanted-model",
             )
->>>>>>> main
             yield Static(id="head", markup=False)
             yield Choices(id="rows", markup=False)
             yield Static(id="about", markup=False)

@@ -42,11 +42,7 @@ class PersonasScreen(Sheet["str | None"]):
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
             yield Choices(id="texts", markup=False)
-<<<<<<< HEAD
-            yield Field("name of this system text", id="name")
-=======
             yield Field(id="name", placeholder="name of this system text")
->>>>>>> main
             yield self.key_line
 
     def on_mount(self) -> None:

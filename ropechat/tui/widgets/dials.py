@@ -61,11 +61,7 @@ class Dials(Vertical, can_focus=True):
         self._token: TokenPlace | None = None
         self._row = 0
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
-<<<<<<< HEAD
-        self._field = Field("value", classes="value")
-=======
         self._field = Field(placeholder="value", classes="value")
->>>>>>> main
         self._key_line = KeyLine(items)
 
     @property

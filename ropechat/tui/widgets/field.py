@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 from rich.style import Style
->>>>>>> main
 from textual.widgets import Input
 
 from ropechat.text import one_line
 
 
 class Field(Input):
-<<<<<<< HEAD
-    """An input of one line, clean whatever is pasted into it."""
-
-    def __init__(
-        self, placeholder: str, *, compact: bool = False, id: str | None = None, classes: str | None = None
-    ) -> None:
-        super().__init__(placeholder=placeholder, compact=compact, id=id, classes=classes)
-        self.cursor_blink = False  # no timer while idle
-
-    def validate_value(self, value: str) -> str:
-        """Nothing that is typed or pasted acts on the terminal."""
-        return one_line(value)
-=======
     """Nothing that is typed or pasted acts on the terminal; the cursor shows without colours too."""
 
     def on_mount(self) -> None:
@@ -42,4 +26,3 @@ class Field(Input):
         style = super().get_component_rich_style(*names, partial=partial, default=default)
         plain = self.app.native_ansi_color or self.app.no_color
         return style + Style(reverse=True) if plain and "input--cursor" in names else style
->>>>>>> main

@@ -76,12 +76,9 @@ class Reader(Transcript):
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down go through alternatives
         self.finder = Finder(self.page)
-<<<<<<< HEAD
         self._filling = False
-=======
         self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
         self._held = False  # does the cursor stay in sight, whatever comes?
->>>>>>> main
 
     def cursor_token(self) -> tuple[str, int] | None:
         """(node of the answer, index of the token) under the cursor."""

@@ -90,23 +90,9 @@ class Transcript(ScrollView, can_focus=True):
             self._refresh_rows(top, top + 1)
             self._grown(top + block.head + row)
 
-<<<<<<< HEAD
-    def drop_from(self, answer: AnswerBlock) -> None:
-        """Take away an answer at the end, and the question above it."""
-        index = self.blocks.index(answer)
-        if index and self.blocks[index - 1].kind == "user":
-            index -= 1
-        self.page.remove_from(index)
-        self._grown(0)
-
     def remove_from(self, index: int) -> None:
         """Take away a block and all after it; the end is followed."""
         self.page.remove_from(index)
-=======
-    def clear(self) -> None:
-        """Take away everything."""
-        self.page.remove_from(0)
->>>>>>> main
         self.follow = True
         self._grown(0)
 
