@@ -193,7 +193,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: candidates that each step records; above 0 the sampler's stages too. stop: texts that end it.
+        top_k: candidates that each step records; above 0 the sampler's stages too. stop: what ends it.
         on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
