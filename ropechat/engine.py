@@ -225,7 +225,7 @@ class Engine:
     def spell(
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
     ) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id behind the ids `after` of a reply to `messages`, as its Steps have them."""
+        """(bytes, text) of each id that follows `after` in a reply to `messages`, as its Steps have it."""
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
         lane.skip(after)
         return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
