@@ -12,6 +12,9 @@ from ropechat.errors import ChatTemplateError, RequestError
 from ropechat.template import SYSTEM_FOLDED, ChatTemplate, checked_variables
 from ropechat.tokenizer import Tokenizer
 
+KEPT = 4
+"""Prompts whose ids are kept: a reply asks for them several times, and so do more answers to a question."""
+
 
 class ChatPrompt:
     """How a model is asked. template: None continues the texts as they are.
@@ -29,9 +32,7 @@ class ChatPrompt:
         self.variables: dict[str, Any] = {}
         self.on_note: Callable[[str], None] = lambda text: None
         self._noted = False
-        self._last: tuple[object, list[int]] | None = (
-            None  # a reply asks for the ids of one prompt several times
-        )
+        self._known: tuple[tuple[object, list[int]], ...] = ()  # the newest prompts, the last one first
 
     def use(self, name: str | None = None, variables: Mapping[str, Any] | None = None) -> None:
         """Choose one of the model's templates by name, and what it is told from now on.
@@ -63,10 +64,11 @@ class ChatPrompt:
         """
         told = repr({**self.variables, **(variables or {})})  # 1 and True are equal, but not rendered so
         asked = (tuple(messages), told, variables is None, begun, self.template, self.control_ids)
-        known = self._last
-        if known is None or known[0] != asked:
-            known = self._last = asked, self._ids(messages, variables, begun)
-        return list(known[1])
+        known = next((ids for before, ids in self._known if before == asked), None)
+        if known is None:
+            known = self._ids(messages, variables, begun)
+            self._known = ((asked, known), *self._known)[:KEPT]
+        return list(known)
 
     def _ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None, begun: str) -> list[int]:
         control = self.tokenizer.quoting(self.control_ids)

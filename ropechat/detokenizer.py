@@ -17,6 +17,7 @@ from typing import Protocol
 _MAX_PEEK = 64
 _MAX_HOLD = 8
 _REPLACEMENT = "\ufffd"
+_ASCII = {bytes([code]) for code in range(0x80)}
 
 
 class Detokenizer(Protocol):
@@ -24,6 +25,9 @@ class Detokenizer(Protocol):
 
     def push(self, id: int) -> str:
         """What became certain with this id; never half a character."""
+
+    def skip(self, ids: Sequence[int]) -> None:
+        """As `push` of each, for whom their text is of no use: that takes less."""
 
     def peek(self) -> str:
         """What `flush` would give now, where that is whole characters; else ""."""
@@ -37,6 +41,9 @@ class SilentStream:
 
     def push(self, id: int) -> str:
         return ""
+
+    def skip(self, ids: Sequence[int]) -> None:
+        pass
 
     def peek(self) -> str:
         return ""
@@ -68,6 +75,16 @@ class ByteStream:
 
     def push(self, id: int) -> str:
         return self._closing(self._decoder.decode(self._bytes_of(id)))
+
+    def skip(self, ids: Sequence[int]) -> None:
+        start = len(ids)
+        while start and self._bytes_of(ids[start - 1])[-1:] not in _ASCII:
+            start -= 1
+        if start:  # a character ends with these bytes, whatever came before
+            self._decoder.reset()
+            self._shown = 0
+        for id in ids[start:]:
+            self.push(id)
 
     def peek(self) -> str:
         return ""
@@ -122,6 +139,15 @@ class WindowStream:
         self._run.append(byte)
         return ""
 
+    def skip(self, ids: Sequence[int]) -> None:
+        start = 0 if self._hold else len(ids)  # a piece that is held may become another one
+        while start and (self._skipped(ids[start - 1]) or self._byte_of(ids[start - 1]) is not None):
+            start -= 1
+        if start:  # a piece ends with this token, whatever came before
+            self._anchored(ids[start - 1])
+        for id in ids[start:]:
+            self.push(id)
+
     def peek(self) -> str:
         if not self._run or len(self._run) > _MAX_PEEK or not _is_utf8(self._run):
             return ""
@@ -136,11 +162,15 @@ class WindowStream:
         text = self._piece()
         if self._hold and not final and text.endswith(_REPLACEMENT) and len(self._pending) < _MAX_HOLD:
             return ""
-        self._anchor = [self._pending[-1]]
+        self._anchored(self._pending[-1])
+        return text
+
+    def _anchored(self, id: int) -> None:
+        """All up to this token is certain."""
+        self._anchor = [id]
         self._pending = []
         self._run.clear()
         self._prompt_bytes = 0
-        return text
 
     def _piece(self) -> str:
         """The text of the pending ids without the anchor's and without what the prompt already showed."""

@@ -193,8 +193,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: how many candidates each step records; above 0 the sampler's stages too.
-        stop: texts that end the reply; they are not part of it.
+        top_k: candidates that each step records; above 0 the sampler's stages too. stop: what ends it.
         on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
 
         One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
@@ -218,15 +217,17 @@ class Engine:
 
         prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
         text goes on from theirs, and the draws are those of a turn that came to them by itself.
-        template_vars: more names for the chat template (`enable_thinking` ...).
-        Raises ChatTemplateError and as `generate`.
+        template_vars: more names for the chat template. Raises ChatTemplateError and as `generate`.
         """
         ids = self._ids(self.prompt_ids(messages, template_vars))
         return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
 
-    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id of a reply to `messages`, as the Steps of `reply` would have them."""
+    def spell(
+        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
+    ) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id that follows `after` in a reply to `messages`, as its Steps have it."""
         lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
+        lane.skip(after)
         return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
@@ -244,8 +245,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Arguments are checked and the request can be cancelled before the first step is asked for."""
         lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
-        for id in checked_ids(prefix):
-            lane.push(id)
+        lane.skip(checked_ids(prefix))
         check_top_k(top_k)
         return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
 

@@ -16,6 +16,11 @@ def _mark(match: re.Match[str]) -> str:
     return f"⟨{code:04X}⟩"
 
 
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def clean(text: str) -> str:
     """Text that cannot act on a terminal: control, bidi, line-separator and tag characters become marks.
 
@@ -23,6 +28,11 @@ def clean(text: str) -> str:
     most 7 characters for one.
     """
     return re.sub(_UNSAFE, _mark, text)
+
+
+def inert_json(text: str) -> str:
+    """JSON that means the same and cannot act on a terminal: what `clean` would mark is escaped."""
+    return re.sub(_UNSAFE, _escape, text)
 
 
 def one_line(text: str) -> str:

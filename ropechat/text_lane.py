@@ -26,6 +26,14 @@ class TextLane:
             return self._release(len(self._held))
         return self._release(len(self._held) - self._open_length())
 
+    def skip(self, ids: Sequence[int]) -> None:
+        """As `push` of each, for whom their text is of no use."""
+        if self._stops:
+            for id in ids:
+                self.push(id)
+        else:
+            self._stream.skip(ids)
+
     def finish(self) -> str:
         """The text that was still held back; half a character becomes U+FFFD."""
         self._held += self._stream.flush()

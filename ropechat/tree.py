@@ -45,10 +45,11 @@ class Origin:
 class Node:
     """A system text, a question or an answer.
 
-    parent: the node that it follows; None at the beginning. written: the text where there are no tokens
-    (questions; answers of a file without records). steps: the tokens of an answer; the first `given` were not
+    parent: the node that it follows; None at the beginning. written: the text, but of an answer that is
+    streaming: that grows with its tokens. steps: the tokens of an answer; the first `given` were not
     drawn here. model, sampling, prompt_tokens, finish_reason, error: of an answer. created: in seconds since
     1970. first_after, ended_after: seconds from the request to the first and the last token drawn.
+    start: of a question that did not fit: the node at which what the model reads for it, and later, begins.
     """
 
     id: str
@@ -67,11 +68,12 @@ class Node:
     error: str = ""
     first_after: float | None = None
     ended_after: float | None = None
+    start: str | None = None
 
     @property
     def text(self) -> str:
         """What is said, not cleaned."""
-        return "".join(step.text for step in self.steps) if self.steps else self.written
+        return self.written or "".join(step.text for step in self.steps)
 
     @property
     def counts(self) -> bool:
@@ -228,6 +230,7 @@ class Tree:
         if node.state is not State.STREAMING or state is State.STREAMING:
             raise ValueError(f"node {id} is {node.state}; only a streaming one ends")
         node.state, node.finish_reason, node.error = state, reason, error
+        node.written = node.text
 
     def add(self, id: str, step: Step, *, given: bool = False) -> None:
         """One more token of a streaming answer. Raises ValueError when it has ended."""

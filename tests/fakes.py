@@ -124,7 +124,9 @@ class FakeEngine:
             return bytes([id - 5000])
         return self._script[id] if id < len(self._script) else f" word{id}".encode()
 
-    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
+    def spell(
+        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
+    ) -> list[tuple[bytes, str]]:
         """Whole characters only: good enough for scripts in ASCII."""
         return [(data, data.decode()) for data in map(self.token_bytes, ids)]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from model_folders import CHATML, GOLDEN, byte_folder, byte_tokenizer
 
-from ropechat.chat_prompt import ChatPrompt
+from ropechat.chat_prompt import KEPT, ChatPrompt
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, RequestError
 from ropechat.template import SYSTEM_FOLDED, ChatTemplate
@@ -137,4 +137,8 @@ def test_a_prompt_is_made_once_and_is_the_callers(
     assert chat.ids(user("hi"))[:1] == [START]
     assert len(rendered) == 1
     assert chat.ids(user("ho")) != chat.ids(user("hi"))
-    assert len(rendered) == 3
+    assert len(rendered) == 2
+    for number in range(KEPT):
+        chat.ids(user(str(number)))
+    chat.ids(user("hi"))
+    assert len(rendered) == 2 + KEPT + 1  # the oldest went

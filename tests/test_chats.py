@@ -117,6 +117,8 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     tree = branched()
     last = answer(random.Random(1), tree, "more and more")
     last.steps.append(typed(77, 30))
+    question = tree.path()[1]
+    question.start = question.id
     export(chat_of(tree), "json", tmp_path / "a.json")
     read = read_json(tmp_path / "a.json")
     assert read.title == "the <sky>"
@@ -126,7 +128,9 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     assert read.tree.current == names[tree.current]
     for old, new in zip(tree.nodes.values(), read.tree.nodes.values(), strict=True):
         origin = old.origin and dataclasses.replace(old.origin, node=names[old.origin.node])
-        same = dataclasses.replace(old, id=new.id, parent=new.parent, origin=origin, written=new.written)
+        start = old.start and names[old.start]
+        facts = {"parent": new.parent, "origin": origin, "written": new.written, "start": start}
+        same = dataclasses.replace(old, id=new.id, **facts)
         assert dataclasses.replace(new, steps=list(map(rounded, new.steps))) == dataclasses.replace(
             same, steps=list(map(rounded, same.steps))
         )
@@ -174,6 +178,7 @@ BAD = [
     ("nodes.2.tokens.0.logprob", 10**400),
     ("nodes.2.tokens.0.finish_reason", "tired"),
     ("nodes.3.origin", {"node": 1}),
+    ("nodes.1.start", 5),
     ("title", 5),
 ]
 

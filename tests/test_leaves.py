@@ -1,12 +1,13 @@
 """sampling, conversation, trace and text: what they promise without an engine."""
 
+import json
 import math
 
 import pytest
 
 from ropechat.conversation import Conversation, Message, Role
 from ropechat.sampling import Sampling
-from ropechat.text import cells, clean, fit, one_line
+from ropechat.text import cells, clean, fit, inert_json, one_line
 from ropechat.trace import Row, TokenScore, Trace
 
 
@@ -53,6 +54,9 @@ def test_clean_leaves_nothing_that_acts() -> None:
     harmful = [*range(0x20), 0x7F, *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F)]
     harmful += [*range(0x2066, 0x206A), 0x2028, 0x2029, 0xD800, 0xDFFF, *range(0xE0000, 0xE0080)]
     for code in set(harmful) - {0x0A, 0x09}:
+        escaped = inert_json(json.dumps(f"a{chr(code)}b", ensure_ascii=False))
+        assert escaped.isprintable()
+        assert json.loads(escaped) == f"a{chr(code)}b"
         cleaned = clean(f"a{chr(code)}b")
         assert chr(code) not in cleaned
         assert cleaned.isprintable()

@@ -126,6 +126,8 @@ def test_only_its_own_pages_are_answered(headers: dict[str, str], exposed: bool,
                 "connect-src 'self' http://127.0.0.1:8123 ws://127"
                 in answer.headers["Content-Security-Policy"]
             )
+            page = await answer.text()
+            assert ("keys.focus()" in page) is (answer.status == 200)  # before the first click
             return int(answer.status)
 
     assert asyncio.run(ask()) == status

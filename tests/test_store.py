@@ -6,8 +6,6 @@ import math
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +18,8 @@ from ropechat.conversation import Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec, schema
-from ropechat.store.owner import Owner, is_alive, others
 from ropechat.store.store import Store
-from ropechat.tree import State, Tree, typed
+from ropechat.tree import Origin, State, Tree, typed
 
 
 def same(one: Tree, other: Tree) -> None:
@@ -248,6 +245,34 @@ def test_nobody_else_may_read(tmp_path: Path) -> None:
 # ---- Two at once
 
 
+@pytest.mark.parametrize("index", [0, 1, 47, 48, 100, 149])
+def test_the_beginning_of_a_fork_is_copied(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    store, tree, draw = opened(), Tree(), random.Random(1)
+    question = tree.write(Role.USER, "q")
+    done(store.keep("c", "t", question))
+    first = tree.answer(question.id, "m", Sampling(seed=1))
+    recorder = store.record("c", first)
+    for number in range(150):
+        tree.add(first.id, record(draw, f"w{number}", number + 1))
+        recorder.add(first.steps[-1])
+    done(recorder.end(State.DONE, "stop"))
+    made: list[int] = []
+    encode = codec.encode
+    monkeypatch.setattr(codec, "encode", lambda steps: made.append(len(steps)) or encode(steps))
+    other = tree.answer(question.id, "m", Sampling(seed=1), Origin(first.id, index, "fork"))
+    given = [*first.steps[:index], record(draw, "another", index + 1)]
+    recorder = store.record("c", other)
+    recorder.begin(given, index)
+    recorder.add(record(draw, "and on", index + 2))
+    done(recorder.end(State.DONE, "stop", given=len(given)))
+    assert sum(made) <= 48 + 2  # records of whole chunks were not made again
+    loaded = done(opened().load("c")).tree[other.id]
+    assert loaded.steps[: index + 1] == given
+    assert loaded.text == "".join(step.text for step in given) + "and on"
+
+
 def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Store]) -> None:
     one, other, draw = opened(), opened(), random.Random(1)
     trees = [Tree(), Tree()]
@@ -258,6 +283,8 @@ def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Sto
         recorders.append(store.record(id, tree.answer(question.id, "m", Sampling(seed=1))))
     for number, recorder in itertools.product(range(200), recorders):
         recorder.add(record(draw, f"w{number}", number + 1))
+    for store in (one, other):
+        done(store.conversations())  # comes after what is still being written
     third = opened()  # its start leaves what the others write alone
     assert [summary.running for summary in done(third.conversations())] == [True, True]
     for recorder in recorders:
@@ -266,25 +293,6 @@ def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Sto
         assert len(done(third.load(id)).tree.path()[-1].steps) == 200
     assert one.trouble is None
     assert other.trouble is None
-
-
-def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
-    owner = Owner(tmp_path)
-    assert is_alive(tmp_path, owner.name)
-    assert not others(tmp_path, owner.name)
-    assert others(tmp_path, "me")
-    code = (
-        "from pathlib import Path; from ropechat.store.owner import Owner; "
-        f"owner = Owner(Path({str(tmp_path)!r})); print(owner.name)"
-    )
-    name = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert (tmp_path / name).exists()
-    assert not is_alive(tmp_path, name)
-    assert not (tmp_path / name).exists()
-    owner.release()
-    assert not others(tmp_path, "me")
 
 
 def test_a_chat_deleted_by_another_is_said(opened: Callable[[], Store]) -> None:
@@ -307,26 +315,42 @@ def test_migrations_step_by_step(
     opened().close()
     path = tmp_path / "data" / "conversations.db"
     more = [["ALTER TABLE node ADD COLUMN mood TEXT"], ["UPDATE node SET mood = 'calm'"]]
+    now = len(schema.MIGRATIONS)
     with monkeypatch.context() as later:
-        later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, *more])
-        later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS[:2], ["nonsense"]])
+        later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, more[0], ["nonsense"]])
         with pytest.raises(sqlite3.OperationalError):
             schema.open_database(path)
         with sqlite3.connect(path) as plain:  # all or nothing
-            assert schema.version_of(plain) == 1
+            assert schema.version_of(plain) == now
             assert "mood" not in {row[1] for row in plain.execute("PRAGMA table_info(node)")}
         plain.close()
     with monkeypatch.context() as later:
         later.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, *more])
         connection = schema.open_database(path)
-        assert schema.version_of(connection) == 3
+        assert schema.version_of(connection) == now + 2
         assert {row[0] for row in connection.execute("SELECT mood FROM node")} == {"calm"}
         connection.close()
-        copy = sqlite3.connect(tmp_path / "data" / "backup-v1.db")
-        assert schema.version_of(copy) == 1
+        copy = sqlite3.connect(tmp_path / "data" / f"backup-v{now}.db")
+        assert schema.version_of(copy) == now
         assert copy.execute("SELECT count(*) FROM node").fetchone() == (6,)
         copy.close()
-        assert (tmp_path / "data" / "backup-v1.db").stat().st_mode & 0o077 == 0
+        assert (tmp_path / "data" / f"backup-v{now}.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_file_of_the_first_version_is_read_and_written(
+    opened: Callable[[], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        old = schema.open_database(tmp_path / "data" / "conversations.db")
+        old.execute("INSERT INTO conversation VALUES('c', 't', 1.0, 1.0, 'q')")
+        columns = "id, conversation, role, state, text, created"
+        old.execute(f"INSERT INTO node({columns}) VALUES('q', 'c', 'user', 'done', 'Hi?', 1.0)")
+        old.close()
+    store = opened()
+    assert done(store.load("c")).tree["q"].text == "Hi?"
+    done(store.start_at("q", "q"))
+    assert done(opened().load("c")).tree["q"].start == "q"
 
 
 def test_a_newer_file_is_left_alone(opened: Callable[[], Store], tmp_path: Path) -> None:
@@ -337,7 +361,7 @@ def test_a_newer_file_is_left_alone(opened: Callable[[], Store], tmp_path: Path)
     connection.close()
     before = path.read_bytes()
     store = opened()
-    with pytest.raises(HistoryError, match=r"user_version: 99; this ropechat knows up to 1"):
+    with pytest.raises(HistoryError, match=r"user_version: 99; this ropechat knows up to \d;"):
         done(store.conversations())
     assert "user_version" in (store.trouble or "")
     assert not store.close()

@@ -21,7 +21,7 @@ from ropechat.conversation import Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import repair, schema, writer
-from ropechat.store.owner import Owner
+from ropechat.store.owner import Owner, is_alive, others
 from ropechat.store.store import Store
 from ropechat.tree import State, Tree
 
@@ -267,3 +267,60 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1:] == ["all there"], done.stdout + done.stderr
     assert done.stdout.startswith("trouble: ")
     assert "None" not in done.stdout
+
+
+# ---- Which program writes
+
+
+def test_an_answer_that_ends_while_another_program_starts_stays_as_it_ended(
+    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, tree, draw = opened(), Tree(), random.Random(1)
+    question = tree.write(Role.USER, "q")
+    done(one.keep("c1", "t", question))
+    recorder = one.record("c1", tree.answer(question.id, "m", Sampling(seed=1)))
+    recorder.add(record(draw, "word", 1))
+    done(one.conversations())
+
+    def ends_and_goes(folder: Path, name: str) -> bool:
+        done(recorder.end(State.DONE, "stop"))
+        return False
+
+    monkeypatch.setattr("ropechat.store.store.is_alive", ends_and_goes)
+    found = done(opened().load("c1")).tree.path()[-1]
+    assert (found.state, found.finish_reason, found.text) == (State.DONE, "stop", "word")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file is not taken away there")
+def test_the_file_of_a_dead_owner_goes_while_it_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dead").touch()
+    unlink, locked = Path.unlink, []
+
+    def looked_at(path: Path) -> None:
+        locked.append(is_alive(path.parent, path.name))
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", looked_at)
+    assert not is_alive(tmp_path, "dead")
+    assert locked == [True]
+
+
+def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    assert is_alive(tmp_path, owner.name)
+    assert not others(tmp_path, owner.name)
+    assert others(tmp_path, "me")
+    code = (
+        "from pathlib import Path; from ropechat.store.owner import Owner; "
+        f"owner = Owner(Path({str(tmp_path)!r})); print(owner.name)"
+    )
+    name = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert (tmp_path / name).exists()
+    assert not is_alive(tmp_path, name)
+    assert not (tmp_path / name).exists()
+    owner.release()
+    assert not others(tmp_path, "me")

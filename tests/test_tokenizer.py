@@ -61,6 +61,24 @@ def test_random_ids_stream_as_they_decode(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_skipped_ids_count_as_pushed_ones(kind: str) -> None:
+    tokenizer, rng = golden(kind), random.Random(4)
+    known = [id for case in DETOK[kind]["cases"] + DETOK[kind]["invalid_utf8"] for id in case["ids"]]
+    for hold in (False, True):
+        for _ in range(300):
+            ids = [rng.choice(known) for _ in range(rng.randrange(12))]
+            prompt, cut = rng.choices(known, k=rng.randrange(4)), rng.randrange(len(ids) + 1)
+            pushed, skipped = tokenizer.stream(prompt), tokenizer.stream(prompt)
+            for stream in (pushed, skipped):
+                vars(stream).update({"_hold": hold} if "_hold" in vars(stream) else {})
+            for id in ids[:cut]:
+                pushed.push(id)
+            skipped.skip(ids[:cut])
+            assert [skipped.push(id) for id in ids[cut:]] == [pushed.push(id) for id in ids[cut:]]
+            assert skipped.flush() == pushed.flush()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_spans_cover_the_text(kind: str) -> None:
     tokenizer, rng = golden(kind), random.Random(5)
     texts = [case["text_in"] for case in DETOK[kind]["cases"]]

@@ -7,6 +7,17 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from textual_serve.server import Server
 
+FOCUS = """<script>
+  new MutationObserver((_, watcher) => {
+    const keys = document.querySelector(".xterm-helper-textarea");
+    if (keys) {
+      keys.focus();
+      watcher.disconnect();
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+</script>"""
+"""Gives the keyboard to the terminal of textual-serve's page once it is there, without a click on it."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -49,3 +60,10 @@ class WebServer(Server):
         if not self._exposed and request.path == "/" and host != urlsplit(self.public_url).netloc:
             raise web.HTTPFound(self.public_url)  # the page talks to this name only
         return await handler(request)
+
+    async def handle_index(self, request: web.Request) -> web.Response:
+        """The page of textual-serve, which takes keys from the first moment on."""
+        page: web.Response = await super().handle_index(request)
+        assert page.text is not None
+        page.text = page.text.replace("</body>", f"{FOCUS}</body>")
+        return page

@@ -64,12 +64,12 @@ def is_alive(folder: Path, name: str) -> bool:
         return False
     try:
         _lock(number)
+        with contextlib.suppress(OSError):
+            path.unlink()  # still locked: a program that is just taking this name sees that it is gone
     except OSError:
         return True
     finally:
         os.close(number)
-    with contextlib.suppress(OSError):
-        path.unlink()
     return False
 
 

@@ -15,7 +15,7 @@ from ropechat.tree import Node, Origin, State, Tree
 MAX_TITLE = 200
 _COLUMNS = (
     "id, conversation, parent, role, state, text, created, origin, origin_index, origin_change, given, "
-    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, owner"
+    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, start, owner"
 )
 
 
@@ -86,6 +86,7 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         valid(node.error),
         node.first_after,
         node.ended_after,
+        node.start,
         owner,
     )
     marks = ", ".join("?" * len(values))
@@ -147,6 +148,7 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
         error=row["error"],
         first_after=row["first_after"],
         ended_after=row["ended_after"],
+        start=row["start"],
     )
 
 

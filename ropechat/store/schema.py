@@ -46,6 +46,7 @@ MIGRATIONS: list[list[str]] = [
             node TEXT NOT NULL REFERENCES node(id) ON DELETE CASCADE, first INTEGER NOT NULL,
             data BLOB NOT NULL, PRIMARY KEY(node, first))""",
     ],
+    ["ALTER TABLE node ADD COLUMN start TEXT"],
 ]
 _SEARCH = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS node_search "

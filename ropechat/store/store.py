@@ -12,7 +12,7 @@ from ropechat.errors import HistoryError
 from ropechat.store import backup, repair, rows
 from ropechat.store.owner import Owner, is_alive, others
 from ropechat.store.rows import Chat, Summary
-from ropechat.store.schema import ensure_search, open_database
+from ropechat.store.schema import ensure_search, open_database, transaction
 from ropechat.store.where import warning
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
@@ -85,14 +85,13 @@ class Store:
         return open_database(self.path)
 
     def _recover(self, connection: sqlite3.Connection) -> None:
-        """Answers of programs that died while they wrote are stopped ones."""
+        """Answers of programs that died while they wrote are stopped ones; not those that ended just now."""
         found = connection.execute("SELECT id, owner FROM node WHERE state = 'streaming'").fetchall()
         alive = {owner for owner in {owner for _, owner in found} if owner and is_alive(self._running, owner)}
         for id, owner in found:
             if owner not in alive:
-                steps, _ = rows.steps_of(connection, id)
-                text = "".join(step.text for step in steps)
-                _end(connection, id, State.STOPPED, text)
+                with transaction(connection):
+                    _stop_abandoned(connection, id)
         if self._indexed and found:
             ensure_search(connection)
 
@@ -120,7 +119,7 @@ class Store:
             rows.put_node(connection, conversation, node, owner)
 
         self._writer.submit(work)
-        return Recorder(self, self._writer, node.id)
+        return Recorder(self, self._writer, node)
 
     def insert(self, chat: Chat) -> "Future[None]":
         """Add a whole conversation. Its ids must be new."""
@@ -140,6 +139,12 @@ class Store:
     def point(self, conversation: str, node: str | None) -> "Future[None]":
         """Remember which branch is shown."""
         return self._writer.submit(lambda connection: _point(connection, conversation, node))
+
+    def start_at(self, question: str, start: str) -> "Future[None]":
+        """Remember the node at which what the model reads for a question begins."""
+        return self._writer.submit(
+            lambda connection: connection.execute("UPDATE node SET start = ? WHERE id = ?", (start, question))
+        )
 
     def rename(self, conversation: str, title: str) -> "Future[None]":
         """Give a conversation another title."""
@@ -229,14 +234,16 @@ class Store:
 class Recorder:
     """Writes one answer down; from any thread."""
 
-    def __init__(self, store: Store, writer: Writer, id: str) -> None:
+    def __init__(self, store: Store, writer: Writer, node: Node) -> None:
         self._store = store
         self._writer = writer
-        self._id = id
+        self._id = node.id
+        self._origin = node.origin
 
-    def begin(self, steps: Sequence[Step]) -> None:
-        """The tokens that it begins with; they are written with the first of its own."""
-        self._writer.begin(self._id, steps)
+    def begin(self, steps: Sequence[Step], same: int) -> None:
+        """The tokens that it begins with; the first `same` are recorded as they are where it comes from."""
+        source, index = (self._origin.node, self._origin.index) if self._origin is not None else ("", 0)
+        self._writer.begin(self._id, steps, source, min(same, index))
 
     def add(self, step: Step) -> None:
         """One more token."""
@@ -277,6 +284,14 @@ def _end(connection: sqlite3.Connection, id: str, state: State, text: str) -> No
     connection.execute(
         "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?", (str(state), rows.valid(text), id)
     )
+
+
+def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
+    """End an answer whose program is gone, unless that program had ended it before it went."""
+    row = connection.execute("SELECT state FROM node WHERE id = ?", (id,)).fetchone()
+    if row is not None and row[0] == State.STREAMING:
+        steps, _ = rows.steps_of(connection, id)
+        _end(connection, id, State.STOPPED, "".join(step.text for step in steps))
 
 
 def _point(connection: sqlite3.Connection, conversation: str, node: str | None) -> None:

@@ -2,7 +2,8 @@
 
 JSON holds everything, and is read back: {"ropechat": 1, "title", "current", "nodes": [...]}; a node has the
 fields of tree.Node (`written` is "text"), its tokens those of trace.Step. NaN is null, bytes are hex.
-Markdown and HTML hold the branch that is shown.
+Markdown and HTML hold the branch that is shown. Nothing in a file acts on a terminal: JSON escapes what
+could, the others have marks in its place.
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from ropechat.store.codec import REASONS
 from ropechat.store.files import write_private
 from ropechat.store.page import to_html
 from ropechat.store.rows import MAX_TITLE, Chat, valid
+from ropechat.text import clean, inert_json
 from ropechat.trace import Row, Stage, Step
 from ropechat.tree import Node, Origin, State, Tree
 
@@ -40,13 +42,13 @@ def as_text(chat: Chat, form: str) -> str:
 
 
 def to_markdown(chat: Chat) -> str:
-    """The branch that is shown, as it was said."""
+    """The branch that is shown, as it was said, cleaned."""
     lines = [f"# {' '.join(chat.title.split())}", ""]
     for node in chat.tree.path():
         who = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: node.model or "Answer"}[node.role]
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.created))
         lines += [f"## {who} · {date}", "", node.text.rstrip("\n"), ""]
-    return "\n".join(lines)
+    return clean("\n".join(lines))
 
 
 def to_json(chat: Chat) -> str:
@@ -57,7 +59,7 @@ def to_json(chat: Chat) -> str:
         "current": chat.tree.current,
         "nodes": [_node(node) for node in chat.tree.nodes.values()],
     }
-    return json.dumps(data, allow_nan=False, ensure_ascii=False) + "\n"
+    return inert_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def _number(value: float | None) -> float | None:
@@ -81,6 +83,7 @@ def _node(node: Node) -> dict[str, Any]:
         "error": node.error,
         "first_after": node.first_after,
         "ended_after": node.ended_after,
+        "start": node.start,
         "tokens": [_step(step) for step in node.steps],
     }
 
@@ -231,6 +234,8 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
         ended_after=field.of("ended_after").optional(),
     )
     ids[old] = node.id
+    start = field.of("start")
+    node.start = None if start.value is None else ids.get(start.text())
     return node
 
 

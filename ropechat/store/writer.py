@@ -88,12 +88,12 @@ class Writer:
             self._wake.notify()
         return job.done
 
-    def begin(self, answer: str, steps: Sequence[Step]) -> None:
-        """Tokens that an answer begins with: there are copies of them, so their number makes no hurry."""
+    def begin(self, answer: str, steps: Sequence[Step], source: str, same: int) -> None:
+        """Tokens that an answer begins with, of which the first `same` are those of the answer `source`."""
         if steps:
             with self._wake:
-                self._answers.setdefault(answer, _Answer()).waiting.extend(steps)
-                self._since = time.monotonic() if self._since is None else self._since
+                self._answers[answer] = _Answer([step.text for step in steps], len(steps))
+                self._jobs.append(_Job(_beginning(answer, steps, source, same)))
                 self._wake.notify()
 
     def add(self, answer: str, step: Step) -> None:
@@ -253,7 +253,23 @@ def _tell(job: _Job, error: BaseException) -> None:
         job.done.set_exception(error)
 
 
-def _chunk(answer: str, first: int, steps: list[Step]) -> Work:
+def _beginning(answer: str, steps: Sequence[Step], source: str, same: int) -> Work:
+    """Copies of whole chunks of the source, for records take long to make; the rest is made."""
+
+    def work(connection: sqlite3.Connection) -> None:
+        query = "SELECT first FROM chunk WHERE node = ? AND first BETWEEN 1 AND ? ORDER BY first DESC LIMIT 1"
+        row = connection.execute(query, (source, same)).fetchone()
+        copied = row[0] if row is not None else 0
+        connection.execute(
+            "INSERT INTO chunk SELECT ?, first, data FROM chunk WHERE node = ? AND first < ?",
+            (answer, source, copied),
+        )
+        _chunk(answer, copied, steps[copied:])(connection)
+
+    return work
+
+
+def _chunk(answer: str, first: int, steps: Sequence[Step]) -> Work:
     def work(connection: sqlite3.Connection) -> None:
         connection.execute(
             "INSERT INTO chunk(node, first, data) VALUES(?, ?, ?)", (answer, first, codec.encode(steps))

@@ -215,7 +215,7 @@ class ChatApp(Surveying):
             if not self.session.apply(event):
                 continue
             if isinstance(event, ev.Produced | ev.Given):
-                steps += [event.step] if isinstance(event, ev.Produced) else event.steps
+                steps += [event.step] if isinstance(event, ev.Produced) else self.began(event)
                 serial = event.serial
                 continue
             self._feed(serial, steps)
@@ -270,6 +270,9 @@ class ChatApp(Surveying):
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
+        if len(block.steps) > len(answer.steps):  # it never began
+            self.show_path()
+            block = self._blocks[serial]
         block.note = panel.summary(answer)
         self.transcript.finish(block)
         if answer.error is not None:

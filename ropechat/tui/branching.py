@@ -18,6 +18,7 @@ from ropechat.tui.render.blocks import AnswerBlock, Block
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ropechat.trace import Step
     from ropechat.tree import Node
     from ropechat.tui.answer import Turn
     from ropechat.tui.inference import Inference
@@ -53,23 +54,48 @@ class Branching(ReadingApp):
     def write(self, turn: Turn) -> None:
         """Have the answer of a turn written."""
         if turn.request is not None:
-            self.transcript.to_end()
-            if not self.follows:  # at once: a quick answer may outgrow the screen before the next frame
-                self.transcript.leave_end()
+            self.follow_answer()
             self._submit(turn.request)
+
+    def follow_answer(self) -> None:
+        """Go to the end, and along with the answer if that is wanted."""
+        self.transcript.to_end()
+        if not self.follows:  # at once: a quick answer may outgrow the screen before the next frame
+            self.transcript.leave_end()
 
     def show_path(self, turn: Turn | None = None) -> None:
         """Show the session's turns anew; the answer of `turn` is to be written."""
+        if turn is not None and turn.request is not None:
+            self._submit(turn.request)  # the model need not wait until all is drawn
         self._blocks.clear()
-        self.transcript.clear()
-        self._welcome()
-        for each in self.session.turns:
-            self.add_turn(each)
+        kept, blocks = self._unchanged() if turn is not None else (0, 0)
+        with self.transcript.filling():
+            self.transcript.remove_from(blocks)
+            if not kept:
+                self._welcome()
+            for each in self.session.turns[kept:]:
+                self.add_turn(each)
         if turn is None:
             self._count()
         else:
-            self.write(turn)
+            self.follow_answer()
         self._redraw()
+
+    def _unchanged(self) -> tuple[int, int]:
+        """How many of the turns before the last, and how many blocks, are on the screen as they are."""
+        turns = 0
+        expected = [(turn.node, turn.asked) for turn in self.session.turns[:-1]]
+        kept, asked = 0, ""
+        for number, block in enumerate(self.transcript.blocks, 1):
+            if turns == len(expected):
+                break
+            if block.kind == "user":
+                asked = block.node
+            elif block.node:
+                if expected[turns] != (block.node, asked or expected[turns][1]):
+                    break
+                turns, kept = turns + 1, number
+        return turns, kept
 
     def add_turn(self, turn: Turn) -> None:
         """Put a question and what there is of its answer at the end of the transcript."""
@@ -85,12 +111,27 @@ class Branching(ReadingApp):
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
             asked.say(turn.question)
             self.transcript.add(asked)
-        if turn.answer.steps:
-            answer.add(turn.answer.steps)
+        if steps := turn.answer.steps or self._beginning(turn):
+            answer.add(steps)
         elif turn.answer.written:
             answer.say(turn.answer.written)
         answer.note = "" if live else panel.summary(turn.answer)
         self.transcript.add(answer)
+
+    @staticmethod
+    def _beginning(turn: Turn) -> Sequence[Step]:
+        """What an answer will begin with, as far as its text is known before the model is asked."""
+        opening = turn.request.opening if turn.request is not None and turn.answer.state.live else None
+        return opening.steps[:-1] if opening is not None and opening.written is None else ()
+
+    def began(self, event: ev.Given) -> Sequence[Step]:
+        """An answer began so; the steps of it that are not on the screen yet."""
+        shown = self._blocks[event.serial].steps
+        if shown == list(event.steps[: len(shown)]):
+            return event.steps[len(shown) :]
+        self.show_path()
+        self.follow_answer()
+        return ()
 
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
@@ -261,7 +302,7 @@ class Branching(ReadingApp):
         self._editing = node
         self.composer.set_text(node.text)
         self.composer.focus()
-        self._redraw()
+        self._say_hint("")  # the footer says that this is an edit
 
     def edited(self, text: str) -> Turn | None:
         """The turn that an edit makes; None when nothing was being edited."""
@@ -339,6 +380,8 @@ class Branching(ReadingApp):
     def _show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:
             self.session.go(node)
+        elif self.session.empty:  # all branches were deleted
+            self.session.clear()
         self.show_path()
 
     def _push(self, screen: object, chosen: Callable[..., None]) -> None:

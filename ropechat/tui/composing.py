@@ -103,9 +103,7 @@ class Composing(Keeping):
         self._say_hint(message.words)
 
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
-        """Offer completions; count the draft once the typing rests; an emptied one edits nothing."""
-        if not self.composer.text:
-            self.stop_editing()
+        """Offer completions; count the draft once the typing rests."""
         self._offer()
         self.count_soon()
 

@@ -29,7 +29,7 @@ class Pastes:
 
     def fold(self, text: str) -> str:
         """What stands for a pasted text; short ones stand for themselves."""
-        lines = text.count("\n") + 1
+        lines = len(text.removesuffix("\n").split("\n"))
         if lines < FOLD_LINES and len(text) < FOLD_CHARACTERS:
             return text
         size = f"{lines:,} lines" if lines >= FOLD_LINES else f"{len(text):,} characters"

@@ -43,6 +43,11 @@ class Keeper:
         if self.store is not None:
             self.store.point(self.id, node)
 
+    def start(self, node: Node) -> None:
+        """Remember which of the oldest turns are left out for a question."""
+        if self.store is not None and node.start is not None:
+            self.store.start_at(node.id, node.start)
+
     def rename(self, title: str) -> None:
         """Give the conversation another title."""
         self.title = title_of(title)
@@ -53,6 +58,12 @@ class Keeper:
         """Take nodes back."""
         if self.store is not None:
             self.store.remove(nodes)
+
+    def drop(self) -> None:
+        """Nothing of the conversation is left: no trace of it is."""
+        if self.store is not None:
+            self.store.delete(self.id)
+        self.begin()
 
     def erase(self, nodes: list[str]) -> None:
         """Delete nodes, and every trace of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ropechat.errors import RopechatError
@@ -43,7 +44,7 @@ class Keeping(Several):
 
     def open_chat(self, id: str) -> None:
         """Show a kept chat; "" begins a new one."""
-        self.run_worker(self._open_chat(id), exclusive=True)
+        self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
         store = self.session.keeper.store
@@ -83,7 +84,7 @@ class Keeping(Several):
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
         if self.session.keeper.store is not None:
-            self.run_worker(self._open_store(), exclusive=True)
+            self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
 
     async def _open_store(self) -> None:
         store = self.session.keeper.store
@@ -128,7 +129,7 @@ class Keeping(Several):
         turn = self.session.withdraw()
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
-            self.composer.set_text(turn.question)
+            self.composer.restore(turn.question)
         self._notice(
             "error",
             f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "

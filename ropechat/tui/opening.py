@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import suppress
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ropechat.errors import RopechatError
@@ -24,13 +25,15 @@ def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int
     if opening is None:
         return []
     known = opening.steps
-    if opening.written is None:
+    if opening.written is None:  # all but the last were drawn as they stand
         ids = [step.id for step in known]
+        found = list(known[:-1])
     else:
         ids = engine.reply_ids(request.messages, opening.written)
-    found: list[Step] = []
-    agrees = True
-    for index, (id, (data, text)) in enumerate(zip(ids, engine.spell(request.messages, ids), strict=True)):
+        found = []
+    agrees, new = True, ids[len(found) :]
+    spelled = engine.spell(request.messages, new, ids[: len(found)])
+    for index, (id, (data, text)) in enumerate(zip(new, spelled, strict=True), len(found)):
         agrees = agrees and index < len(known) and known[index].id == id
         step = known[index] if agrees else typed(id, prompt_tokens + index)
         if (step.bytes, step.text, step.finish_reason) != (data, text, None):
@@ -67,7 +70,9 @@ class Writing:
         """The model and its prompt are known, and what the answer begins with."""
         self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
         if self._request.recorder is not None:
-            self._request.recorder.begin(given)
+            known = self._request.opening.steps if self._request.opening is not None else ()
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(given, known, strict=False)))
+            self._request.recorder.begin(given, same)
 
     def add(self, step: Step, at: float) -> None:
         """One token."""

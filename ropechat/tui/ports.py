@@ -77,8 +77,10 @@ class ChatEngine(Protocol):
     ) -> Iterator[Step]:
         """One step for each token of the answer that follows `prefix`."""
 
-    def spell(self, messages: Sequence[Message], ids: Sequence[int]) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id of an answer."""
+    def spell(
+        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
+    ) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id of an answer that stands behind the ids `after`."""
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of an answer that somebody wrote."""

@@ -142,6 +142,8 @@ class Prompting(Composing):
 
     def _welcome(self) -> None:
         """What the model is, and under which system text the branch stands, above all."""
+        for note in reversed(self.session.notes):
+            self._notice("notice", note, at=0)
         if text := self.session.system_of_path():
             self._notice("notice", f"system  {self._told(text)}", at=0)
         info = self.session.info
@@ -184,9 +186,9 @@ class Prompting(Composing):
         anew = self._begins or any(block.node for block in self.transcript.blocks)
         if len(self.session.turns) == 1 and anew:
             self._blocks.clear()
-            self.transcript.clear()
+            self.transcript.remove_from(0)
             self._welcome()
-        if turn.asked in self.session.starts:
+        if self.session.tree[turn.asked].start:
             self._tell_start(turn)
         super().add_turn(turn)
 

@@ -57,7 +57,8 @@ class ReadingApp(App[None]):
         self.transcript = Reader(id="transcript")
         self.inspector = Inspector(id="inspector")
         self.rail = Rail(self.inspector, id="rail")
-        self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
+        self.find_bar = FindBar()
+        self.found = Label("", id="found", markup=False)
         self._looked = 0.0
 
     # --- what the app around it does ---

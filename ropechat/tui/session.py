@@ -39,7 +39,7 @@ class Session:
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
         self.when_full = WhenFull.ASK
-        self.starts: dict[str, str] = {}  # question -> node at which what is read for it, and later, begins
+        self.notes: list[str] = []  # what is to be known of the prompts of the loaded model
         self.info: ev.ModelInfo | None = None
         self.coming = ""  # the model that is being loaded in the place of another
         self.load_error: BaseException | None = None
@@ -76,6 +76,11 @@ class Session:
         return self.draft_tokens
 
     @property
+    def empty(self) -> bool:
+        """Is nothing asked in this chat?"""
+        return all(node.role is Role.SYSTEM for node in self.tree.nodes.values())
+
+    @property
     def title(self) -> str:
         """The chat's name, or its first words."""
         first = " ".join(self.turns[0].question.split()) if self.turns else "new chat"
@@ -91,13 +96,18 @@ class Session:
     def reads(self, question: str | None = None) -> list[Node]:
         """The nodes that the model is fed for a question (without one: after all that was said)."""
         found = self.tree.read(question)
-        start = next((self.starts[node.id] for node in reversed(found) if node.id in self.starts), None)
+        start = next((node.start for node in reversed(found) if node.start), None)
         head = 1 if found and found[0].role is Role.SYSTEM else 0
         first = next((place for place, node in enumerate(found) if node.id == start), head)
         return found[:head] + found[first:]
 
     def _messages(self, question: str | None = None) -> tuple[Message, ...]:
         return tuple(Message(node.role, node.text) for node in self.reads(question))
+
+    def _start(self, question: str, start: str) -> None:
+        """From a question on, what comes before the node `start` is left out."""
+        self.tree[question].start = start
+        self.keeper.start(self.tree[question])
 
     def left_out(self, question: str) -> int:
         """How many earlier questions the model is not fed for this one."""
@@ -188,7 +198,7 @@ class Session:
         turn = self.turns[-1]
         assert turn.request is not None
         if alone:
-            self.starts[turn.asked] = turn.asked
+            self._start(turn.asked, turn.asked)
         messages, cuts = self._messages(turn.asked), self.cuts(turn.asked)
         turn.request = replace(turn.request, serial=self._next(), messages=messages, cuts=cuts)
         return turn
@@ -231,6 +241,8 @@ class Session:
         assert turn.node is not None
         alone = len(self.tree.siblings(turn.node)) == 1
         self.keeper.remove(self.tree.remove(turn.asked if alone else turn.node))
+        if self.empty:
+            self.clear()
         self.show()
         return turn
 
@@ -256,11 +268,13 @@ class Session:
         self.show()
 
     def clear(self) -> None:
-        """Begin anew."""
-        self.keeper.begin()
+        """Begin anew; a chat in which nothing is said any more is not kept."""
+        if self.empty and self.keeper.title:
+            self.keeper.drop()
+        else:
+            self.keeper.begin()
         self.tree = Tree()
         self.turns.clear()
-        self.starts.clear()
         self.system, self._turned = self.chosen, False
         self.draft_tokens = None
 
@@ -269,7 +283,6 @@ class Session:
         self.keeper.begin(chat.id, chat.title)
         self.tree = chat.tree
         self.turns.clear()
-        self.starts.clear()
         self._keep_system()
         self.show()
 
@@ -286,6 +299,7 @@ class Session:
         match event:
             case ev.Loaded(info):
                 self.info, self.load_error, self.coming = info, None, ""
+                self.notes.clear()
             case ev.LoadFailed(error, kept):
                 self.coming = ""
                 if not kept:
@@ -294,7 +308,9 @@ class Session:
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens = tokens
-            case ev.Previewed() | ev.Noted() | ev.Encoded():
+            case ev.Noted(text):
+                self.notes.append(text)
+            case ev.Previewed() | ev.Encoded():
                 return True
             case _:
                 turn = self.last
@@ -312,7 +328,7 @@ class Session:
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
                 self._advance(answer, State.READING)
             case ev.Slid(_, cut):
-                self.starts[turn.asked] = self.reads(turn.asked)[cut].id
+                self._start(turn.asked, self.reads(turn.asked)[cut].id)
             case ev.Prefilled(_, done, total, at):
                 answer.read(done, total, at)
             case ev.Given(_, steps):

@@ -34,7 +34,7 @@ def _set(app: ChatApp, words: str) -> str:
             app.use_sampling(presets.with_value(app.session.sampling, name, value.strip()))
     except ValueError as error:
         return str(error)
-    return f"{name} {presets.shown(app.session.sampling, name)}: {presets.MEANING[name]}"
+    return f"{name} {presets.shown(app.session.sampling, name)} · {presets.MEANING[name]}"
 
 
 def _seed(app: ChatApp, words: str) -> str:

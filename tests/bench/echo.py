@@ -3,8 +3,8 @@
     python tests/bench/echo.py [-m MODEL] [--keys 300] [--threads N] [--json]
 
 Keys are pressed at random moments, about 12 a second, and timed until their letter is on the terminal; then
-ctrl+c is, until the footer offers to send again. Without -m: a model of 10 million random weights. All in ms;
-the exit code is 1 when p99 is over 60 or the stop over 100.
+ctrl+c is, until the footer offers to send again. Without -m: the built-in weights (see endless.py). All in
+ms; the exit code is 1 when p99 is over 60 or the stop over 100.
 """
 
 from __future__ import annotations
@@ -20,21 +20,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from model_folders import byte_tokenizer  # noqa: E402
-from models import write_llama  # noqa: E402
+from endless import IDLE, endless  # noqa: E402
 from program import Program  # noqa: E402
 
 P99, STOP = 60.0, 100.0
-
-
-def random_model(folder: Path) -> Path:
-    """Random weights that never end a text, of the size of a small built-in model."""
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8, "head_dim": 64}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 65536}
-    path = write_llama(folder, vocab_size=260, eos_token_id=None, **sizes, **heads)
-    (path / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
-    (path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
-    return path
 
 
 def echoes(screen: Program, count: int, draw: random.Random) -> list[float]:
@@ -63,7 +52,7 @@ def measure(model: str, keys: int, threads: int) -> dict[str, float]:
     busy = echoes(screen, keys, draw)
     begun = time.perf_counter()
     screen.press(b"\x03")
-    screen.until(b"send", 10)
+    screen.until(IDLE, 10)
     stop = 1000 * (time.perf_counter() - begun)
     screen.quit()
     last = min(keys - 1, int(keys * 0.99))
@@ -82,7 +71,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = args.model or str(random_model(Path(folder) / "model"))
+        model = args.model or str(endless(Path(folder) / "model"))
         found = measure(model, args.keys, args.threads)
     print(
         json.dumps(found) if args.json else "  ".join(f"{name} {value} ms" for name, value in found.items())

@@ -19,7 +19,7 @@ from textual.timer import Timer  # noqa: E402
 from ropechat.conversation import Message  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.trace import Step  # noqa: E402
-from ropechat.tui import app  # noqa: E402
+from ropechat.tui import app, garbage  # noqa: E402
 from ropechat.tui.render.blocks import AnswerBlock, Block  # noqa: E402
 
 BEAT = 0.01
@@ -173,6 +173,7 @@ def main() -> None:
     """Run the case."""
     case = json.loads(sys.argv[1])
     text = script(case["kind"], case["characters"], random.Random(7))
+    garbage.hold_off()  # as in the real program
     Measured(Paced(text, case["rate"], case["mark"]), case, Path(sys.argv[2])).run()
 
 

@@ -64,7 +64,7 @@ async def test_edit_a_question(chat: Any) -> None:
         assert "One." in c.screen()
 
 
-async def test_an_emptied_edit_is_none(chat: Any) -> None:
+async def test_an_edit_is_one_until_esc(chat: Any) -> None:
     engine = FakeEngine(["One.", "Two."])
     async with chat(engine) as c:
         await c.ask("Hi?")
@@ -73,9 +73,11 @@ async def test_an_emptied_edit_is_none(chat: Any) -> None:
         assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
         c.app.composer.set_text("")
         await c.pilot.pause(0.05)
+        assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
         await c.ask("Next?")
         await c.idle()
-        assert [turn.question for turn in c.app.session.turns] == ["Hi?", "Next?"]
+        assert [turn.question for turn in c.app.session.turns] == ["Next?"]
+        assert "‹ 2/2 ›" in c.screen()
         await transcript(c, "E")
         assert "editing: ⏎ puts this answer" in c.line("footer")
         await c.pilot.press("escape")
@@ -155,7 +157,7 @@ async def test_fork_at_a_token(chat: Any) -> None:
 
 
 async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
-    engine = FakeEngine(STORY, rate=100)
+    engine = FakeEngine(STORY * 50, rate=100, context=10**6)
     async with chat(engine) as c:
         await c.ask("Tell")
         await c.until(lambda: len(last(c).answer.steps) > 5)
@@ -309,3 +311,45 @@ def test_what_the_screens_say() -> None:
     assert len(curve(first.steps * 100)) == 60
     assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
     assert when(86400 * 365, 86400 * 400).count("-") == 2
+
+
+async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
+    engine = FakeEngine(["One.", STORY, "Three.", STORY])
+    async with chat(engine, size=(80, 60)) as c:
+        for question in ("First?", "Second?"):
+            await c.ask(question)
+            await c.idle()
+        c.app._notice("notice", "said meanwhile")
+        before = list(c.app.transcript.blocks)
+        await transcript(c, "r")
+        assert c.app.transcript.blocks[:-2] == before[: before.index(c.app.transcript.blocks[-3]) + 1]
+        assert c.app.transcript.blocks[-3].text == "One."
+        assert "said meanwhile" not in c.screen()
+        c.app.session.go(next(node.id for node in c.app.session.tree.nodes.values() if node.text == STORY))
+        c.app.show_path()
+        engine.gate.clear()
+        c.app.fork(last(c).node, 30, 77)
+        known = b"".join(pieces(STORY)[:30]).decode()
+        await c.until(lambda: c.app.transcript.blocks[-1].text.startswith(known))
+        assert last(c).answer.first_at is None  # the model has said nothing yet
+        engine.gate.set()
+        await c.idle()
+        assert last(c).answer.text.startswith(f"{known} word77")
+        assert c.app.transcript.blocks[-1].text == last(c).answer.text
+
+
+async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        first = last(c).node
+
+        def spell(*arguments: Any) -> Any:
+            raise RuntimeError("broken on purpose")
+
+        engine.spell = spell  # type: ignore[method-assign]
+        c.app.fork(first, 5, 77)
+        await c.until(lambda: "broke off" in c.screen())
+        assert [block.text for block in c.app.transcript.blocks if block.kind == "answer"] == [""]
+        assert last(c).answer.text == ""

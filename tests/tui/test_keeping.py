@@ -86,12 +86,16 @@ async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Stor
         assert store.load(c.app.session.keeper.id).result(5).tree[node.id].model == "fake-1m"
 
 
-async def test_a_question_that_does_not_fit_is_not_kept(chat: Any, store: Store) -> None:
+async def test_a_first_question_that_does_not_fit_leaves_no_chat(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok", context=8), store=store) as c:
         await c.ask("far too many words for this little context of eight")
         await c.until(lambda: "Not sent" in c.screen())
         assert "far too many" in c.app.composer.text
-        assert store.load(c.app.session.keeper.id).result(5).tree.nodes == {}
+        await c.until(lambda: not store.conversations().result(5))
+        assert c.app.session.title == "new chat"
+        await c.ask("short")
+        await c.idle()
+        assert [summary.title for summary in store.conversations().result(5)] == ["short"]
 
 
 async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Store) -> None:
@@ -223,3 +227,30 @@ async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat
         await c.idle()
         assert "Once upon a time" in c.screen()
         assert "▌ you" not in c.screen()
+
+
+async def test_what_was_left_out_of_a_full_context_stays_left_out(chat: Any, store: Store) -> None:
+    script = ["alpha " * 5, "beta " * 5, "gamma", "delta"]
+    async with chat(FakeEngine(script, context=48), store=store, size=(100, 40)) as c:
+        await c.ask("/context slide")
+        for text in ("one " * 4, "two " * 4, "three " * 6):
+            await c.ask(text)
+            await c.idle()
+        assert "oldest 1 question is left out" in " ".join(c.screen().split())
+    async with chat(FakeEngine("ok", context=48), store=store, resume="", size=(100, 40)) as c:
+        await c.until(lambda: "three three" in c.screen())
+        assert "oldest 1 question is left out" in " ".join(c.screen().split())
+        await transcript(c, "r")
+        assert [m.content for m in c.engine.asked[-1]] == ["two " * 4, "beta " * 5, "three " * 6]
+
+
+async def test_what_is_to_be_known_of_prompts_survives_what_is_shown_anew(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine("ok"), store=store) as c:
+        await c.ask("Hi")
+        await c.idle()
+    engine = FakeEngine("ok")
+    engine.chat.told_in_vain = ["enable_thinking"]
+    async with chat(engine, store=store, resume="") as c:
+        await c.until(lambda: "Hi" in c.screen() and "enable_thinking: " in c.screen())
+        await transcript(c, "r")
+        assert c.screen().count("enable_thinking: ") == 1

@@ -245,7 +245,7 @@ async def test_the_cursor_goes_with_its_block(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         view = await answered(c)
         await c.pilot.press("h")
-        view.clear()
+        view.remove_from(0)
         await c.pilot.pause(0.1)
         assert view.cursor is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ropechat.text import clean
@@ -154,15 +155,14 @@ class AnswerBlock(Block):
 
     def add(self, steps: Iterable[Step]) -> int:
         """Append tokens; returns the number of the first changed row."""
-        pieces: list[str] = []
-        end = self.length
-        for step in steps:
-            piece = shown(step.text)
-            end += len(piece)
-            pieces.append(step.text)
-            self.steps.append(step)
-            self.ends.append(end)
-        return self.say("".join(pieces))
+        added, before = list(steps), self.length
+        text = "".join(step.text for step in added)
+        row = self.say(text)
+        plain = self.length - before == len(text)  # nothing in it is shown as something longer
+        lengths = (len(step.text if plain else shown(step.text)) for step in added)
+        self.steps += added
+        self.ends += (before + end for end in accumulate(lengths))
+        return row
 
     def begin(self, text: str) -> None:
         """Put in the user's words that the tokens continue."""

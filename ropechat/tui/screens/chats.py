@@ -71,7 +71,8 @@ class ChatsScreen(Sheet["str | None"]):
         self._look_up()
 
     def _look_up(self) -> None:
-        self.run_worker(self._load(), exclusive=True)
+        # a coroutine that is given up before it begins would warn: one is made when its turn comes
+        self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     async def _load(self) -> None:
         query = "" if self._renaming else self._query

@@ -100,7 +100,7 @@ class ModelsScreen(Sheet["str | None"]):
 
     def look_again(self) -> None:
         """Read the headers of all models."""
-        self.run_worker(self._load(), exclusive=True)
+        self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     async def _load(self) -> None:
         try:

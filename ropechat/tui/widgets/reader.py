@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +19,7 @@ from ropechat.tui.render.visible import visible
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from textual import events
     from textual.binding import BindingType
@@ -75,6 +76,7 @@ class Reader(Transcript):
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down go through alternatives
         self.finder = Finder(self.page)
+        self._filling = False
         self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
         self._held = False  # does the cursor stay in sight, whatever comes?
 
@@ -96,11 +98,25 @@ class Reader(Transcript):
         if self._awaited is not None:
             self._arrive(self._awaited)
 
-    def clear(self) -> None:
-        """Take away everything."""
-        for block in self.blocks:
+    def remove_from(self, index: int) -> None:
+        """Take away a block and all after it; the end is followed."""
+        for block in self.blocks[index:]:
             self._gone(block)
-        super().clear()
+        super().remove_from(index)
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Blocks come and go; only what is there at the end is laid out."""
+        self._filling = True
+        try:
+            yield
+        finally:
+            self._filling = False
+            self._grown(0)
+
+    def _grown(self, first_row: int) -> None:
+        if not self._filling:
+            super()._grown(first_row)
 
     def _gone(self, block: Block) -> None:
         self.finder.forget(block)

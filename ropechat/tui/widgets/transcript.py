@@ -90,9 +90,9 @@ class Transcript(ScrollView, can_focus=True):
             self._refresh_rows(top, top + 1)
             self._grown(top + block.head + row)
 
-    def clear(self) -> None:
-        """Take away everything."""
-        self.page.remove_from(0)
+    def remove_from(self, index: int) -> None:
+        """Take away a block and all after it; the end is followed."""
+        self.page.remove_from(index)
         self.follow = True
         self._grown(0)
 

@@ -1,0 +1,96 @@
+"""A chat in which everything has text of one kind: titles, questions, answers, personas, names.
+
+python tests/hostile.py KIND FOLDER      KIND: plain, escapes or brackets
+"""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from fakes import FakeEngine  # noqa: E402
+from payloads import BRACKETS, ESCAPES, in_markdown  # noqa: E402
+
+from ropechat.conversation import Role  # noqa: E402
+from ropechat.sampling import Sampling  # noqa: E402
+from ropechat.store.rows import Chat  # noqa: E402
+from ropechat.store.store import Store  # noqa: E402
+from ropechat.trace import Row, Step  # noqa: E402
+from ropechat.tree import Origin, State, Tree  # noqa: E402
+
+CHATS = 40
+TEXTS = {"plain": ["plain"] * 40, "escapes": list(ESCAPES), "brackets": BRACKETS}
+
+
+def texts(kind: str) -> list[str]:
+    """Each with a mark behind it, by which it is found on the screen."""
+    return [f"{text}Q{number}Q" for number, text in enumerate(TEXTS[kind])]
+
+
+def step(text: str, position: int) -> Step:
+    """A token of this text; its alternatives have numbers that `token_bytes` spells with other texts."""
+    top = tuple((position + number, -0.1 - number) for number in range(20))
+    data = text.encode("utf-8", "surrogatepass")
+    shown = data.decode("utf-8", "replace")
+    return Step(
+        position, data, shown, -3.0, 1, 1.0, top, None, position, Row(position, top, 9.0, 1.0, 0.9), (), 0.5
+    )
+
+
+def tree(said: list[str], model: str) -> Tree:
+    """A system text, a question, a short answer for each text, and two answers that hold all of them."""
+    made, draw = Tree(), random.Random(1)
+    made.write(Role.SYSTEM, " ".join(said[:40]))
+    question = made.write(Role.USER, "\n".join(said[:40]))
+    both = ["\n".join(map(in_markdown, said[:40])), *said]
+    answers = [[text, " and more"] for text in said[:CHATS]] + [both, [*both[1:], "end"]]
+    first = ""
+    for words in answers:
+        origin = Origin(first, 1, "fork") if first and draw.random() < 0.5 else None
+        node = made.answer(question.id, model, Sampling(seed=1, temperature=0.7, top_k=40), origin)
+        first = first or node.id
+        for number, word in enumerate(words):
+            made.add(node.id, step(f"{word}\n", number))
+        made.end(node.id, State.STOPPED, "cancelled", words[0])
+    return made
+
+
+def furnish(folder: Path, kind: str) -> None:
+    """Chats, personas and files to attach."""
+    said = texts(kind)
+    store = Store(folder / "data")
+    for number, title in enumerate(said[:CHATS]):
+        short = Tree()
+        short.write(Role.USER, title)
+        store.insert(Chat(f"chat{number:02}", title, short)).result(30)
+    store.insert(Chat("whole", said[0], tree(said, said[0]))).result(30)
+    store.point("whole", None).result(30)
+    store.close()
+    personas = folder / "settings" / "ropechat" / "personas"
+    personas.mkdir(parents=True)
+    for number, text in enumerate(said[:8]):
+        (personas / f"p{number}.txt").write_bytes(text.encode("utf-8", "surrogatepass"))
+    files = folder / "files"
+    files.mkdir()
+    for text in said[:40]:
+        name = text.replace("/", "").replace("\0", "").encode("utf-8", "surrogatepass")
+        (files / os.fsdecode(name)).write_bytes(text.encode("utf-8", "replace"))
+
+
+def chat(kind: str, folder: Path) -> int:
+    """The program."""
+    from ropechat.tui import run_chat
+
+    said = texts(kind)
+    engine = FakeEngine(" ".join(said), context=10**6, name=said[0], facts={"dtype": said[1], "isa": said[2]})
+    engine.token_bytes = lambda id: said[id % len(said)].encode("utf-8", "surrogatepass")  # type: ignore[method-assign]
+    engine.spell = lambda messages, ids, after=(): [(b"x", said[id % len(said)]) for id in ids]  # type: ignore[method-assign]
+    engine.chat.told_in_vain = said[3:6]
+    os.chdir(folder / "files")
+    return run_chat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"), "whole")
+
+
+if __name__ == "__main__":
+    sys.exit(chat(sys.argv[1], Path(sys.argv[2])))
