@@ -107,7 +107,7 @@ async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Sto
         failed = store.load(id).result(5).tree.path()[-1]
         assert (failed.state, len(failed.steps)) == (NodeState.FAILED, 5)
         assert "broken on purpose" in failed.error
-        engine.fail_after, engine.rate = None, 100
+        engine.fail_after, engine.rate = None, 10
         await c.ask("Again")
         await c.until(lambda: len(last(c).answer.steps) > 3)
         await c.pilot.press("escape")
