@@ -11,6 +11,7 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
+from ropechat.tui import app
 from ropechat.tui.answer import State
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
@@ -164,3 +165,25 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
         held.set()
         assert waited
         assert last(c).answer.steps
+
+
+@pytest.mark.parametrize(("held", "waits"), [(60.0, True), (0.01, False)])
+async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
+    held: float, waits: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "HELD", held)
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        engine.gate.clear()
+        drawn: list[int] = []
+        monkeypatch.setattr(c.app, "post_display_hook", lambda: drawn.append(1))
+        c.app.fork(last(c).node, 3, 77)
+        if waits:
+            await asyncio.sleep(0.2)
+            assert not drawn
+            engine.gate.set()
+        await c.until(lambda: bool(drawn))
+        engine.gate.set()
+        await c.idle()
