@@ -169,6 +169,14 @@ pub(super) unsafe fn block_product<V: Lanes, F: BlockFormat, const T: usize>(job
 /// How far ahead of their use weights are asked for: a page, where the processor stops guessing.
 const AHEAD: usize = 4096;
 
+/// Asks for what lies ahead of the lines that come before quad `i` (0..16) of a step: a few at a time, between the loads
+/// of the step itself, which would wait behind a whole step's.
+#[inline(always)]
+fn ask_ahead<F: BlockFormat>(step: *const u8, i: usize) {
+    let lines = |quads: usize| F::DTYPE.step_bytes() * quads / 16 / 64 * 64;
+    ask_for(step.wrapping_add(AHEAD + lines(i)), lines(i + 1) - lines(i));
+}
+
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
 #[inline(always)]
 unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, panel: usize, row: usize) {
@@ -182,7 +190,6 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
         let mut sums = [V::splat(0.0); M];
         for _ in 0..job.steps {
-            ask_for(step.wrapping_add(AHEAD), F::DTYPE.step_bytes());
             let number = |m: usize, at: usize| row_of(&numbers, m).add(at);
             macro_rules! part {
                 ($block:literal, $part:literal) => {
@@ -191,6 +198,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
                         ints[m] = V::int_splat(start::<F, $part>(number(m, 4 * $block), job.steps));
                     }
                     for t in 8 * $part / F::SCALES..8 * ($part + 1) / F::SCALES {
+                        ask_ahead::<F>(step, 8 * $block + t);
                         let quads = F::quads::<V, $block>(step.add(F::QUADS_AT), t);
                         for m in 0..M {
                             let at = row_of(&x, m).add($block * BLOCK + 4 * t);
