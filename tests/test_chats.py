@@ -110,7 +110,7 @@ def chat_of(tree: Tree) -> Chat:
 
 def rounded(step: Step) -> Step:
     """NaN is not equal to itself."""
-    return dataclasses.replace(step, logprob=-1.0, entropy=0.0) if step.logprob != step.logprob else step
+    return step._replace(logprob=-1.0, entropy=0.0) if step.logprob != step.logprob else step
 
 
 def test_json_there_and_back(tmp_path: Path) -> None:
