@@ -14,7 +14,7 @@ use crate::buffer::plain_bytes;
 use crate::config::Mask;
 use crate::forward::Compute;
 use crate::kernel::{Kernels, LANES, Panels, Rows, prefetch};
-use crate::kv_cache::{BLOCK, KvSequence};
+use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Layer, Model};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -29,6 +29,8 @@ const TASKS_PER_THREAD: usize = 2;
 /// Some rows of one run, for some heads and chunks.
 struct Task<'a> {
     cache: &'a KvSequence,
+    /// What is read first after this task, as far as that is known.
+    next: Option<&'a Block>,
     heads: Range<usize>,
     chunks: Range<usize>,
     /// Position of the first row.
@@ -61,6 +63,7 @@ pub(super) fn attend(
             for chunks in &cut.parts {
                 tasks.push(Task {
                     cache: caches[cut.run].0,
+                    next: caches.get(cut.run + 1).and_then(|(cache, _)| Some(&**cache.blocks().first()?)),
                     heads: head..head + cut.heads,
                     chunks: chunks.clone(),
                     position: cut.position,
@@ -183,8 +186,15 @@ impl View<'_> {
         let last = task.position + task.rows.len() - 1;
         let tiles = chunk * CHUNK / BLOCK..(chunk + 1) * CHUNK / BLOCK;
         let tiles = tiles.start.max(self.mask.first(task.position) / BLOCK)..tiles.end.min(last / BLOCK + 1);
+        // Blocks lie apart: the processor guesses neither where the next one is nor where its values are.
+        let (blocks, layer) = (task.cache.blocks(), self.index);
+        let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
+                prefetch(match block_after(tile) {
+                    Some(next) => next.keys(layer, head),
+                    None => blocks[tiles.start].values(layer, head),
+                });
                 self.scores(task, index, head, tile, scratch);
             }
         }
@@ -199,8 +209,14 @@ impl View<'_> {
                 part[self.widths.padded..].copy_from_slice(&softmax);
             }
         }
-        for tile in tiles {
+        let first_later = blocks.get(tiles.end).map(|block| &**block).or(task.next);
+        for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
+                prefetch(match (block_after(tile), first_later) {
+                    (Some(next), _) => next.values(layer, head),
+                    (None, Some(later)) => later.keys(layer, head),
+                    (None, None) => &[],
+                });
                 self.weigh(task, index, head, tile, scratch);
             }
         }
@@ -211,10 +227,6 @@ impl View<'_> {
         let (dim, count) = (self.model.config.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
         let (format, keys) = block.key_panels(self.index, head, &mut scratch.tile, self.kernels);
-        // The cache's blocks lie apart: the processor does not guess the next one.
-        if let Some(next) = task.cache.blocks().get(tile + 1) {
-            prefetch(next.keys(self.index, head));
-        }
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = plain_bytes(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
@@ -243,9 +255,6 @@ impl View<'_> {
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let block = &task.cache.blocks()[tile];
         let (format, values) = block.value_panels(self.index, head, &mut scratch.tile, self.kernels);
-        if let Some(next) = task.cache.blocks().get(tile + 1) {
-            prefetch(next.values(self.index, head));
-        }
         let seen = |row: usize| self.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
         let mut row = 0;
