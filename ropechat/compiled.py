@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ropechat.beside import Beside
-from ropechat.errors import InternalError
+from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.packed import load_options
 
 if TYPE_CHECKING:
@@ -64,21 +64,21 @@ class Loading:
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
         module = compiled()
         self.folder = folder
+        self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
         self._may_pack = threading.Event()
         given = {**options, **load_options(), "before_packing": self._may_pack.wait}
-        self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+        try:
+            self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+        except RuntimeError:
+            left = f"{module.free_memory()} bytes are left"
+            what = "a higher `ulimit -v`, or fewer programs, make room"
+            raise MemoryLimitError(f"{folder}: memory: no room for a thread, {left}; {what}") from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._may_pack.set()
-
-    @property
-    def vocab_size(self) -> int:
-        """How many ids the model has."""
-        size: int = compiled().read_config(str(self.folder))["vocab_size"]
-        return size
 
     def meanwhile(self, work: Callable[[], T]) -> T:
         """What `work` returns, before large weights are packed."""

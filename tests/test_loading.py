@@ -51,7 +51,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("packed")
         return "engine"
 
-    fake = SimpleNamespace(Engine=SimpleNamespace(load=load))
+    fake = SimpleNamespace(Engine=SimpleNamespace(load=load), read_config=lambda folder: {"vocab_size": 5})
     monkeypatch.setattr("ropechat.compiled.compiled", lambda: fake)
     return seen
 
