@@ -230,13 +230,21 @@ class Tree:
         node.state, node.finish_reason, node.error = state, reason, error
         node.written = node.text
 
-    def add(self, id: str, step: Step, *, given: bool = False) -> None:
+    def add(self, id: str, step: Step) -> None:
         """One more token of a streaming answer. Raises ValueError when it has ended."""
+        self._streaming(id).steps.append(step)
+
+    def give(self, id: str, steps: Sequence[Step]) -> None:
+        """The tokens that a streaming answer begins with, which were not drawn for it. Raises as `add`."""
+        node = self._streaming(id)
+        node.steps += steps
+        node.given += len(steps)
+
+    def _streaming(self, id: str) -> Node:
         node = self.nodes[id]
         if node.state is not State.STREAMING:
             raise ValueError(f"node {id} is {node.state}; only a streaming one grows")
-        node.steps.append(step)
-        node.given += given
+        return node
 
     # --- moving ---
 

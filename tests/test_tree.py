@@ -163,8 +163,7 @@ def act(tree: Tree, draw: random.Random) -> None:
         index = draw.randint(0, len(old.steps))
         assert old.parent is not None
         new = tree.answer(old.parent, "m", Sampling(), Origin(old.id, index, "fork"))
-        for kept in [*old.steps[:index], step(7, "7")]:
-            tree.add(new.id, kept, given=True)
+        tree.give(new.id, [*old.steps[:index], step(7, "7")])
         tree.end(new.id, State.DONE)
         assert shared(old.steps, new.steps) >= index
     elif kind == "edit":

@@ -39,9 +39,10 @@ def run_chat(
     from ropechat.tui import garbage
     from ropechat.tui.app import ChatApp
     from ropechat.tui.errors import explain
-    from ropechat.tui.terminal import owned_screen, teach_keys
+    from ropechat.tui.terminal import owned_screen, take_short_turns, teach_keys
 
     teach_keys()
+    take_short_turns()
     garbage.hold_off()
     app = ChatApp(load, model, sampling, system, store, resume, look)
     app.models = models

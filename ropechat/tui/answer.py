@@ -11,6 +11,8 @@ from ropechat.tree import State as NodeState
 from ropechat.tree import bits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ropechat.trace import FinishReason, Step
     from ropechat.tree import Node
     from ropechat.tui import events as ev
@@ -130,11 +132,11 @@ class Answer:
             self.read_from, self.reused, self.fed = at, done, total
         self.prefilled = done
 
-    def give(self, step: Step) -> None:
-        """Take in a token that it begins with."""
-        self.steps.append(step)
-        self.total_bits += bits(step)
-        self.given += 1
+    def give(self, steps: Sequence[Step]) -> None:
+        """Take in the tokens that it begins with."""
+        self.steps += steps
+        self.total_bits += sum(map(bits, steps))
+        self.given += len(steps)
 
     def add(self, step: Step, at: float) -> None:
         """Take in one token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
+HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
 ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
@@ -86,6 +87,7 @@ class ChatApp(Surveying):
         self._drawn = 0.0
         self._hint = ""
         self._armed = ""
+        self._held: ExitStack | None = None
         self._disarmer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -198,14 +200,37 @@ class ChatApp(Surveying):
 
     def _submit(self, request: ev.Request) -> None:
         self.inference.submit(request)
+        if isinstance(request, ev.Reply):
+            self._hold()
         if self._ticker is not None:
             self._ticker.resume()
         self._redraw()
 
     def _wake(self) -> None:
-        """Called from the inference thread when people wait for a frame."""
+        """Called from the inference thread when people wait for a frame.
+
+        The transcript's queue is short; the app's own waits for keys, and for sheets that come and go.
+        """
         with suppress(RuntimeError):  # the loop is closed: nobody looks any more
-            self.call_later(self._tick)
+            self.transcript.call_later(self._tick)
+
+    def _hold(self) -> None:
+        """Draw nothing until a first token is there, or for a moment: two pictures take twice as long."""
+        if self._held is None:
+            self._held = ExitStack()
+            self._held.enter_context(self.batch_update())
+            self._held_size = self.size
+            self.set_timer(HELD, self._let_go)
+
+    def _let_go(self) -> None:
+        """Draw again."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+            if self.size == self._held_size:
+                self.screen.check_idle()
+            else:
+                self.screen.refresh()
 
     def _tick(self) -> None:
         """Take in all that happened since the last frame."""
@@ -221,6 +246,8 @@ class ChatApp(Surveying):
             self._feed(serial, steps)
             self._react(event)
         self._feed(serial, steps)
+        if self.session.last is None or self.session.last.answer.first_at is not None:
+            self._let_go()
         self.watch_newest()
         if not self.session.generating or time.monotonic() - self._drawn > PANELS:
             self._drawn = time.monotonic()

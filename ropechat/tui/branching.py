@@ -6,6 +6,7 @@ A part of the app: it reads and shows through the app's own methods.
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
@@ -13,10 +14,10 @@ from ropechat.tree import Origin, forced, resumed
 from ropechat.tui import events as ev
 from ropechat.tui import panel
 from ropechat.tui.reading import ReadingApp
-from ropechat.tui.render.blocks import AnswerBlock, Block
+from ropechat.tui.render.blocks import AnswerBlock, Block, by_beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ropechat.trace import Step
     from ropechat.tree import Node
@@ -70,11 +71,11 @@ class Branching(ReadingApp):
         self._blocks.clear()
         kept, blocks = self._unchanged() if turn is not None else (0, 0)
         with self.transcript.filling():
-            self.transcript.remove_from(blocks)
-            if not kept:
+            known = by_beginning(self.transcript.remove_from(blocks))
+            if not blocks:
                 self._welcome()
             for each in self.session.turns[kept:]:
-                self.add_turn(each)
+                self.add_turn(each, known)
         if turn is None:
             self._count()
         else:
@@ -82,23 +83,22 @@ class Branching(ReadingApp):
         self._redraw()
 
     def _unchanged(self) -> tuple[int, int]:
-        """How many of the turns before the last, and how many blocks, are on the screen as they are."""
-        turns = 0
-        expected = [(turn.node, turn.asked) for turn in self.session.turns[:-1]]
-        kept, asked = 0, ""
+        """How many turns and blocks are on the screen as they are, at most up to the last question."""
+        turns = kept = 0
         for number, block in enumerate(self.transcript.blocks, 1):
-            if turns == len(expected):
-                break
-            if block.kind == "user":
-                asked = block.node
+            turn = self.session.turns[turns]
+            last = turn is self.session.last
+            if block.kind == "user" and block.node == turn.asked:
+                cut = last and self.session.tree[turn.asked].start  # what stands above it may be new
+                kept = kept if cut else number
             elif block.node:
-                if expected[turns] != (block.node, asked or expected[turns][1]):
+                if last or block.node != turn.node:
                     break
                 turns, kept = turns + 1, number
         return turns, kept
 
-    def add_turn(self, turn: Turn) -> None:
-        """Put a question and what there is of its answer at the end of the transcript."""
+    def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
+        """Put a question and what there is of its answer at the end; known: see `by_beginning`."""
         live = turn.answer.state.live
         answer = AnswerBlock("answer", self._heading(turn), live=live, node=turn.node or "")
         node = self.session.tree.nodes.get(answer.node)
@@ -107,12 +107,12 @@ class Branching(ReadingApp):
             self._blocks[turn.request.serial] = answer
         if self._completes:
             answer.begin(turn.question)
-        else:
+        elif not any(block.node == turn.asked for block in self.transcript.blocks[-1:]):
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
             asked.say(turn.question)
             self.transcript.add(asked)
         if steps := turn.answer.steps or self._beginning(turn):
-            answer.add(steps)
+            answer.add(steps[answer.begin_as(known.get(id(steps[0])), steps) :])
         elif turn.answer.written:
             answer.say(turn.answer.written)
         answer.note = "" if live else panel.summary(turn.answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import ModalScreen
@@ -20,6 +21,8 @@ from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.widgets.dials import ITEMS, Dials
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ropechat.sampling import Sampling
     from ropechat.tui.answer import Turn
     from ropechat.tui.screens.context import Choice
@@ -181,16 +184,16 @@ class Prompting(Composing):
 
     # --- a full context ---
 
-    def add_turn(self, turn: Turn) -> None:
+    def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
         """A branch that begins anew has the screen to itself; a line says where oldest turns are left out."""
-        anew = self._begins or any(block.node for block in self.transcript.blocks)
+        anew = self._begins or any(block.node not in ("", turn.asked) for block in self.transcript.blocks)
         if len(self.session.turns) == 1 and anew:
             self._blocks.clear()
             self.transcript.remove_from(0)
             self._welcome()
         if self.session.tree[turn.asked].start:
             self._tell_start(turn)
-        super().add_turn(turn)
+        super().add_turn(turn, known)
 
     def _tell_start(self, turn: Turn) -> None:
         reads = self.session.reads(turn.asked)

@@ -146,7 +146,7 @@ class ReadingApp(App[None]):
         """The cursor is on another token."""
         if message.clicked and not self.inspector.display:
             self.open_inspector()
-        elif self.inspector.display:
+        elif self.inspector.display and not self.transcript.awaits:
             self.transcript.choosing = self.transcript.cursor is not None
             self.inspector.show(self.transcript.cursor)
         if message.clicked:
@@ -217,7 +217,7 @@ class ReadingApp(App[None]):
 
     def watch_newest(self) -> None:
         """While the model writes and no token is selected, the inspector shows the newest one."""
-        if not self.inspector.display:
+        if not self.inspector.display or self.transcript.awaits:
             return
         now, cursor = time.monotonic(), self.transcript.cursor
         if cursor is not None:

@@ -333,9 +333,8 @@ class Session:
                 answer.read(done, total, at)
             case ev.Given(_, steps):
                 self._advance(answer, State.READING)
-                for step in steps:
-                    answer.give(step)
-                    self.tree.add(node.id, step, given=True)
+                answer.give(steps)
+                self.tree.give(node.id, steps)
             case ev.Produced(_, step, at):
                 self._advance(answer, State.WRITING)
                 answer.add(step, at)

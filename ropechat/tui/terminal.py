@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from textual import constants
+from textual import screen as textual_screen
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.text import clean
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ESCAPE_DELAY = 0.025  # seconds; the bytes of a sequence come in one piece, also over ssh and in tmux
+REPAINTS = 120  # a second, at most
+TURN = 0.001  # seconds that one thread keeps Python from another
 KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
@@ -60,6 +63,16 @@ def teach_keys() -> None:
             linux_driver.selectors = quick  # type: ignore[assignment, attr-defined]
     table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
     table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
+
+
+def take_short_turns() -> None:
+    """Draw what changed sooner: after a repaint Textual lets one or two of its 60ths of a second pass.
+
+    And the thread that asks the model gets Python in the middle of a repaint, not at its end.
+    """
+    sys.setswitchinterval(TURN)
+    if "TEXTUAL_FPS" not in os.environ:
+        textual_screen.UPDATE_PERIOD = 1 / REPAINTS  # type: ignore[misc]
 
 
 def leave_on_signals(leave: Callable[[int], None]) -> None:

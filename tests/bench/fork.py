@@ -3,9 +3,9 @@
     python tests/bench/fork.py [-m MODEL] [--by inspector|sheet] [--forks 20] [--tokens 1000] [--threads N]
                                [--json]
 
-An answer of so many tokens is forked near its end, by a digit in the inspector or by enter in the sheet of
-/fork, again and again; each new answer is stopped soon. Without -m: the built-in weights (see endless.py).
-Medians of the milliseconds from the key until
+An answer of so many tokens is forked at its end by a digit in the inspector, or near it by enter in the
+sheet of /fork, again and again; each new answer is stopped soon. Without -m: the built-in weights (see
+endless.py). Medians of the milliseconds from the key until
 
     action    the app takes the key
     asked     the new answer is begun, and the model asked
@@ -36,6 +36,8 @@ from endless import BUSY, IDLE, endless  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
 LIMIT = 50.0
+PATIENCE = 10.0  # seconds
+BEFORE = 60  # answers that may stand before the newest
 STAGES = ("action", "asked", "heard", "spelled", "made", "taken", "drawn")
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); import fork; fork.chat()"
 
@@ -105,8 +107,8 @@ class Timed(Program):
 
 
 def by_inspector(screen: Timed, place: int) -> bytes:
-    """Inspect a token of the last row; the key that takes the second alternative."""
-    for keys in (b"\x1b", b"h", b"j" * 40, b"\x1bOS"):
+    """Inspect the last token of the first answer; the key that takes the second alternative."""
+    for keys in (b"\x1b", b"[" * BEFORE, b"h", b"\x1bOS"):
         screen.press(keys)
         while screen.drain(0.1):  # until all is drawn; longer, and what the keys need has cooled down
             pass
@@ -121,19 +123,22 @@ def by_sheet(screen: Timed, place: int) -> bytes:
     return b"\r"
 
 
-WAYS = {"inspector": by_inspector, "sheet": by_sheet}
+WAYS = {"inspector": (by_inspector, b"\x1b"), "sheet": (by_sheet, b"\x03")}  # and what stops the answer
 
 
 def once(screen: Timed, says: Path, way: str, place: int) -> dict[str, float]:
     """Fork, and stop the new answer; the milliseconds to each stage."""
     says.write_text("")
-    key = WAYS[way](screen, place)
+    prepare, stop = WAYS[way]
+    key = prepare(screen, place)
     pressed = time.monotonic()
     screen.press(key)
     while "drawn" not in (said := says.read_text()):
         screen.drain(0.05)
+        if time.monotonic() > pressed + PATIENCE:
+            raise SystemExit(f"no fork within {PATIENCE} s, only: {said!r}")
     screen.drain(0.3)
-    screen.press(b"\x03")
+    screen.press(stop)
     screen.drain(0.8)  # until what was counted and written down meanwhile is done
     stages = {name: float(at) for name, at in map(str.split, said.splitlines())}
     stages["drawn"] = next(at for at in screen.came if at >= stages["drawn"])

@@ -1,11 +1,16 @@
 """Tokens in the transcript: each keeps its record and its place; tint never splits a character."""
 
 import random
+from typing import Any
 
+import pytest
 from fakes import fake_step, pieces
+from reading import DOCUMENT
 
 from ropechat.trace import Step
-from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render import blocks, flow
+from ropechat.tui.render.blocks import AnswerBlock, shown
+from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.pieces import Mark, Piece, joined, overlay
 from ropechat.tui.render.tint import TINTS
 from ropechat.tui.render.width import graphemes
@@ -85,6 +90,58 @@ def test_rows_given_back_come_back_the_same() -> None:
     assert not made.laid_out
     assert made.height == height
     assert [made.rows.pieces(row) for row in range(made.body)] == rows
+
+
+@pytest.mark.parametrize("view", ["tokens", "prose"])
+def test_an_answer_that_begins_as_another_takes_it_over(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(11)
+    text = DOCUMENT + "A line of several words that has to be wrapped \x1b[31m once more.\n" * 6
+    tokens = [step(part.decode(), 9 * draw.random(), at) for at, part in enumerate(pieces(text))]
+    old = AnswerBlock("answer")
+    old.shape(view, 30)
+    old.add(tokens)
+    seen: list[str] = []
+
+    def wrapped(line: str, start: int, width: int) -> list[tuple[int, int]]:
+        seen.append(line[start:])
+        return wrap(line, start, width)
+
+    for tint in ("surprisal", "rank"):
+        old.levels(tint)
+    for count in (len(tokens), len(tokens) - 3, 150, 7, 1):
+        assert old.rows
+        begun, alone = AnswerBlock("answer"), AnswerBlock("answer")
+        steps = [*tokens[:count], step(" another", 3.0)]
+        with monkeypatch.context() as patched:
+            patched.setattr(blocks, "shown", lambda text: (seen.append(text), shown(text))[1])
+            patched.setattr(flow, "wrap", wrapped)
+            assert begun.begin_as(old, steps) == count
+            begun.shape(view, 30)
+            begun.add(steps[count:])
+            _ = begun.rows
+        assert view == "prose" or sum(map(len, seen)) < 150
+        seen.clear()
+        alone.shape(view, 30)
+        alone.add(steps)
+        assert (begun.steps, begun.ends, begun.text) == (alone.steps, alone.ends, alone.text)
+        assert [*map(begun.rows.pieces, range(begun.body))] == [*map(alone.rows.pieces, range(alone.body))]
+        for tint in ("surprisal", "rank"):
+            assert begun.levels(tint) == alone.levels(tint)
+        same = begun.alike(old)
+        assert same <= begun.rows.row_at(begun.ends[count - 1])
+        for row in range(same):
+            assert begun.rows.pieces(row) == old.rows.pieces(row)
+            assert begun.marks(row, "surprisal") == old.marks(row, "surprisal")
+        assert same >= (begun.rows.row_at(begun.ends[count - 1]) - 1 if view == "tokens" else 0)
+
+
+def test_what_differs_from_the_first_token_on_is_not_taken_over() -> None:
+    old = block(("a", 0.1), (" b", 3.0))
+    made = AnswerBlock("answer")
+    assert made.begin_as(old, [step("a", 0.1), *old.steps[1:]]) == 0
+    made.begin("asked")
+    assert made.begin_as(old, old.steps) == 0
+    assert (made.text, made.steps, made.ends) == ("asked", [], [])
 
 
 def test_the_next_surprise() -> None:

@@ -75,6 +75,23 @@ def test_growing_equals_wrapping_at_once(seed: int) -> None:
     assert grown.text == text
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_a_beginning_has_the_rows_of_its_text_alone(seed: int) -> None:
+    draw = random.Random(500 + seed)
+    width = draw.choice([1, 2, 3, 5, 8, 13, 40])
+    text = "".join(draw.choice(ALPHABET) for _ in range(draw.randrange(1, 120)))
+    whole = Flow(text, width)
+    before = rows(whole)
+    for _ in range(20):
+        length = draw.randint(0, len(text))
+        begun = whole.beginning(length)
+        assert begun.rows == Flow(text[:length], width).rows
+        assert begun.text == text[:length]
+        begun.append(text[length:])
+        assert begun.rows == whole.rows
+    assert rows(whole) == before
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_tile_the_text_and_fit(seed: int) -> None:
     draw = random.Random(1000 + seed)

@@ -1,12 +1,20 @@
-"""After a fork the token cursor stands on the token that was put there, and following respects it."""
+"""A fork: what of the screen stays, where the token cursor goes, that following respects it."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
+import pytest
 from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
+
+from ropechat.tui import app
+from ropechat.tui.answer import State
+from ropechat.tui.render import cursor as moves
+from ropechat.tui.render.cursor import TokenPlace
 
 
 async def forked(c: Any, index: int = 3, token: int = 77) -> str:
@@ -35,6 +43,34 @@ async def test_the_cursor_goes_to_the_forked_token_and_the_inspector_explains_it
         await c.until(lambda: len(c.app.session.tree) == 4)
         await c.idle()
         assert c.app.transcript.cursor_token() == (last(c).node, index)
+
+
+async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine([STORY * 6, STORY * 6], context=10**5)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        view, drawn = c.app.transcript, []
+        index = len(last(c).answer.steps) - 40
+        await transcript(c, "h")
+        before = [c.strips()[y].text for y in range(24)]
+        place = moves.place_of(view.page, TokenPlace(view.blocks[-1], index))
+        row, top = view.page.y_of(place), round(view.scroll_y)
+        assert row > top + 4  # there is something above it to be seen
+        draw = view._draw
+        monkeypatch.setattr(view, "_draw", lambda y, span: (drawn.append(y), draw(y, span))[1])
+        engine.gate.clear()
+        c.app.fork(last(c).node, index, 77)
+        await c.until(lambda: view.cursor_token() == (last(c).node, index))
+        engine.gate.set()
+        await c.idle()
+        assert drawn
+        assert min(drawn) >= row - 1
+        assert round(view.scroll_y) == top
+        edge = view.region.y + row - 1 - top
+        assert [c.strips()[y].text for y in range(view.region.y, edge)] == before[view.region.y : edge]
 
 
 async def test_following_goes_on_until_the_cursor_would_leave(chat: Any) -> None:
@@ -90,3 +126,64 @@ async def test_a_fork_that_is_taken_back_leaves_no_cursor_waiting(chat: Any) -> 
         await c.until(lambda: "Not sent" in c.screen())
         assert c.app.transcript._awaited is None
         assert c.app.transcript.cursor is None
+
+
+async def test_the_inspector_keeps_what_it_says_until_the_new_token_is_there(chat: Any) -> None:
+    engine = FakeEngine(STORY)
+    async with chat(engine, size=(120, 40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await transcript(c, "h", "enter")
+        said, spell, held = c.app.inspector.text, engine.spell, threading.Event()
+        engine.spell = lambda *given: (held.wait(10), spell(*given))[1]  # type: ignore[method-assign]
+        await c.pilot.press("j", "enter")
+        await c.until(lambda: c.app.transcript.awaits)
+        await c.pilot.pause(0.1)
+        assert c.app.inspector.text.split("\n")[0] == said.split("\n")[0]
+        held.set()
+        await c.until(lambda: not c.app.transcript.awaits)
+        assert c.app.inspector.token.block is c.app.transcript.blocks[-1]
+        await c.idle()
+
+
+async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None:
+    engine = FakeEngine("ok", rate=1)
+    async with chat(engine) as c:
+        engine.gate.clear()
+        await c.ask("Hi")
+        await c.until(lambda: last(c).answer.state is State.READING)
+        c.app._ticker.pause()
+        held = asyncio.Event()
+        c.app.call_later(held.wait)
+        await asyncio.sleep(0.05)
+        engine.gate.set()
+        for _ in range(1000):
+            if last(c).answer.steps:
+                break
+            await asyncio.sleep(0.01)
+        waited = not held.is_set()
+        held.set()
+        assert waited
+        assert last(c).answer.steps
+
+
+@pytest.mark.parametrize(("held", "waits"), [(60.0, True), (0.01, False)])
+async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
+    held: float, waits: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "HELD", held)
+    engine = FakeEngine(STORY)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.idle()
+        engine.gate.clear()
+        drawn: list[int] = []
+        monkeypatch.setattr(c.app, "post_display_hook", lambda: drawn.append(1))
+        c.app.fork(last(c).node, 3, 77)
+        if waits:
+            await asyncio.sleep(0.2)
+            assert not drawn
+            engine.gate.set()
+        await c.until(lambda: bool(drawn))
+        engine.gate.set()
+        await c.idle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from chats import branched
 from fakes import STORY, FakeEngine
 from snapshots import compare, shown
 from stores import put
+from textual.visual import Visual
 
 from ropechat.store.store import Store
 from ropechat.tui import listing, personas
@@ -21,6 +23,7 @@ from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.surveying import WIDTH
+from ropechat.tui.widgets import overview
 from ropechat.tui.widgets.overview import Line, Section, laid, shares
 
 WIDE = (160, 45)
@@ -201,6 +204,23 @@ async def test_only_rows_that_changed_are_drawn_again(chat: Any, monkeypatch: py
         await c.ask("/set seed 7")
         row = next(y for y, line in enumerate(lines(c)) if "seed" in line)
         assert [region.y for region in regions] == [row]
+
+
+async def test_a_row_that_says_what_it_said_is_not_made_again(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chat(FakeEngine("ok"), size=WIDE) as c:
+        made: list[str] = []
+        to_strips = Visual.to_strips
+
+        def counted(widget: Any, row: Any, *more: Any, **options: Any) -> Any:
+            made.append(row.plain)
+            return to_strips(widget, row, *more, **options)
+
+        monkeypatch.setattr(overview, "Visual", SimpleNamespace(to_strips=counted))
+        await c.ask("/set seed 7")
+        await c.until(lambda: bool(made))
+        assert [text.split() for text in made] == [["seed", "7"]]
 
 
 # --- the share of each part ---

@@ -14,11 +14,12 @@ from ropechat.model_list import Row
 from ropechat.tui import facts, personas
 from ropechat.tui.keymap import Keymap, KeymapError
 from ropechat.tui.look import Look
-from ropechat.tui.screens import branches, chats, models
+from ropechat.tui.screens import branches, chats, models, sheet
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.screens.facts import FactsScreen
+from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.screens.sampling import SamplingScreen
@@ -221,3 +222,19 @@ def test_keys_in_sheets_that_cannot_be(chosen: Any, message: str) -> None:
 def test_one_key_may_do_different_things_in_different_sheets() -> None:
     keymap = Keymap({"branches.mark": ("m",), "personas.name": ("m",)})
     assert keymap.first("branches.mark", "personas.name") == "m m"
+
+
+@pytest.mark.parametrize(("later", "stays"), [(60.0, True), (0.01, False)])
+async def test_the_widgets_of_a_sheet_go_when_nobody_waits(
+    later: float, stays: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sheet, "LATER", later)
+    async with chat(FakeEngine(STORY)) as c:
+        await answered(c)
+        await c.ask("/fork 5")
+        await c.until(lambda: isinstance(c.app.screen, ForkScreen))
+        left = c.app.screen
+        await c.pilot.press("enter")
+        await c.until(lambda: c.app.screen is not left)
+        await c.idle()
+        await c.until(lambda: left.is_attached == stays)

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 from payloads import ESCAPES
+from textual import screen as textual_screen
 
-from ropechat.tui.terminal import _QuickSelector
+from ropechat.tui.terminal import REPAINTS, TURN, _QuickSelector, take_short_turns
 
 TESTS = Path(__file__).parents[1]
 HEAD = f"""
@@ -325,3 +326,16 @@ def test_after_a_key_the_next_wait_is_short(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in answers:
         waiting.select(10.0)
     assert [wait == 10.0 for wait in waits] == [True, True, False, True]
+
+
+def test_repaints_and_threads_take_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", turns.append)
+    monkeypatch.setattr(textual_screen, "UPDATE_PERIOD", 1 / 60)
+    monkeypatch.setenv("TEXTUAL_FPS", "30")
+    take_short_turns()
+    assert textual_screen.UPDATE_PERIOD == 1 / 60  # as the user has it
+    monkeypatch.delenv("TEXTUAL_FPS")
+    take_short_turns()
+    assert textual_screen.UPDATE_PERIOD == 1 / REPAINTS
+    assert turns == [TURN, TURN]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 def shown(text: str) -> str:
     """Text as it stands on the screen: cleaned, tabs as blanks."""
     return clean(text).replace("\t", TAB)
+
+
+def common(new: Sequence[Step], old: Sequence[Step]) -> int:
+    """How many of the same records two answers begin with."""
+    pairs = enumerate(zip(new, old, strict=False))
+    return next((count for count, (one, other) in pairs if one is not other), min(len(new), len(old)))
 
 
 @dataclass(eq=False)
@@ -128,6 +134,17 @@ class Block:
         """What is to be laid over a row."""
         return []
 
+    def alike(self, other: Block) -> int:
+        """How many rows of text, from the first on, look as in another block; a reader's marks aside."""
+        if self._shape != other._shape:
+            return 0
+        last = 1 if self.live != other.live else 0  # the caret
+        if self._rows is None or other._rows is None:
+            return self.body - last if self.text == other.text and self.body == other.body else 0
+        count = max(0, min(self.body, other.body) - last)
+        pairs = ((self._rows.pieces(row), other._rows.pieces(row)) for row in range(count))
+        return next((row for row, (one, two) in enumerate(pairs) if one != two), count)
+
     def span(self, row: int) -> tuple[int, int]:
         """The part of the source that a row shows."""
         places = [(piece.at, piece.at + len(piece.text)) for piece in self.rows.pieces(row) if piece.at >= 0]
@@ -168,6 +185,39 @@ class AnswerBlock(Block):
         """Put in the user's words that the tokens continue."""
         self.say(text)
         self.lead = self.length
+
+    def begin_as(self, other: AnswerBlock | None, steps: Sequence[Step]) -> int:
+        """Take over the tokens that another answer begins with, too; how many those are.
+
+        None of them is cleaned, rated or wrapped again. To be called when nothing but the lead is there.
+        """
+        count = common(steps, other.steps) if other is not None else 0
+        if other is None or not count or self.text != other.text[: other.lead]:
+            return 0
+        self.steps, self.ends = other.steps[:count], other.ends[:count]
+        self.length = self.ends[-1]
+        self._parts = [other.text[: self.length]]
+        if self._rating == other._rating:
+            self._levels = {tint: levels[:count] for tint, levels in other._levels.items()}
+        self._shape = other._shape
+        self._rows = other._rows.beginning(self.length) if isinstance(other._rows, Flow) else None
+        self._height = self._guess()
+        return count
+
+    @property
+    def _rating(self) -> Sampling | None:
+        """What the tint of a token depends on, besides its record."""
+        return self.sampling and replace(self.sampling, seed=None, max_tokens=1)
+
+    def alike(self, other: Block) -> int:
+        """Also: the tokens in them are the same."""
+        if not isinstance(other, AnswerBlock) or self.lead != other.lead or self._rating != other._rating:
+            return 0
+        count = common(self.steps, other.steps)
+        rows = super().alike(other) if count else 0
+        if not rows or count == max(len(self.steps), len(other.steps)):
+            return rows
+        return min(rows, self.rows.row_at(self.ends[count - 1]))
 
     def token_at(self, offset: int) -> int | None:
         """The token that wrote the character at `offset`."""
@@ -215,3 +265,8 @@ class AnswerBlock(Block):
                 return index
             index += step
         return None
+
+
+def by_beginning(blocks: Iterable[Block]) -> dict[int, AnswerBlock]:
+    """Answers by the identity of their first record."""
+    return {id(one.steps[0]): one for one in blocks if isinstance(one, AnswerBlock) and one.steps}

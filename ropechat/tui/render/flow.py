@@ -91,6 +91,19 @@ class Flow:
             self._wrap_last_line(0)
         return changed
 
+    def beginning(self, length: int) -> Flow:
+        """The rows of the first characters alone; only the last two of them are wrapped again."""
+        number = self.row_at(length)
+        line = self.rows[number].line
+        if number and self.rows[number - 1].line == line:
+            number -= 1  # a word that is cut may fit into the row before
+        found = Flow(width=self.width)
+        found._line_starts = self._line_starts[: line + 1]
+        found._lines = [*self._lines[:line], self._lines[line][: length - found._line_starts[-1]]]
+        found.rows = self.rows[:number]
+        found._wrap_last_line(self.rows[number].start)
+        return found
+
     def close(self) -> int:
         """Nothing more comes; no row changes."""
         return self.count

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ropechat.tui.render.blocks import Block, View
 
 KEPT = 120  # blocks whose rows are kept when they are out of sight
@@ -55,6 +57,22 @@ class Page:
             self.tops[number] = top
             top += self.blocks[number].height
         self.rows = top
+
+    def changes(self, blocks: Sequence[Block], tops: Sequence[int]) -> tuple[list[int], int]:
+        """(rows, first) that look other than when these blocks stood there: single rows; all from `first`."""
+        single: list[int] = []
+        end = 0
+        for new, old, top, before in zip(self.blocks, blocks, self.tops, tops, strict=False):
+            if top != before or (new.kind, new.head) != (old.kind, old.head):
+                return single, min(top, before)
+            if (new.title, new.note) != (old.title, old.note):
+                single.append(top)
+            same = new.body if new is old else new.alike(old)
+            end = top + new.head + same
+            if same < max(new.body, old.body):
+                return single, end
+            end += 1
+        return single, end
 
     def reshape(self, view: View, width: int) -> None:
         """Another view or width."""

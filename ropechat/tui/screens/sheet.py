@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rich.style import Style
+from textual.await_remove import AwaitRemove
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ropechat.tui.keymap import Item
 
 Result = TypeVar("Result")
+LATER = 0.5  # seconds from when a sheet is left until its widgets go
 
 
 def bindings(context: str, opener: str = "") -> list[BindingType]:
@@ -64,6 +66,11 @@ class Sheet(ModalScreen[Result]):
         """Say what this is, where the sheet itself did not."""
         if not self.query_one(".sheet").border_title:
             self.title_with("")
+
+    def remove(self) -> AwaitRemove:
+        """Go, but later: that lays out the whole chat anew, and people wait for what they chose."""
+        self.app.set_timer(LATER, super().remove)
+        return AwaitRemove([])
 
     def title_with(self, words: str) -> None:
         """The title, and what there is to add to it."""

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -142,13 +143,15 @@ class Inspector(Widget):
 
     def _lay(self) -> None:
         width, height = self.size
-        self._rows = []
+        before, self._rows = self._rows, []
         self._counted = 0 if self.token is None else len(self.token.block.steps)
         if width and height:
             self._rows = self._about(width) if self.token else self._nothing()
             if self._explanation is not None:
                 self._rows += self._candidates(width, height - len(self._rows))
-        self.refresh()
+        for y in range(max(len(before), len(self._rows))):
+            if before[y : y + 1] != self._rows[y : y + 1]:
+                self.refresh(Region(0, y, width, 1))
 
     def _nothing(self) -> list[Row]:
         return [

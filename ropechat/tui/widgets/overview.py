@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 from textual.geometry import Region
 from textual.message import Message
+from textual.visual import Visual
 from textual.widget import Widget
 
 from ropechat.text import one_line
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from textual import events
+    from textual.strip import Strip
 
 Target = tuple[str, str]  # what kind of thing a click opens, and which
 EDGE = 1  # cells that stay blank at the right
@@ -105,6 +107,7 @@ class Overview(Widget):
         super().__init__(id=id)
         self.display = False
         self._lines: list[Line] = []
+        self._drawn: dict[Line, Strip] = {}
 
     @property
     def text(self) -> str:
@@ -115,18 +118,28 @@ class Overview(Widget):
         """Show these parts; rows that stay as they are are not drawn again."""
         width, height = self.content_size
         before, self._lines = self._lines, laid(sections, width, height)
+        self._drawn = {line: self._drawn[line] for line in self._lines if line in self._drawn}
         for y in range(max(len(before), len(self._lines))):
             if before[y : y + 1] != self._lines[y : y + 1]:
                 self.refresh(Region(0, y, width, 1))
 
-    def render(self) -> Content:
-        """All rows, each cut to the width."""
-        width = self.content_size.width
-        rows = [fit([(one_line(text), style) for text, style in line.parts], width) for line in self._lines]
-        return Content("\n").join([Content.assemble(*row) for row in rows])
+    def render_line(self, y: int) -> Strip:
+        """One row, cut to the width; one that says what another said is not drawn again."""
+        line = self._lines[y] if y < len(self._lines) else Line()
+        if line not in self._drawn:
+            width = self.content_size.width
+            row = Content.assemble(*fit([(one_line(text), style) for text, style in line.parts], width))
+            self._drawn[line] = Visual.to_strips(self, row, width, 1, self.visual_style, pad=True)[0]
+        return self._drawn[line]
+
+    def notify_style_update(self) -> None:
+        """Forget the styles of the old theme."""
+        super().notify_style_update()
+        self._drawn.clear()
 
     def on_resize(self) -> None:
         """Its rows are to be laid out anew."""
+        self._drawn.clear()
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:

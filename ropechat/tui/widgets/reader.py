@@ -80,6 +80,11 @@ class Reader(Transcript):
         self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
         self._held = False  # does the cursor stay in sight, whatever comes?
 
+    @property
+    def awaits(self) -> bool:
+        """Is the cursor about to stand on a token that is not there yet?"""
+        return self._awaited is not None
+
     def cursor_token(self) -> tuple[str, int] | None:
         """(node of the answer, index of the token) under the cursor."""
         return None if self.cursor is None else (self.cursor.block.node, self.cursor.index)
@@ -98,21 +103,27 @@ class Reader(Transcript):
         if self._awaited is not None:
             self._arrive(self._awaited)
 
-    def remove_from(self, index: int) -> None:
-        """Take away a block and all after it; the end is followed."""
+    def remove_from(self, index: int) -> list[Block]:
+        """Take away a block and all after it, and tell which; the end is followed."""
         for block in self.blocks[index:]:
             self._gone(block)
-        super().remove_from(index)
+        return super().remove_from(index)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Blocks come and go; only what is there at the end is laid out."""
+        """Blocks come and go; only what is there at the end is laid out, and only what is new is drawn."""
+        blocks, tops, width = self.blocks[:], self.page.tops[:], self.page.width
         self._filling = True
         try:
             yield
         finally:
             self._filling = False
-            self._grown(0)
+            self.page.settle_end(self.scrollable_content_region.height)
+            same = width == self.page.width and not self.finder.active
+            rows, first = self.page.changes(blocks, tops) if same else ([], 0)
+            for row in rows:
+                self._redraw_rows(row, row + 1)
+            self._grown(first)
 
     def _grown(self, first_row: int) -> None:
         if not self._filling:
@@ -122,6 +133,7 @@ class Reader(Transcript):
         self.finder.forget(block)
         if self._awaited is not None and self._awaited.block is block:
             self._awaited = None
+            self.post_message(self.Moved())
         if self.cursor is not None and self.cursor.block is block:
             self.move_to(None)
 
@@ -163,11 +175,26 @@ class Reader(Transcript):
         """Put the cursor on a token and bring it into sight; None takes it away."""
         if token == self.cursor:
             return
-        self.cursor, self._awaited, self._held = token, None, token is not None
+        before, self.cursor = self.cursor, token
+        self._awaited, self._held = None, token is not None
         if token is not None:
             self.bring_into_sight(token)
-        self.redraw()
+        for changed in (before, token):
+            if changed is not None:
+                self._redraw_token(changed)
         self.post_message(self.Moved(clicked))
+
+    def _redraw_token(self, token: TokenPlace) -> None:
+        """Draw the rows of a token again; in prose those may be any of its block."""
+        if token.block not in self.blocks or not token.block.laid_out:
+            return
+        first, last = 0, token.block.body - 1
+        if self.page.view == "tokens":
+            start, end = token.span
+            first = min(last, token.block.rows.row_at(start))
+            last = min(last, token.block.rows.row_at(max(start, end - 1)))
+        top = self.page.tops[self.blocks.index(token.block)] + token.block.head
+        self._redraw_rows(top + first, top + last + 1)
 
     def await_token(self, block: AnswerBlock, index: int) -> None:
         """Put the cursor on a token of an answer as soon as it is there."""

@@ -86,20 +86,21 @@ class Transcript(ScrollView, can_focus=True):
             index, row = self.blocks.index(block), max(0, block.end())
             self.page.measure(index)
             top = self.page.tops[index]
-            self._strips.pop(top, None)
-            self._refresh_rows(top, top + 1)
+            self._redraw_rows(top, top + 1)
             self._grown(top + block.head + row)
 
-    def remove_from(self, index: int) -> None:
-        """Take away a block and all after it; the end is followed."""
+    def remove_from(self, index: int) -> list[Block]:
+        """Take away a block and all after it, and tell which; the end is followed."""
+        gone = self.blocks[index:]
         self.page.remove_from(index)
         self.follow = True
         self._grown(0)
+        return gone
 
     def to_end(self) -> None:
         """Go to the newest row and follow."""
         self.follow = True
-        self._grown(0)
+        self._grown(self.page.rows)
 
     def redraw(self) -> None:
         """The looks of rows changed, not the rows."""
@@ -174,6 +175,12 @@ class Transcript(ScrollView, can_focus=True):
             self._refresh_rows(first_row, end)
         if not self.follow:
             self._refresh_rows(bottom - 1, bottom)
+
+    def _redraw_rows(self, first: int, end: int) -> None:
+        """The looks of some rows changed."""
+        for y in range(first, end):
+            self._strips.pop(y, None)
+        self._refresh_rows(first, end)
 
     def _refresh_rows(self, first: int, end: int) -> None:
         """Draw those of some rows that are in sight."""
