@@ -68,7 +68,7 @@ def test_export_import_rename(run: Any, tmp_path: Path) -> None:
     assert "the copy" in run("list")[1]
     assert (
         run("export", out.strip(), "--format", "md")[1].split("\n", 1)[1]
-        == run("show", "c0")[1].split("\n", 1)[1]
+        == run("show", "c0a77")[1].split("\n", 1)[1]
     )
 
 
