@@ -3,7 +3,7 @@
 Errors are raised as the classes of `ropechat.errors`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, Literal, final
 
@@ -154,6 +154,7 @@ class Engine:
         context: int | None = None,
         pack_cache: str | PathLike[str] | None = None,
         pack_smallest: int | None = None,
+        before_packing: Callable[[], object] | None = None,
     ) -> Engine:
         """directory: a model folder, or a .gguf file (the first of a split one).
 
@@ -163,6 +164,7 @@ class Engine:
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).
+        before_packing: called once, and waited for, before weights of that size are packed that no pack has.
         Raises MemoryLimitError before a weight is packed when weights, KV cache and scratch do not fit.
         """
     @property

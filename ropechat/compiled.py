@@ -4,17 +4,20 @@ The only importer of `_core`. A load begins in a thread of its own, where Python
 template and all that is imported for them are made ready beside it.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ropechat.beside import Beside
-from ropechat.errors import InternalError
+from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.packed import load_options
 
 if TYPE_CHECKING:
     from ropechat import _core
+
+T = TypeVar("T")
 
 
 def compiled() -> ModuleType:
@@ -52,18 +55,37 @@ class LoadOptions(TypedDict, total=False):
 
 
 class Loading:
-    """The weights of a model folder or GGUF file, being loaded.
+    """The weights of a model folder or GGUF file, being loaded. Raises as `Engine.load`.
 
-    Raises as `Engine.load`; what goes wrong later is raised by `result`.
+    Large weights that no earlier start packed wait for what runs in `meanwhile`: to check a vocabulary takes
+    memory that is free again before theirs is needed. Once this is left as a context, they do not wait.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
         module = compiled()
         self.folder = folder
         self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
-        given = {**options, **load_options()}
-        self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+        self._may_pack = threading.Event()
+        given = {**options, **load_options(), "before_packing": self._may_pack.wait}
+        try:
+            self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+        except RuntimeError:
+            left = f"{module.free_memory()} bytes are left"
+            what = "a higher `ulimit -v`, or fewer programs, make room"
+            raise MemoryLimitError(f"{folder}: memory: no room for a thread, {left}; {what}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._may_pack.set()
+
+    def meanwhile(self, work: Callable[[], T]) -> T:
+        """What `work` returns, before large weights are packed."""
+        with self:
+            return work()
 
     def result(self) -> "_core.Engine":
-        """The compiled engine, when it is there."""
+        """The compiled engine, when it is there. Raises what went wrong on the way."""
+        self._may_pack.set()
         return self._core.result()

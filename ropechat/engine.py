@@ -4,7 +4,6 @@ Rows are computed in `ropechat._core` with the GIL released; here is what surrou
 template, stop strings, cancelling, and the inspector's records.
 """
 
-import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
-from ropechat.beside import Beside
 from ropechat.chat_prompt import ChatPrompt
 from ropechat.compiled import Loading, LoadOptions, compiled, gguf_metadata
 from ropechat.conversation import Message
@@ -81,10 +79,11 @@ class Engine:
         return cls.of(Loading(resolve(model), **options))
 
     @classmethod
-    def of(cls, loading: Loading) -> "Engine":
-        """The engine of a load that has begun. Raises as `load`."""
-        tokenizer = Beside(lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata))
-        return cls(loading.result(), loading.folder, tokenizer.result())
+    def of(cls, loading: Loading, soon: str = "") -> "Engine":
+        """The engine of a load that has begun. soon: the text that is asked for first. Raises as `load`."""
+        tokenizer = loading.meanwhile(lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata))
+        tokenizer.prepare(soon)
+        return cls(loading.result(), loading.folder, tokenizer)
 
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack cache to be written, at most so long; whether it is over."""
@@ -276,7 +275,7 @@ class Engine:
                     if event.kind == "token":
                         step = step_of(event, lane, self.tokenizer)
                         if step.finish_reason is None and request.token.cancelled:
-                            step = dataclasses.replace(step, finish_reason="cancelled")
+                            step = step._replace(finish_reason="cancelled")
                         yield step
                         if step.finish_reason is not None:
                             return

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 
 def free_disk(path: Path) -> int:
     """Bytes free where `path` lies or would lie. Raises OSError."""
+    import shutil  # late: it brings three compression libraries
+
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free

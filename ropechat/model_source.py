@@ -1,23 +1,30 @@
-"""Where a model is, by what people call it: a folder, a GGUF file, a Hub id or `builtin`. Never downloads."""
+"""Where a model is, by what people call it: a folder, a GGUF file, a Hub id or `builtin`. Never downloads.
+
+What knows the Hub is imported for a name that is no path.
+"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ropechat import builtin
 from ropechat.errors import FileAccessError, ModelNotFoundError, ModelPathError, NotDownloadedError
-from ropechat.hub import cache
-from ropechat.hub.names import HubName, parse
 from ropechat.weight_files import CONFIG, INDEX, SINGLE, choose_gguf, gguf_sets, listed, parts
+
+if TYPE_CHECKING:
+    from ropechat.hub.names import HubName
 
 BUILTIN = builtin.NAME
 ALLOWED = "a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision) or `builtin`"
 _LOCAL_STARTS = ("/", "./", "../", "~")
 
 
-def hub_name(model: str | Path) -> HubName | None:
+def hub_name(model: str | Path) -> "HubName | None":
     """The Hub name that a model's name may be; None for what can only be a path."""
     text = str(model)
     if isinstance(model, Path) or text.startswith(_LOCAL_STARTS) or text.endswith(("/", ".safetensors")):
         return None
+    from ropechat.hub.names import parse
+
     return parse(text)
 
 
@@ -42,8 +49,10 @@ def resolve(model: str | Path) -> Path:
     tried = f"tried the folder {path.absolute()}"
     if name is None:
         raise ModelPathError(f"{text}: no such model; {tried}; give {ALLOWED}")
+    from ropechat.hub.cache import find
+
     try:
-        return cache.find(name)
+        return find(name)
     except NotDownloadedError as error:
         pull = f"`ropechat models pull {name}` downloads it"
         raise NotDownloadedError(f"{error}; {tried} too; {pull}") from None
@@ -101,7 +110,9 @@ def _in_folder(folder: Path, quant: str | None, text: str) -> Path:
     """The folder itself, or the GGUF in it when it holds no safetensors model."""
     if quant is None and any((folder / name).exists() for name in (SINGLE, INDEX)):
         return folder
-    sets = gguf_sets(cache.file_names(folder))
+    from ropechat.hub.cache import file_names
+
+    sets = gguf_sets(file_names(folder))
     if quant is not None:
         return _file(folder / choose_gguf(sets, quant, text).name)
     if len(sets) > 1:

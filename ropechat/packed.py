@@ -4,7 +4,6 @@ The compiled engine writes and reads the files (rust/src/pack_cache/ draws them)
 them. They can always be made again.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +74,8 @@ def _entries() -> Iterator[PackedEntry]:
 
 def _header(path: Path) -> dict[str, Any]:
     """The header of a file, {} when it has none that can be read."""
+    import json  # late: only lists of packs look into them
+
     with path.open("rb") as file:
         prefix = file.read(_PREFIX)
         length = int.from_bytes(prefix[8:16], "little")

@@ -6,7 +6,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,14 +129,13 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 KEYS = "keys."
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What a file says. values: by the names of SETTINGS; keys: lists of keys by command; lines: by name."""
 
     path: Path
-    values: Mapping[str, object] = field(default_factory=dict)
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, object]
+    keys: Mapping[str, tuple[str, ...]]
+    lines: Mapping[str, int]
 
     def options(self, *, sampling: bool) -> dict[str, object]:
         """The values as defaults of command line options."""
@@ -180,7 +179,7 @@ def read(path: Path | None = None) -> Settings:
             data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         if path is None and not os.environ.get("ROPECHAT_CONFIG", "").strip():
-            return Settings(wanted)
+            return Settings(wanted, {}, {}, {})
         raise SettingsError(f"{wanted}: no such file; `ropechat config path` tells the usual one") from None
     except OSError as error:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
@@ -244,8 +243,8 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     return found
 
 
-_HEADER = re.compile(r"\s*\[([^\[\]]+)\]")
-_ENTRY = re.compile(r"""\s*([\w."'-]+)\s*=""")
+_HEADER = r"\s*\[([^\[\]]+)\]"
+_ENTRY = r"""\s*([\w."'-]+)\s*="""
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -253,9 +252,9 @@ def _lines(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
+        if header := re.match(_HEADER, line):
             table = re.sub(r"""["'\s]""", "", header[1]) + "."
-        elif entry := _ENTRY.match(line):
+        elif entry := re.match(_ENTRY, line):
             found.setdefault(table + re.sub(r"""["']""", "", entry[1]), number)
     return found
 

@@ -9,13 +9,11 @@ import contextlib
 import datetime
 import json
 import os
-import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,6 +54,8 @@ class _DiedError(Exception):
 
 def _library_folders() -> list[str]:
     """Where the process finds ropechat and jinja2; it looks at no other folder but the standard library's."""
+    from importlib.util import find_spec
+
     folders = [str(Path(__file__).resolve().parent.parent)]
     for name in _PACKAGES:
         spec = find_spec(name)
@@ -189,7 +189,7 @@ class TemplateProcess:
         deadline = time.monotonic() + WALL_SECONDS
         view = memoryview(data)
         while view:
-            _wait(self._to, select.POLLOUT, deadline)
+            _wait(self._to, deadline, to_write=True)
             try:
                 view = view[os.write(self._to, view) :]
             except BrokenPipeError:
@@ -208,7 +208,7 @@ class TemplateProcess:
     def _receive(self, count: int, deadline: float) -> bytes:
         pieces = []
         while count:
-            _wait(self._from, select.POLLIN, deadline)
+            _wait(self._from, deadline)
             piece = os.read(self._from, min(count, 1 << 20))
             if not piece:
                 raise _DiedError
@@ -230,9 +230,11 @@ class TemplateProcess:
         raise TemplateFailureError("limit", f"ends the process that renders it ({name}): beyond a limit")
 
 
-def _wait(descriptor: int, event: int, deadline: float) -> None:
+def _wait(descriptor: int, deadline: float, *, to_write: bool = False) -> None:
+    import select  # late, as all that only a running process takes
+
     poll = select.poll()
-    poll.register(descriptor, event)
+    poll.register(descriptor, select.POLLOUT if to_write else select.POLLIN)
     if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
         raise TimeoutError
 

@@ -110,12 +110,10 @@ def typed(id: int, position: int) -> Step:
 def forced(drawn: Step, id: int) -> Step:
     """The record of `id` in the place of a drawn token: scored under the same row, where that names it."""
     if id == drawn.id:
-        return dataclasses.replace(drawn, finish_reason=None)
+        return drawn._replace(finish_reason=None)
     logprob = dict(drawn.top).get(id, math.nan)
     rank = 1 + sum(other > logprob for _, other in drawn.top) if not math.isnan(logprob) else 0
-    return dataclasses.replace(
-        drawn, id=id, bytes=b"", text="", logprob=logprob, rank=rank, finish_reason=None, u=None
-    )
+    return drawn._replace(id=id, bytes=b"", text="", logprob=logprob, rank=rank, finish_reason=None, u=None)
 
 
 def _new_id() -> str:

@@ -71,6 +71,7 @@ class Engine:
         context: int | None = None,
         pack_cache: Path | None = None,
         pack_smallest: int | None = None,
+        before_packing: Any = None,
     ) -> "Engine":
         return Engine(
             check(directory) | {"dtype": "f32" if dtype == "auto" else dtype, "context": context or 64}

@@ -1,6 +1,5 @@
 """A Markdown text of every kind, and short ways to read an answer in the chat."""
 
-import dataclasses
 from typing import Any
 
 from fakes import fake_step
@@ -69,9 +68,7 @@ def telling_step(index: int, token: bytes, chosen: int) -> Step:
     logprob = dict(top)[chosen]
     rank = [id for id, _ in top].index(chosen) + 1
     row = Row(index, top, 3.0, 1.1, 0.98)
-    return dataclasses.replace(
-        base, id=chosen, logprob=logprob, rank=rank, entropy=1.1, top=top, row=row, stages=stages
-    )
+    return base._replace(id=chosen, logprob=logprob, rank=rank, entropy=1.1, top=top, row=row, stages=stages)
 
 
 async def inspected(c: Any, token: bytes = b" dangle", chosen: int = 8) -> Any:

@@ -68,7 +68,7 @@ def test_export_import_rename(run: Any, tmp_path: Path) -> None:
     assert "the copy" in run("list")[1]
     assert (
         run("export", out.strip(), "--format", "md")[1].split("\n", 1)[1]
-        == run("show", "c0")[1].split("\n", 1)[1]
+        == run("show", "c0a77")[1].split("\n", 1)[1]
     )
 
 
@@ -110,7 +110,7 @@ def chat_of(tree: Tree) -> Chat:
 
 def rounded(step: Step) -> Step:
     """NaN is not equal to itself."""
-    return dataclasses.replace(step, logprob=-1.0, entropy=0.0) if step.logprob != step.logprob else step
+    return step._replace(logprob=-1.0, entropy=0.0) if step.logprob != step.logprob else step
 
 
 def test_json_there_and_back(tmp_path: Path) -> None:

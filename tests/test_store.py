@@ -62,7 +62,7 @@ def test_any_text_survives(opened: Callable[[], Store], seed: int) -> None:
 def test_records_as_bytes() -> None:
     draw = random.Random(3)
     steps = [record(draw, f"w{i}é", i + 1) for i in range(64)]
-    steps.append(dataclasses.replace(steps[0], finish_reason="length", row=None, top=(), stages=(), u=None))
+    steps.append(steps[0]._replace(finish_reason="length", row=None, top=(), stages=(), u=None))
     data = codec.encode(steps)
     assert codec.decode(data) == steps
     assert len(data) < 400 * len(steps)

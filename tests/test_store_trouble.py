@@ -1,6 +1,5 @@
 """The store in trouble: full disks, damaged files, kill -9."""
 
-import dataclasses
 import os
 import random
 import sqlite3
@@ -112,7 +111,7 @@ def test_a_question_that_nobody_waits_for(opened: Callable[[], Store]) -> None:
 
 def test_a_change_that_cannot_be_made_is_said(opened: Callable[[], Store]) -> None:
     store, tree = opened(), branched()
-    tree.path()[-1].steps[0] = dataclasses.replace(tree.path()[-1].steps[0], id=-1)
+    tree.path()[-1].steps[0] = tree.path()[-1].steps[0]._replace(id=-1)
     with pytest.raises(struct.error):
         put(store, tree)
     assert "a bug in ropechat: error" in (store.trouble or "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from model_folders import GOLDEN, byte_folder, byte_tokenizer
+from model_folders import GOLDEN, byte_folder, byte_tokenizer, golden_folder
 
 from ropechat import tokenizer_cache
 from ropechat.errors import TokenizerError
@@ -37,7 +37,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, checking a file fails the test."""
 
     def forbid() -> None:
-        monkeypatch.setattr("ropechat.tokenizer.file.FileCheck", None)
+        monkeypatch.setattr("ropechat.tokenizer.file_check.FileCheck", None)
 
     return forbid
 
@@ -87,6 +87,18 @@ def test_a_kept_file_means_the_same(
     assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 
+def test_what_a_prepared_text_takes_is_at_hand(tmp_path: Path, folder: Path) -> None:
+    model = golden_folder(tmp_path / "model", "bl", 1 << 20)
+    expected = Tokenizer.load(model, 1 << 20).encode("Once upon a time")
+    tokenizer = Tokenizer.load(model, 1 << 20)
+    tokenizer.prepare("Once upon a time")
+    tokenizer.prepare("\ud800")
+    next(folder.iterdir()).unlink()
+    assert tokenizer.encode("Once upon a time") == expected
+    assert tokenizer._vocabulary is not None
+    assert tokenizer._vocabulary._library is None, "what was kept is gone, and nothing of it was needed"
+
+
 def test_merges_become_texts_where_that_is_clear(
     tmp_path: Path, folder: Path, unchecked: Callable[[], None]
 ) -> None:
@@ -103,7 +115,7 @@ def test_merges_become_texts_where_that_is_clear(
         merges = json.loads(kept.content() or b"")["model"]["merges"]
         assert merges == (["a b", "ab c"] if name == "plain" else pairs)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ropechat.tokenizer.file.FileCheck", None)
+            patch.setattr("ropechat.tokenizer.file_check.FileCheck", None)
             assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 

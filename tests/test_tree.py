@@ -1,6 +1,5 @@
 """The tree of a chat: whatever is done to it, nothing that was said changes or gets lost."""
 
-import dataclasses
 import itertools
 import math
 import random
@@ -94,7 +93,7 @@ def test_what_has_ended_stays() -> None:
 
 
 def test_a_forced_token_is_scored_under_the_row_it_replaces() -> None:
-    drawn = dataclasses.replace(step(6, " dangle", -1.0), finish_reason="length")
+    drawn = step(6, " dangle", -1.0)._replace(finish_reason="length")
     other = forced(drawn, 7)
     assert (other.id, other.logprob, other.rank) == (7, -2.0, 3)
     assert (other.bytes, other.text, other.u, other.finish_reason) == (b"", "", None, None)
@@ -102,7 +101,7 @@ def test_a_forced_token_is_scored_under_the_row_it_replaces() -> None:
     unseen = forced(drawn, 99)
     assert math.isnan(unseen.logprob)
     assert unseen.rank == 0
-    assert forced(drawn, 6) == dataclasses.replace(drawn, finish_reason=None)
+    assert forced(drawn, 6) == drawn._replace(finish_reason=None)
 
 
 def test_figures() -> None:

@@ -1,9 +1,13 @@
 """The command line. `main` is the console script; each command has a file and is imported when it is used."""
 
+import gc
 import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
+
+_YOUNG = 50_000
+"""New objects until the collector looks for garbage: a start makes half as many, and they stay."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -12,6 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done, 2 usage or refused input, 3 finished but some lines failed, 4 model not to be had, 70 a bug in
     ropechat, 74 input or output failed, 130 Ctrl-C, 143 SIGTERM.
     """
+    gc.set_threshold(_YOUNG)
     from ropechat.cli.door import run_command
     from ropechat.cli.group import ropechat
 

@@ -1,7 +1,6 @@
 """What several commands share: options, the model, text from the terminal, text to the terminal."""
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +82,12 @@ def model_options(function: F) -> F:
 
 def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
     """{"enable_thinking": False} of ["enable_thinking=false"]; what is no JSON is a text."""
+    if not texts:
+        return {}
+    import json  # late, as the template's rules
+
+    from ropechat.template import checked_variables
+
     variables: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -92,15 +97,11 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
             variables[name] = json.loads(value)
         except (ValueError, RecursionError):
             variables[name] = value
-    if variables:
-        from ropechat.template import checked_variables
-
-        try:
-            return checked_variables(variables)
-        except RequestError as error:
-            text = str(error).removeprefix("template variable: ")
-            raise click.UsageError(f"--template-var: {text}", ctx) from None
-    return variables
+    try:
+        return checked_variables(variables)
+    except RequestError as error:
+        text = str(error).removeprefix("template variable: ")
+        raise click.UsageError(f"--template-var: {text}", ctx) from None
 
 
 def template_options(function: F) -> F:
@@ -160,21 +161,21 @@ def model_path(given: dict[str, Any]) -> Path:
     return find_or_download(model, unasked=given.pop("download"))
 
 
-def load_engine(given: dict[str, Any], *, screen: bool = False) -> "Engine":
+def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") -> "Engine":
     """Takes the model options out of a command's options and loads the model.
 
     Its warnings go to stderr, unless `screen`: then a full-screen app has the terminal. When the command is
-    done, packed weights that are still to be kept are written.
+    done, packed weights that are still to be kept are written. soon: as for `Engine.of`.
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context")}
     from ropechat.compiled import Loading, exit_when_cut
 
     exit_when_cut(screen=screen)
-    loading = Loading(model, **options)
-    from ropechat.engine import Engine  # meanwhile
+    with Loading(model, **options) as loading:
+        from ropechat.engine import Engine  # meanwhile
 
-    engine = Engine.of(loading)
+        engine = Engine.of(loading, soon)
     if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:
@@ -195,7 +196,12 @@ def _keep_pack(engine: "Engine") -> None:
 
 
 def load_chat_engine(
-    given: dict[str, Any], *, raw: bool = False, quiet: bool = False, screen: bool = False
+    given: dict[str, Any],
+    *,
+    raw: bool = False,
+    quiet: bool = False,
+    screen: bool = False,
+    soon: str = "",
 ) -> "Engine":
     """`load_engine` for a command with template_options; notes on the prompt go to stderr.
 
@@ -205,13 +211,13 @@ def load_chat_engine(
     if raw:
         if name is not None or variables:
             raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
-        engine = load_engine(given, screen=screen)
+        engine = load_engine(given, screen=screen, soon=soon)
         engine.chat.template = None
         return engine
     from ropechat.template import warm
 
     warm(model_or_builtin(given["model"]))
-    engine = load_engine(given, screen=screen)
+    engine = load_engine(given, screen=screen, soon=soon)
     engine.chat.use(name, variables)
     if not quiet and not screen:
         if not engine.has_chat_template:

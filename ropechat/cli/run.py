@@ -1,9 +1,7 @@
 """`ropechat run`: complete one prompt, text to stdout, statistics to stderr."""
 
-import json
 import math
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +16,6 @@ from ropechat.cli.common import (
     text_argument,
 )
 from ropechat.cli.door import say
-from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +25,15 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 
-@dataclass
 class Timing:
     """When what happened, in seconds of a monotonic clock."""
 
-    begun: float = field(default_factory=time.perf_counter)
-    first: float | None = None
-    last: float | None = None
-    prompt_tokens: int = 0
-    steps: "list[Step]" = field(default_factory=list)
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.first: float | None = None
+        self.last: float | None = None
+        self.prompt_tokens = 0
+        self.steps: list[Step] = []
 
     def take(self, step: "Step") -> None:
         self.last = time.perf_counter()
@@ -100,6 +97,8 @@ def begin(
 
     if raw:
         return engine.generate((system or "") + prompt, sampling, on_prefill=on_prefill)
+    from ropechat.conversation import Message, Role  # late: a raw text is none
+
     messages = [Message(Role.SYSTEM, system)] if system is not None else []
     messages.append(Message(Role.USER, prompt))
     return engine.reply(messages, sampling, on_prefill=on_prefill)
@@ -118,7 +117,7 @@ def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet:
     """Complete one PROMPT (- or nothing: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
     text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw, quiet=quiet)
+    engine = load_chat_engine(given, raw=raw, quiet=quiet, soon=text)
     timing, out, pieces = Timing(), Out(), []
     try:
         for step in begin(engine, text, system, raw, sampling, timing):
@@ -130,6 +129,8 @@ def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet:
         if not as_json and pieces:
             out.end_line()
     if as_json:
+        import json
+
         out.write(json.dumps(record(timing, engine.name, "".join(pieces)), allow_nan=False) + "\n")
     if not quiet:
         for note in (*engine.facts["notes"], statistics(timing)):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import TokenizerError
 from ropechat.model_files import parse_json, read_bytes
-from ropechat.tokenizer.file_check import FileCheck, drop_dropout
 from ropechat.tokenizer.hazards import straighten
 from ropechat.tokenizer.library import build, hand_over, misnumbered
 from ropechat.tokenizer.short_texts import ShortTexts, letters_of
@@ -37,6 +36,8 @@ def checked(where: Path, vocab_size: int) -> Checked | None:
     content = read_bytes(where.parent, where.name)
     if content is None:
         return None
+    from ropechat.tokenizer.file_check import FileCheck, drop_dropout  # late: a kept file was checked before
+
     data = parse_json(content, where, TokenizerError)
     FileCheck(str(where), data, vocab_size).run()
     straighten(data)

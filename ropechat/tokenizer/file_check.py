@@ -7,10 +7,10 @@ form `<file>: <field>: <what it is>; <what is allowed>`.
 import base64
 import binascii
 import re
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from ropechat.errors import TokenizerError
+from ropechat.tokenizer.components import components
 
 MODEL_TYPES = ("BPE", "Unigram", "WordPiece", "WordLevel")
 _MAX_STEPS = 32
@@ -25,21 +25,6 @@ _TYPES = (
     "FixedLength CharDelimiterSplit BertProcessing RobertaProcessing TemplateProcessing BPEDecoder CTC Fuse "
     "ByteFallback WordPiece"
 )
-_LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
-
-
-def components(section: Any) -> Iterator[dict[str, Any]]:
-    """The parts of a normalizer, pre_tokenizer, post_processor or decoder, sequences opened."""
-    stack = [section]
-    while stack:
-        part = stack.pop()
-        if not isinstance(part, dict):
-            continue
-        yield part
-        for name in _LISTS:
-            inner = part.get(name)
-            if isinstance(inner, list):
-                stack.extend(reversed(inner))
 
 
 class FileCheck:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ropechat.tokenizer.file_check import components
+from ropechat.tokenizer.components import components
 from ropechat.tokenizer.library import is_library_failure, quiet
 from ropechat.tokenizer.pre_types import known_patterns
 
@@ -41,7 +41,7 @@ _CALM = (
         "Fuse",
     ),
 )
-_REPEATED_REPEAT = re.compile(r"[*+}]\)[*+{]")
+_REPEATED_REPEAT = r"[*+}]\)[*+{]"
 _RUN = 4000
 _LIMIT_SECONDS = 0.015  # linear ones take 0.005 s for a run at most, quadratic ones 0.03 s and more
 _UNITS = ("a", "A", "1", " ", "\n", "\t", "!", "_", "é", "日", "\u0301", " a", "a1", "a!")
@@ -87,7 +87,7 @@ def any_slow(data: dict[str, Any]) -> bool:
 def _is_slow(regex: str) -> bool:
     if regex in _LINEAR:
         return False
-    if _REPEATED_REPEAT.search(regex):
+    if re.search(_REPEATED_REPEAT, regex):
         return True
     import tokenizers
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ropechat.errors import TokenizerError
-from ropechat.tokenizer.file_check import blame, fix_numbers
 
 if TYPE_CHECKING:
     import tokenizers
@@ -54,6 +53,8 @@ def build(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, froz
     """
     inner, holes = hand_over(where, json.dumps(data).encode()), frozenset[int]()
     if misnumbered(inner, data):
+        from ropechat.tokenizer.file_check import fix_numbers  # late: few files take it
+
         holes = fix_numbers(data)
         inner = hand_over(where, json.dumps(data).encode())
         if misnumbered(inner, data):
@@ -76,6 +77,8 @@ def hand_over(where: str, content: bytes) -> "tokenizers.Tokenizer":
     except BaseException as error:
         if not is_library_failure(error):
             raise
+        from ropechat.tokenizer.file_check import blame
+
         reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
         fault = blame(json.loads(content))
         raise TokenizerError(f"{where}: {fault}: {reason}; the tokenizers library refuses it") from None

@@ -1,13 +1,12 @@
 """The exact bytes behind a token as the vocabulary writes it, by the vocabulary's decoder."""
 
-import re
 from functools import cache
 from typing import Any
 
-from ropechat.tokenizer.file_check import components
+from ropechat.tokenizer.components import components
 
 SPACE_MARK = "▁"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_HEXADECIMAL = frozenset("0123456789ABCDEFabcdef")
 
 
 @cache
@@ -20,8 +19,9 @@ def byte_level_alphabet() -> dict[str, int]:
 
 def byte_of(token: str) -> int | None:
     """The byte that `<0xXX>` stands for, else None."""
-    match = _BYTE_TOKEN.fullmatch(token)
-    return int(match[1], 16) if match else None
+    digits = token[3:5]
+    is_one = token == f"<0x{digits}>" and len(digits) == 2 and _HEXADECIMAL.issuperset(digits)
+    return int(digits, 16) if is_one else None
 
 
 class Pieces:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ropechat.tokenizer.file_check import components
+from ropechat.tokenizer.components import components
 from ropechat.tokenizer.library import hand_over
 from ropechat.tokenizer.pieces import byte_level_alphabet, byte_of
 from ropechat.vocabulary_pages import Pages, Word

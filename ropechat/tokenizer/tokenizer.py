@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
-from ropechat.errors import RequestError, TokenizerError
+from ropechat.errors import RequestError, RopechatError, TokenizerError
 from ropechat.machine import give_back_memory
 from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
@@ -27,7 +27,8 @@ MAX_TEXT_BYTES = 4 << 20
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 _IDS = 1 << 32  # of the library
-_LOOKS_LIKE_CONTROL = re.compile(r"<\|.*\|>|<｜.*｜>")
+_PREPARED = 2000  # characters
+_LOOKS_LIKE_CONTROL = r"<\|.*\|>|<｜.*｜>"
 
 
 class Tokenizer:
@@ -62,7 +63,7 @@ class Tokenizer:
         added = data.get("added_tokens") or []
         self._added: dict[int, str] = {token["id"]: token["content"] for token in added}
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
-        looks = {id for id, text in self._added.items() if _LOOKS_LIKE_CONTROL.fullmatch(text)}
+        looks = {id for id, text in self._added.items() if re.fullmatch(_LOOKS_LIKE_CONTROL, text)}
         self.control_ids = self.special_ids | looks
         self.bos_id = self._config_id("bos_token", required=False)
         self.eos_id = self._config_id("eos_token", required=True)
@@ -178,6 +179,12 @@ class Tokenizer:
         Raises TokenizerError without a tokenizer, RequestError for text that is no Unicode or above 4 MiB.
         """
         return list(self._run(self._known(), text, add_special_tokens).ids)
+
+    def prepare(self, text: str) -> None:
+        """Look up what a text takes, if it is short, so that `encode` need not; that one tells its faults."""
+        if self.present and len(text) <= _PREPARED:
+            with contextlib.suppress(RopechatError):
+                self.encode(text)
 
     def quoting(self, control_ids: frozenset[int]) -> Quoting:
         """A way to encode text in which the names of these tokens may stand as mere text.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int
         agrees = agrees and index < len(known) and known[index].id == id
         step = known[index] if agrees else typed(id, prompt_tokens + index)
         if (step.bytes, step.text, step.finish_reason) != (data, text, None):
-            step = dataclasses.replace(step, bytes=data, text=text, finish_reason=None)
+            step = step._replace(bytes=data, text=text, finish_reason=None)
         found.append(step)
     return found
 

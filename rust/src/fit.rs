@@ -28,6 +28,8 @@ const SMALLEST_CONTEXT: u64 = 256;
 pub struct Choice {
     /// None: each weight as it is stored.
     pub dtype: Option<DType>,
+    /// Bytes of the packed weights.
+    pub weights: u64,
     /// For people, one line.
     pub words: String,
     /// Whether `auto` had to choose a smaller type than the stored one.
@@ -111,37 +113,27 @@ pub fn choose(
 ) -> Result<Choice> {
     let context = kv.tokens;
     let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
-    let stored = measure(None)?;
     let in_file = stored_as(checkpoint);
-    let smaller = || -> Result<Vec<(DType, Need)>> {
+    let smaller = |than: u64| -> Result<Vec<(DType, Need)>> {
         let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
-        Ok(all
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .filter(|(_, need)| need.weights < stored.weights)
-            .collect())
+        Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
     };
-    let Some(available) = available else {
-        let need = dtype.map_or(Ok(stored), |dtype| measure(Some(dtype)))?;
-        return Ok(chosen(dtype, &need, &in_file));
-    };
-    if let Some(dtype) = dtype {
-        let need = measure(Some(dtype))?;
-        if need.total() > available.bytes {
-            return Err(refusal(checkpoint, &need, context, &smaller()?, available));
-        }
-        return Ok(chosen(Some(dtype), &need, &in_file));
+    let need = measure(dtype)?;
+    let Some(available) = available else { return Ok(chosen(dtype, &need, &in_file)) };
+    if dtype.is_some() && need.total() > available.bytes {
+        return Err(refusal(checkpoint, &need, context, &smaller(need.weights)?, available));
     }
     let comfortable = available.bytes - available.bytes / LEFT_TO_OTHERS;
-    if stored.total() <= comfortable {
-        return Ok(chosen(None, &stored, &in_file));
+    if dtype.is_some() || need.total() <= comfortable {
+        return Ok(chosen(dtype, &need, &in_file));
     }
-    let smaller = smaller()?;
+    let (stored, smaller) = (need, smaller(need.weights)?);
     let by_room = |limit: u64| smaller.iter().find(|(_, need)| need.total() <= limit);
     let as_stored_fits = stored.total() <= available.bytes;
     match by_room(comfortable).or_else(|| by_room(available.bytes)) {
         Some((dtype, need)) => Ok(Choice {
             dtype: Some(*dtype),
+            weights: need.weights,
             words: format!(
                 "dtype: {} ({}): as stored ({}) the model takes {} with its KV cache, and {} are {}",
                 dtype.name(),
@@ -174,7 +166,7 @@ fn chosen(asked: Option<DType>, need: &Need, in_file: &str) -> Choice {
         true => format!("dtype: {name}, as stored ({size})"),
         false => format!("dtype: {name}, made from {in_file} ({size})"),
     };
-    Choice { dtype: asked, words, is_smaller: false }
+    Choice { dtype: asked, weights: need.weights, words, is_smaller: false }
 }
 
 fn refusal(
@@ -189,7 +181,7 @@ fn refusal(
     if longest >= SMALLEST_CONTEXT && longest < context as u64 {
         help.push(format!("--context {longest}"));
     }
-    let fits = |(_, other): &&(DType, Need)| other.weights < need.weights && other.total() <= available.bytes;
+    let fits = |(_, other): &&(DType, Need)| other.total() <= available.bytes;
     help.extend(smaller.iter().find(fits).map(|(dtype, _)| format!("--dtype {}", dtype.name())));
     let help = match help.is_empty() {
         true => "a smaller model is needed, or both a smaller --dtype and --context".to_owned(),

@@ -26,7 +26,7 @@ const PARTS_PER_THREAD: usize = 4;
 const WORTH_THREADS: usize = 64 << 10;
 
 /// Values that are packed between two reports of what is done.
-const PACKED_AT_A_TIME: usize = 8 << 20;
+const PACKED_AT_A_TIME: usize = 2 << 20;
 
 /// One source matrix, row-major.  // [out_features, in_features]
 #[derive(Debug, Clone, Copy)]

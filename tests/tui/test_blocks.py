@@ -18,7 +18,7 @@ from ropechat.tui.render.width import graphemes
 
 def step(text: str, bits: float, index: int = 0) -> Step:
     base = fake_step(index, text.encode("utf-8", "replace"), text)
-    return Step(**{**base.__dict__, "logprob": -bits * 0.6931471805599453})
+    return Step(**{**base._asdict(), "logprob": -bits * 0.6931471805599453})
 
 
 def block(*parts: tuple[str, float], width: int = 80) -> AnswerBlock:

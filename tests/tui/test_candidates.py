@@ -34,7 +34,7 @@ def made(logits: "np.ndarray", stages: tuple[Stage, ...], listed: int, chosen: i
     base = fake_step(chosen, b"x", "x")
     row = Row(0, top, shift, 1.0, 0.9)
     logprob = float(logits[chosen]) - shift
-    return dataclasses.replace(base, id=chosen, top=top, row=row, stages=stages, logprob=logprob, rank=rank)
+    return base._replace(id=chosen, top=top, row=row, stages=stages, logprob=logprob, rank=rank)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -197,7 +196,7 @@ def node(bits: float, model: str = "m", typed: bool = False) -> Node:
     made = branched().path()[2]
     made.model = model
     step = made.steps[0]
-    made.steps = [dataclasses.replace(step, logprob=float("nan") if typed else -bits * 0.6931471805599453)]
+    made.steps = [step._replace(logprob=float("nan") if typed else -bits * 0.6931471805599453)]
     return made
 
 

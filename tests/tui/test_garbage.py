@@ -50,6 +50,12 @@ def test_rest_collects_what_is_new_and_looks_at_nothing_twice() -> None:
     assert Ring.alive == 0
 
 
+def test_few_young_objects_at_a_time_whatever_a_start_had() -> None:
+    gc.set_threshold(50_000)
+    garbage.hold_off()
+    assert gc.get_threshold()[0] < 1000
+
+
 def test_without_a_chat_nothing_changes() -> None:
     frozen, before = gc.get_freeze_count(), gc.get_threshold()
     garbage.rest()

@@ -23,7 +23,7 @@ def step_of(logits: np.ndarray, listed: int) -> Any:
     shift = float(np.log(np.exp(logits).sum()))
     order = np.argsort(-logits, kind="stable")
     top = tuple((int(id), float(logits[id]) - shift) for id in order[:listed])
-    return dataclasses.replace(fake_step(0, b"x", "x"), top=top, row=Row(0, top, shift, 1.0, 0.9))
+    return fake_step(0, b"x", "x")._replace(top=top, row=Row(0, top, shift, 1.0, 0.9))
 
 
 def sampled(logits: np.ndarray, settings: Sampling, seen: set[int]) -> dict[int, float]:
@@ -102,7 +102,7 @@ def test_what_was_drawn_with_a_bias_is_explained(bias: Any, spread: float) -> No
     true = sampled(logits, settings, set())
     id = max(true, key=lambda one: true[one])
     step = step_of(logits, 60)
-    step = dataclasses.replace(step, id=id, logprob=dict(step.top)[id])
+    step = step._replace(id=id, logprob=dict(step.top)[id])
     found = explain(step, settings)
     assert {one.id: one.sampled for one in found.candidates if one.cut is None} == pytest.approx(
         {one: share for one, share in true.items() if (one, -100.0) not in bias}

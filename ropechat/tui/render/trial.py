@@ -25,16 +25,16 @@ def tried(
     step: Step, sampling: Sampling, vocab_size: int, history: Collection[int] | None = None
 ) -> Explanation:
     """The candidates of a step as they would be drawn; the best of them counts as chosen."""
-    best = replace(step, id=step.top[0][0], logprob=step.top[0][1], rank=1, stages=())
+    best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1, stages=())
     order, logits, _ = penalized(best, sampling, history)
-    best = replace(best, id=order[0].id, logprob=order[0].logprob, rank=order[0].rank)
+    best = best._replace(id=order[0].id, logprob=order[0].logprob, rank=order[0].rank)
     if sampling.temperature == 0.0:
         return explain(best, sampling, history)
     top = max(logits.values())
     weights = [math.exp((logits[one.id] - top) / sampling.temperature) for one in order]
     raws = [one.raw for one in order]
     stages, sure = _stages(weights, raws, sampling, vocab_size)
-    found = explain(replace(best, stages=stages), sampling, history)
+    found = explain(best._replace(stages=stages), sampling, history)
     if sure:
         return found
     return replace(found, exact=False, why=found.why or "tokens that are not listed weigh too much to tell")

@@ -21,6 +21,8 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Bytes of weights from which a pack is worth its place: fewer are packed in a tenth of a second.
+pub const WORTH_A_PACK: usize = 32 << 20;
 /// End of a pack's name.
 const PACK: &str = ".pack";
 
@@ -29,7 +31,7 @@ const PACK: &str = ".pack";
 pub struct PackCache {
     /// Made when the first pack is written.
     pub folder: PathBuf,
-    /// Fewer bytes are packed again each time: that takes a tenth of a second, and spares the disk.
+    /// Fewer bytes are packed again each time, which spares the disk.
     pub smallest: usize,
     /// Bytes of all packs; those not used for longest make room.
     pub total: u64,
@@ -40,7 +42,7 @@ pub struct PackCache {
 impl PackCache {
     /// The usual limits: 32 MiB, 20 GB, 5 GB.
     pub fn new(folder: PathBuf) -> Self {
-        Self { folder, smallest: 32 << 20, total: 20_000_000_000, keep_free: 5_000_000_000 }
+        Self { folder, smallest: WORTH_A_PACK, total: 20_000_000_000, keep_free: 5_000_000_000 }
     }
 
     /// The pack of a model, checked; without one, what is packed is remembered for [`Packs::keeper`].
@@ -155,6 +157,11 @@ impl Packs {
             self.all.borrow_mut().push(Slot { name: name.to_owned(), shape, data: data.clone() });
         }
         Ok(data)
+    }
+
+    /// Whether there is a pack to take weights from.
+    pub fn is_found(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Whether the weights come from a pack, all of them.

@@ -13,7 +13,7 @@ use crate::fit::{self, KvRoom};
 use crate::kernel::Kernels;
 use crate::mapped;
 use crate::model::Model;
-use crate::pack_cache::{Keeper, PackCache, Packs};
+use crate::pack_cache::{Keeper, PackCache, Packs, WORTH_A_PACK};
 use crate::parallel::{CancelToken, Pool};
 use crate::quant::DType;
 use crate::sampler::Sampling;
@@ -122,7 +122,7 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        pack_cache = None, pack_smallest = None))]
+        pack_cache = None, pack_smallest = None, before_packing = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
@@ -133,6 +133,7 @@ impl PyEngine {
         context: Option<usize>,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
+        before_packing: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         door(py, || {
             let (dtype, kv_dtype) = (parse_dtype(dtype)?, parse_kv_dtype(kv_dtype)?);
@@ -154,6 +155,9 @@ impl PyEngine {
                 }
                 None => Packs::none(),
             };
+            if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
+                before_packing.map_or(Ok(()), call)?;
+            }
             let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
             let model = Arc::new(model.with_kv(kv_dtype));
             warnings.extend(packs.note().map(str::to_owned));
@@ -305,6 +309,12 @@ fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, Py
     facts.set_item("bos_token_id", config.bos_token_id)?;
     facts.set_item("eos_token_id", &config.eos_token_id)?;
     Ok(facts)
+}
+
+/// Calls back, from where the GIL is released.
+fn call(function: Py<PyAny>) -> Result<(), Error> {
+    let outcome = Python::attach(|py| function.call0(py).map(|_| ()));
+    outcome.map_err(|error| Error::Internal(error.to_string()))
 }
 
 fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
