@@ -55,7 +55,7 @@ def tokenizer_of(model: Path, vocab_size: int, gguf_metadata: GgufMetadata) -> T
     Raises as `Tokenizer.load` and `Tokenizer.from_gguf`.
     """
     if is_gguf(model):
-        return Tokenizer.from_gguf(model, gguf_metadata(str(model)), vocab_size)
+        return Tokenizer.from_gguf(model, lambda: gguf_metadata(str(model)), vocab_size)
     return Tokenizer.load(model, vocab_size)
 
 

@@ -1,4 +1,4 @@
-"""Checked tokenizer files, kept: the next start neither parses nor checks the vocabulary again.
+"""Checked vocabularies, kept: the next start neither parses nor checks them again.
 
 To parse a tokenizer.json of 49,152 tokens, check it and hand it to the tokenizers library takes 150 ms of a
 start; the same file with its merges as single texts, its check remembered, 45; what a short text needs of
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ropechat.paths import cache_folder
 from ropechat.vocabulary_pages import Pages, lay_out
 
-VERSION = 2
+VERSION = 3
 """Raised when what is checked, or what is kept, changes."""
 _WORTH = 256 << 10  # bytes of tokenizer.json
 _MOST_FILES = 32
@@ -30,7 +30,8 @@ class Kept(NamedTuple):
     key: see `key_of`. data: the parsed tokenizer.json; its model has no merges, and as vocabulary the letters
     given to `pack`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
     id that has a token. content(): a tokenizer.json that means the same, None when it was damaged since.
-    pages: of a BPE vocabulary, None for one that has to be read whole.
+    pages: of a BPE vocabulary, None for one that has to be read whole. config, end_ids: what a GGUF file says
+    besides, as `Tokenizer` has them.
     """
 
     key: str
@@ -39,6 +40,8 @@ class Kept(NamedTuple):
     size: int
     content: Callable[[], bytes | None]
     pages: Pages | None
+    config: dict[str, Any] | None
+    end_ids: frozenset[int]
 
 
 def _folder() -> Path:
@@ -69,7 +72,7 @@ def _is_private(path: Path) -> bool:
 
 
 def recall(file: Path, vocab_size: int) -> Kept | None:
-    """What was kept of this tokenizer.json, as it is now, for a model with so many ids."""
+    """What was kept of this tokenizer.json or GGUF file, as it is now, for a model with so many ids."""
     key = key_of(file, vocab_size)
     if key is None:
         return None
@@ -93,6 +96,8 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
             known["size"],
             lambda: _verified(place, len(line), pages_begin, content_sum),
             _pages(place, pages_begin) if known["pages"] else None,
+            known["config"],
+            frozenset(known["end_ids"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -165,8 +170,15 @@ def _tokens(data: dict[str, Any]) -> list[str | None]:
     return tokens
 
 
-def keep(file: Path, vocab_size: int, packed: Packed, holes: frozenset[int]) -> None:
-    """Keep a tokenizer.json that was checked and that the library took; where that fails, nothing happens."""
+def keep(
+    file: Path,
+    vocab_size: int,
+    packed: Packed,
+    holes: frozenset[int],
+    config: dict[str, Any] | None,
+    end_ids: frozenset[int],
+) -> None:
+    """Keep what was checked and what the library took; where that fails, nothing happens."""
     key = key_of(file, vocab_size)
     if key is None:
         return
@@ -176,6 +188,8 @@ def keep(file: Path, vocab_size: int, packed: Packed, holes: frozenset[int]) -> 
         "pages": len(packed.pages),
         "size": packed.size,
         "holes": sorted(holes),
+        "config": config,
+        "end_ids": sorted(end_ids),
         "data": packed.data,
     }
     text = json.dumps(known).encode()
@@ -194,7 +208,7 @@ def keep(file: Path, vocab_size: int, packed: Packed, holes: frozenset[int]) -> 
 
 def _joined(model: dict[str, Any]) -> dict[str, Any]:
     """Merges as the single texts of older files, which the library reads in half the time; {} if unclear."""
-    pairs = [merge for merge in model.get("merges") or [] if isinstance(merge, list)]
+    pairs = [merge for merge in model.get("merges") or [] if not isinstance(merge, str)]
     if not pairs or any(" " in part for pair in pairs for part in pair):
         return {}
     return {"merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]}

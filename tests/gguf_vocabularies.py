@@ -55,7 +55,7 @@ def spm_vocabulary(**changes: Any) -> dict[str, Any]:
 
 
 def tokenizer_of(keys: Mapping[str, Any]) -> Tokenizer:
-    return Tokenizer.from_gguf(Path("model.gguf"), keys, len(keys[KEY + "tokens"]))
+    return Tokenizer.from_gguf(Path("model.gguf"), lambda: keys, len(keys[KEY + "tokens"]))
 
 
 def read_metadata(path: Path) -> Mapping[str, Any]:

@@ -269,7 +269,7 @@ def test_faults_name_file_and_key(
 ) -> None:
     size = 700 if keys[KEY + "model"] == "llama" else 262
     with pytest.raises(error) as caught:
-        Tokenizer.from_gguf(GOLDEN / "model.gguf", keys, size)
+        Tokenizer.from_gguf(GOLDEN / "model.gguf", lambda: keys, size)
     assert str(caught.value).startswith(f"{GOLDEN / 'model.gguf'}: {KEY}{key}: ")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == ""

@@ -21,7 +21,7 @@ SOME = "War and Peace. Война и мир!\n\n  2 + 2 = 4 \t«日本語» 😀
 
 def from_gguf(path: Path) -> Tokenizer:
     keys = read_metadata(path)
-    return Tokenizer.from_gguf(path, keys, len(keys[KEY + "tokens"]))
+    return Tokenizer.from_gguf(path, lambda: keys, len(keys[KEY + "tokens"]))
 
 
 def agree(tokenizer: Tokenizer, inputs: Path) -> None:
@@ -39,6 +39,20 @@ def test_gguf_vocabularies(name: str, real: Path) -> None:
     ids = tokenizer.encode(SOME, add_special_tokens=False)
     assert concatenated(tokenizer, ids).removeprefix(b" ") == SOME.encode()
     assert tokenizer.decode(ids) == SOME
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf_vocabularies_that_are_kept(
+    name: str, real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropechat.tokenizer_cache.cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("ROPECHAT_CACHE", "auto")
+    path = real / "vocab-tests" / f"ggml-vocab-{name}.gguf"
+    first = from_gguf(path)
+    kept = Tokenizer.from_gguf(path, lambda: {}, first.vocab_size)
+    agree(kept, path.with_suffix(".gguf.inp"))
+    for id in range(0, first.vocab_size, 7):
+        assert (kept.token(id), kept.token_bytes(id)) == (first.token(id), first.token_bytes(id))
 
 
 @pytest.mark.parametrize("name", JSON)

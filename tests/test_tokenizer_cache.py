@@ -5,8 +5,10 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gguf_vocabularies import KEY, bytes_vocabulary, spm_vocabulary
 from model_folders import GOLDEN, byte_folder, byte_tokenizer, golden_folder
 
 from ropechat import tokenizer_cache
@@ -85,6 +87,32 @@ def test_a_kept_file_means_the_same(
     assert len(list(folder.iterdir())) == 1
     unchecked()
     assert everything(Tokenizer.load(model, 1 << 20)) == expected
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [bytes_vocabulary(eot_token_id=259, chat_template="{{ messages }}"), spm_vocabulary()],
+    ids=["gpt2", "llama"],
+)
+def test_a_kept_gguf_vocabulary_means_the_same(keys: dict[str, Any], tmp_path: Path, folder: Path) -> None:
+    file, size = tmp_path / "model.gguf", len(keys[KEY + "tokens"])
+    file.write_bytes(b"GGUF")
+
+    def whole(tokenizer: Tokenizer) -> list[object]:
+        return [*everything(tokenizer), tokenizer.config, tokenizer.end_ids, tokenizer.control_ids]
+
+    expected = whole(Tokenizer.from_gguf(tmp_path / "not kept.gguf", lambda: keys, size))
+    assert whole(Tokenizer.from_gguf(file, lambda: keys, size)) == expected
+    assert len(list(folder.iterdir())) == 1
+    assert whole(Tokenizer.from_gguf(file, pytest.fail, size)) == expected
+    damage = next(folder.iterdir())
+    damage.write_bytes(damage.read_bytes().replace(b'"merges"', b'"merged"'))
+    kept = Tokenizer.from_gguf(file, lambda: keys, size)
+    assert kept._vocabulary is not None
+    assert kept._vocabulary.library().get_vocab_size() == size, "read again from its own file"
+    file.write_bytes(b"GGUF2")
+    changed = bytes_vocabulary(tokens=[*bytes_vocabulary()[KEY + "tokens"][:-1], "new"])
+    assert Tokenizer.from_gguf(file, lambda: changed, 262).id_of("new") == 261
 
 
 def test_what_a_prepared_text_takes_is_at_hand(tmp_path: Path, folder: Path) -> None:

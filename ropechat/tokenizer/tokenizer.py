@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,9 @@ from ropechat.errors import RequestError, RopechatError, TokenizerError
 from ropechat.machine import give_back_memory
 from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.file import checked, kept_vocabulary
+from ropechat.tokenizer.file import Read, kept_vocabulary, read_gguf, read_json_file, taken
 from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
-from ropechat.tokenizer.library import build, first_line, is_library_failure, quiet
+from ropechat.tokenizer.library import first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
 from ropechat.tokenizer.quoting import Quoting
 from ropechat.tokenizer.vocabulary import Vocabulary
@@ -81,33 +81,41 @@ class Tokenizer:
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
-        if (kept := recall(where, vocab_size)) is None:
-            if (found := checked(where, vocab_size)) is None:
-                return cls(str(where), None, {}, {})
-            if (kept := recall(where, vocab_size)) is None:
-                inner = found.inner
-                return cls(str(where), Vocabulary(lambda: inner), found.data, config, found.holes)
-            # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
-            del found
-            give_back_memory()
-        vocabulary = kept_vocabulary(where, vocab_size, kept)
-        return cls(str(where), vocabulary, kept.data, config, kept.holes, size=kept.size)
+        found = cls._kept_or_read(where, vocab_size, lambda: read_json_file(where, vocab_size), config)
+        return found or cls(str(where), None, {}, {})
 
     @classmethod
-    def from_gguf(cls, where: Path, metadata: Mapping[str, Any], vocab_size: int) -> "Tokenizer":
-        """The tokenizer inside a GGUF file: `metadata` holds its keys and values.
+    def from_gguf(
+        cls, where: Path, metadata: Callable[[], Mapping[str, Any]], vocab_size: int
+    ) -> "Tokenizer":
+        """The tokenizer inside a GGUF file. metadata: reads its keys and values, where that was not kept.
 
         Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
         """
-        from ropechat.tokenizer.gguf import vocabulary
+        found = cls._kept_or_read(where, vocab_size, lambda: read_gguf(where, metadata(), vocab_size))
+        return found or cls(f"{where}: tokenizer.ggml.model", None, {}, {})
 
-        found = vocabulary(str(where), metadata, vocab_size)
-        if found is None:
-            return cls(f"{where}: tokenizer.ggml.model", None, {}, {})
-        inner, _ = build(str(where), found.data)
-        return cls(
-            str(where), Vocabulary(lambda: inner), found.data, found.config, found.holes, found.end_ids
-        )
+    @classmethod
+    def _kept_or_read(
+        cls, where: Path, vocab_size: int, read: Read, config: dict[str, Any] | None = None
+    ) -> "Tokenizer | None":
+        """The tokenizer of a file that an earlier start kept, or that `read` reads; None where it has none.
+
+        config: goes before what the file says itself.
+        """
+        if (kept := recall(where, vocab_size)) is None:
+            if (found := taken(where, vocab_size, read())) is None:
+                return None
+            if (kept := recall(where, vocab_size)) is None:
+                inner, (data, own, holes, end_ids) = found
+                config = own if config is None else config
+                return cls(str(where), Vocabulary(lambda: inner), data, config or {}, holes, end_ids)
+            # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
+            del found
+            give_back_memory()
+        config = kept.config if config is None else config
+        vocabulary = kept_vocabulary(where, vocab_size, kept, read)
+        return cls(str(where), vocabulary, kept.data, config or {}, kept.holes, kept.end_ids, kept.size)
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
         value = self.config.get(name)
