@@ -31,10 +31,14 @@ impl MappedFile {
         Ok(Self { map, _watched })
     }
 
-    /// Lets the memory of pages go; read again, they come back from the file.
+    /// Lets the memory of pages go, and of those around them that a large page may have brought along; read again, they
+    /// come back from the file.
     pub fn let_go(&self, range: Range<usize>) {
         #[cfg(unix)]
         {
+            const LARGE_PAGE: usize = 2 << 20;
+            let range = range.start / LARGE_PAGE * LARGE_PAGE
+                ..range.end.next_multiple_of(LARGE_PAGE).min(self.map.len());
             let advice = memmap2::UncheckedAdvice::DontNeed;
             // SAFETY: the map is read-only and of a file: dropped pages are read from it again, with the same bytes.
             let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };

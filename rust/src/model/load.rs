@@ -191,6 +191,7 @@ impl<'a> Loader<'a> {
             }
             all.resize(first + source.rows.count() * width, 0.0);
             kind.dequantize(&gathered(view, source.stored, source.rows, width).bytes, &mut all[first..]);
+            self.checkpoint.let_go(&view, view.bytes);
         }
         Ok(all)
     }
