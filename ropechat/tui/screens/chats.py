@@ -149,7 +149,9 @@ class ChatsScreen(Sheet["str | None"]):
         chosen = self._chosen()
         if chosen is not None:
             self._renaming = chosen.id
-            self.query_one(Input).value = one_line(chosen.title)
+            field = self.query_one(Input)
+            field.value = one_line(chosen.title)
+            field.cursor_position = len(field.value)
             self.say("⏎ gives the chat this title, esc leaves it as it is")
 
     def _rename(self, title: str) -> None:
