@@ -16,6 +16,7 @@ from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store.rows import Chat
 from ropechat.store.store import Store
 from ropechat.store.transfer import as_text, export, read_json
+from ropechat.text import cells
 from ropechat.trace import Step
 from ropechat.tree import Tree, typed
 
@@ -56,6 +57,16 @@ def test_list_search_show(run: Any) -> None:
     assert out.startswith("# the sky\n")
     assert out.index("Be brief.") < out.index("Why is") < out.index("Rayleigh, mostly.") < out.index("dusk")
     assert "scattering" not in out
+
+
+def test_a_conversation_is_one_line_of_the_list(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("rename", "c0", "why is 空 the sky " * 30)[0] == 0
+    lines = run("list")[1].splitlines()
+    assert len(lines) == 2
+    assert max(map(cells, lines)) in (79, 80)  # a wide character may not fit into the last cell
+    assert any(line.endswith("…") for line in lines)
+    assert max(len(json.loads(line)["title"]) for line in run("list", "--json")[1].splitlines()) == 200
 
 
 def test_export_import_rename(run: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`ropechat chats`: the kept conversations."""
 
 import json
+import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 
 from ropechat.cli.common import Out
 from ropechat.cli.door import say
-from ropechat.text import one_line
+from ropechat.text import fit, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +37,15 @@ def opened() -> "Iterator[Store]":
 
 def _print(summaries: "list[Summary]", as_json: bool) -> None:
     out = Out()
+    room = max(20, shutil.get_terminal_size((100, 24)).columns - 34)  # a line is a conversation
     for one in summaries:
         if as_json:
             out.write(json.dumps({key: getattr(one, key) for key in one.__dataclass_fields__}) + "\n")
         else:
             changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
+            title = fit(one_line(one.title), room).rstrip()
             snippet = f"\n          {one_line(one.snippet)}" if one.snippet else ""
-            out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {one_line(one.title)}{snippet}\n")
+            out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {title}{snippet}\n")
 
 
 @click.group()
