@@ -273,8 +273,8 @@ class ChatApp(Surveying):
                 self.not_loaded(event)
             case ev.Slid():
                 self.show_path()
-            case ev.TooLong(_, tokens, context):
-                self.too_long(tokens, context)
+            case ev.TooLong():
+                self.too_long(event)
             case ev.Previewed():
                 self.on_previewed(event)
             case ev.Encoded():

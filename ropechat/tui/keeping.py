@@ -13,6 +13,7 @@ from ropechat.tui.several import Several
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ropechat.tui import events as ev
     from ropechat.tui.app import ChatApp
 
 RECALLED = 200  # questions that can be recalled from earlier chats
@@ -124,14 +125,26 @@ class Keeping(Several):
         if self.resume is not None:
             self.show_path()
 
-    def refuse(self, tokens: int, context: int) -> None:
+    def refuse(self, event: ev.TooLong) -> None:
         """Take back a question (or an answer's beginning) that leaves no room for an answer."""
         turn = self.session.withdraw()
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
             self.composer.restore(turn.question)
-        self._notice(
-            "error",
-            f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
-            f"Shorten the text, or begin a new chat with {self.keymap.named('chat.new')}.",
-        )
+        opening = turn.request is not None and turn.request.opening is not None
+        self._notice("error", self._too_long(event, "answer" if opening else "question"))
+
+    def _too_long(self, event: ev.TooLong, what: str) -> str:
+        """Why a question was not sent (or an answer not begun), and what helps."""
+        numbers = f"{event.tokens:,} tokens do not fit in the context of {event.context:,}"
+        shorten = "shorten the text, " if what == "question" else ""
+        if event.slides:
+            begin = f"begin a new chat with {self.keymap.named('chat.new')}"
+            ways = f"{shorten}or {begin}" if shorten else "`/context slide` leaves out the oldest questions"
+            return f"Not sent: {numbers}. {ways[0].upper()}{ways[1:]}."
+        alone = "The question alone is too long" if shorten else "The question and this answer are too long"
+        info = self.session.info
+        most = int(info.facts.get("max_position_embeddings") or 0) if info is not None else 0
+        more = f"set a larger --context (up to {most:,}), " if most > event.tokens else ""
+        ways = f"{shorten}{more}or load a model with a larger context ({self.keymap.shown('model.pick')})"
+        return f"Not sent: {numbers}. {alone}: {ways.removeprefix('or ')}."

@@ -109,6 +109,8 @@ def gauge(session: Session, width: int) -> list[Part]:
 
 
 def _when_full(session: Session, width: int) -> Part:
+    if session.draft_alone:
+        return (": too long by itself" if width >= 76 else "", "$quiet")
     words = {
         WhenFull.ASK: "⏎ asks what to leave out",
         WhenFull.SLIDE: "⏎ leaves out the oldest turns",

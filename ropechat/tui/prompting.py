@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ropechat.sampling import Sampling
+    from ropechat.tui import events as ev
     from ropechat.tui.answer import Turn
     from ropechat.tui.screens.context import Choice
     from ropechat.tui.widgets.bars import Part
@@ -205,25 +206,23 @@ class Prompting(Composing):
             "notice", f"From here on the oldest {words} left out: what the model reads begins {begin}."
         )
 
-    def too_long(self, tokens: int, context: int) -> None:
-        """A question does not fit: ask, unless it is known what to do or nothing helps."""
+    def too_long(self, event: ev.TooLong) -> None:
+        """A question does not fit: ask, unless it is known what to do or leaving out turns cannot help."""
         from ropechat.tui.screens.context import ContextScreen
 
-        last = self.session.last
-        assert last is not None
-        if self.session.when_full is not WhenFull.ASK or len(self.session.cuts(last.asked)) < 2:
-            self.refuse(tokens, context)
+        if self.session.when_full is not WhenFull.ASK or not event.slides:
+            self.refuse(event)
             return
 
         def chosen(choice: Choice | None) -> None:
             if choice is None:
-                self.refuse(tokens, context)
+                self.refuse(event)
                 return
             if choice == "always":
                 self.session.when_full = WhenFull.SLIDE
             self.show_path(self.session.again(alone=choice == "fresh"))
 
-        self.push_screen(ContextScreen(tokens, context), chosen)
+        self.push_screen(ContextScreen(event.tokens, event.context), chosen)
 
     def when_full(self, words: str) -> str:
         """/context: say or set what happens to a question that does not fit."""

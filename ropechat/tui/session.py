@@ -47,6 +47,7 @@ class Session:
         self.tree = Tree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
+        self.draft_alone = False  # the draft is too long by itself: the tokens are of it alone
         self.coming_since = clock()
         self._turned = False  # the next question begins a branch of its own, under another system text
         self._serial = 0
@@ -304,10 +305,10 @@ class Session:
                 self.coming = ""
                 if not kept:
                     self.info, self.load_error = None, error
-            case ev.Counted(serial, tokens):
+            case ev.Counted(serial, tokens, alone):
                 if serial != self._serial or tokens < 0:
                     return False
-                self.draft_tokens = tokens
+                self.draft_tokens, self.draft_alone = tokens, alone
             case ev.Noted(text):
                 self.notes.append(text)
             case ev.Previewed() | ev.Encoded():
@@ -344,6 +345,7 @@ class Session:
                 answer.state = State.STOPPED if reason == "cancelled" else State.DONE
                 self._ended(answer, node)
                 self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None
+                self.draft_alone = False
             case ev.Failed(_, error):
                 answer.error = error
                 answer.state = State.FAILED
