@@ -13,6 +13,7 @@ from ropechat.conversation import Role
 from ropechat.tree import Origin, forced, resumed
 from ropechat.tui import events as ev
 from ropechat.tui import panel
+from ropechat.tui.draft import as_typed
 from ropechat.tui.reading import ReadingApp
 from ropechat.tui.render.blocks import AnswerBlock, Block, by_beginning
 
@@ -300,7 +301,7 @@ class Branching(ReadingApp):
 
     def _edit(self, node: Node) -> None:
         self._editing = node
-        self.composer.set_text(node.text)
+        self.composer.set_text(as_typed(node.text) if node.role is Role.USER else node.text)
         self.composer.focus()
         self._say_hint("")  # the footer says that this is an edit
 

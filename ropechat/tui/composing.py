@@ -10,11 +10,12 @@ from textual.app import SystemCommand
 from textual.content import Content
 from textual.widgets import Static
 
+from ropechat.conversation import Role
 from ropechat.text import clean
 from ropechat.tui import editor, garbage, keys
 from ropechat.tui.clipboard import sequence
 from ropechat.tui.context import WhenFull
-from ropechat.tui.draft import AttachError, attachments
+from ropechat.tui.draft import AttachError, as_typed, attachments, parted, unescaped
 from ropechat.tui.keeping import Keeping
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ class Composing(Keeping):
 
     # --- sending ---
 
-    def _send(self, text: str) -> bool:
+    def _send(self, typed: str) -> bool:
         """Send a question, or say why not; a line that begins with one "/" is a command."""
-        if text.startswith("/") and not text.startswith("//") and self._editing is None:
-            return self.slash(text[1:])
-        text = text.removeprefix("/") if text.startswith("//") else text
+        if typed.startswith("/") and not typed.startswith("//") and self._editing is None:
+            return self.slash(typed[1:])
+        text = typed.removeprefix("/") if typed.startswith("//") else typed
         if self.session.load_error is not None:
             self._say_hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         elif self.session.generating:
@@ -72,18 +73,26 @@ class Composing(Keeping):
                 self.write(turn)
             else:
                 self.show_path(turn)
+            if turn.question == whole:
+                self.sent_as = turn.asked, typed
             return True
         return False
 
     def _expanded(self, text: str, *, quiet: bool = False) -> str | None:
-        """The text with files and pastes in their places; None, and a hint, where a file cannot be read."""
+        """The text with files and pastes in their places; None, and a hint, where a file cannot be read.
+
+        An edited question keeps the files that it was sent with; in an answer, @path is a word.
+        """
+        unfold = self.composer.pastes.unfold
+        if self._editing is not None and self._editing.role is Role.ASSISTANT:
+            return unfold(text)
         try:
-            behind = attachments(text)
+            behind = attachments(text, parted(self._editing.text)[1] if self._editing is not None else {})
         except AttachError as error:
             if not quiet:
                 self._say_hint(str(error))
             return None
-        return self.composer.pastes.unfold(text) + behind
+        return unfold(unescaped(text)) + behind
 
     # --- what the composer reports ---
 
@@ -145,7 +154,7 @@ class Composing(Keeping):
 
     def recall(self, questions: list[str]) -> None:
         """What was asked before this start can be recalled too."""
-        self.composer.sent[:0] = [clean(question) for question in questions]
+        self.composer.sent[:0] = [clean(as_typed(question)) for question in questions]
 
     # --- editor, clipboard, mouse ---
 

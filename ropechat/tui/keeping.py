@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ropechat.errors import RopechatError
+from ropechat.tui.draft import as_typed
 from ropechat.tui.errors import explain
 from ropechat.tui.several import Several
 
@@ -21,9 +22,13 @@ NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
 
 
 class Keeping(Several):
-    """The commands over kept chats. resume: the chat to open at the start; "" for the newest."""
+    """The commands over kept chats. resume: the chat to open at the start; "" for the newest.
+
+    sent_as: the newest question that was sent, by its node, and what was typed for it.
+    """
 
     resume: str | None = None
+    sent_as: tuple[str, str] = ("", "")
 
     def recall(self, questions: list[str]) -> None:
         """What was asked before this start, the newest last."""
@@ -130,7 +135,8 @@ class Keeping(Several):
         turn = self.session.withdraw()
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
-            self.composer.restore(turn.question)
+            node, typed = self.sent_as
+            self.composer.set_text(typed if node == turn.asked else as_typed(turn.question))
         opening = turn.request is not None and turn.request.opening is not None
         self._notice("error", self._too_long(event, "answer" if opening else "question"))
 

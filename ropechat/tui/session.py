@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Message, Role
+from ropechat.store.rows import title_of
 from ropechat.tree import State as NodeState
 from ropechat.tree import Tree, fresh
 from ropechat.tui import events as ev
 from ropechat.tui.answer import Answer, State, Turn
 from ropechat.tui.context import WhenFull
+from ropechat.tui.draft import parted
 from ropechat.tui.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -84,8 +86,9 @@ class Session:
     @property
     def title(self) -> str:
         """The chat's name, or its first words."""
-        first = " ".join(self.turns[0].question.split()) if self.turns else "new chat"
-        return self.keeper.title or first
+        if self.keeper.title or not self.turns:
+            return self.keeper.title or "new chat"
+        return title_of(parted(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""

@@ -57,11 +57,6 @@ class Composer(TextArea):
         self.load_text(clean(text))
         self.move_cursor(self.document.end)
 
-    def restore(self, whole: str) -> None:
-        """Show a text that was sent as it was written: with words for its pastes."""
-        sent = self.sent[-1] if self.sent else whole
-        self.set_text(sent if self.pastes.unfold(sent) == whole else whole)
-
     async def _on_key(self, event: events.Key) -> None:
         command = self._commands.get(event.key, "")
         left = command != "composer.search" and self._leave_search(event.key)
