@@ -256,7 +256,7 @@ def test_nothing_is_overwritten(door: Door, tmp_path: Path, model: Path) -> None
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path: Path, model: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 500)
     slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"

@@ -134,6 +134,13 @@ def test_a_jobs_seed_gives_what_the_prompt_alone_gives(engine: Engine) -> None:
     assert [result.seed for result in results] == [1, 3, 1, 3, 1, 3]
 
 
+def test_a_seed_that_is_drawn_is_one_that_other_programs_read_exactly(engine: Engine) -> None:
+    """jq, JavaScript and R hold numbers in an f64: exact below 2^53."""
+    seeds = [next(engine.generate_many(["a"], Sampling(max_tokens=1)))[1].seed for _ in range(50)]
+    assert max(seeds) < 2**53
+    assert len(set(seeds)) == 50
+
+
 @pytest.mark.parametrize("stop", ["de", [""], [5], ["x"] * 17])
 def test_a_jobs_bad_stop_is_its_own_error(engine: Engine, stop: Any) -> None:
     results = [result for _, result in engine.generate_many(["a", Job("a", stop=stop)], GREEDY)]

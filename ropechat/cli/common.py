@@ -124,7 +124,7 @@ def template_options(function: F) -> F:
 def sampling_options(function: F) -> F:
     """The fields of Sampling; ranges are checked there."""
     for name, kind, text in (
-        ("seed", int, "Makes the draws repeatable."),
+        ("seed", int, "Makes the draws repeatable: 0 to 2^64 - 1; jq and JavaScript round it from 2^53 on."),
         ("repetition_penalty", float, "1 is none."),
         ("min_p", float, "Keep ids with at least this share of the best one's probability; 0 keeps all."),
         ("top_p", float, "Keep the smallest set that reaches this probability; 1 keeps all."),
