@@ -193,7 +193,9 @@ def test_a_reader_that_leaves_is_quiet(model: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path) -> None:
     slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
     slow += (
