@@ -10,6 +10,7 @@ import fake_core
 import numpy as np
 import pytest
 from model_folders import (
+    CHATML,
     adds_bos,
     byte_folder,
     byte_tokenizer,
@@ -79,6 +80,28 @@ def test_score_of_text_has_bytes_spans_and_roles(tmp_path: Path, monkeypatch: py
     assert trace[2].text == "\ufffd"
     assert trace[1].logprob is not None
     assert trace.next.top == ()
+
+
+def test_score_takes_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}" + CHATML}
+    engine = load_fake(monkeypatch, byte_folder(tmp_path, tokenizer_config=config))
+    messages = [Message(Role.SYSTEM, "user"), Message(Role.USER, "a"), Message(Role.ASSISTANT, "</s>")]
+    trace = engine.score(messages)
+    assert [token.id for token in trace] == engine.prompt_ids(messages)
+    text = trace.meta["text"].encode()
+    said = [(t.id, text[slice(*t.span)]) for t in trace if t.role == "text"]
+    assert said == [(byte, bytes([byte])) for byte in b"usera</s>"]
+    assert trace[0].role == "bos"
+    assert {t.role for t in trace} == {"bos", "special", "template", "text"}
+    with pytest.raises(RequestError, match="messages and ids together"):
+        engine.score([messages[0], 97])  # type: ignore[list-item]
+
+
+def test_what_a_text_is_read_as(engine: Engine) -> None:
+    assert [token.id for token in engine.score("a</s>")] == [97, 257]
+    assert [token.id for token in engine.score("a</s>", special="text")] == [97, *b"</s>"]
+    trace = engine.score([97, 257, 98])
+    assert (trace.meta["text"], [token.span for token in trace]) == ("ab", [(0, 1), (1, 1), (1, 2)])
 
 
 def test_score_reports_progress(engine: Engine) -> None:
