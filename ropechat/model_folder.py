@@ -31,6 +31,15 @@ def display_name(model: Path) -> str:
     return path.name.removesuffix(".gguf") or str(path)
 
 
+def revision_of(model: Path) -> str | None:
+    """The commit of a model in the Hub's cache; None for one from elsewhere."""
+    path = model.absolute()
+    for folder in (path, *path.parents):
+        if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+            return folder.name
+    return None
+
+
 def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
     config = read_json(folder, "generation_config.json") or {}
     value = config.get("eos_token_id")

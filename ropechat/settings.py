@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ropechat.errors import FileAccessError, SettingsError
 from ropechat.paths import settings_file
@@ -176,21 +176,22 @@ def read(path: Path | None = None) -> Settings:
         if wanted.exists() and not wanted.is_file():
             raise SettingsError(f"{wanted}: no regular file; a TOML file is needed")
         with wanted.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
+            return of_stream(stream, wanted)
     except FileNotFoundError:
         if path is None and not os.environ.get("ROPECHAT_CONFIG", "").strip():
             return Settings(wanted, {}, {}, {})
         raise SettingsError(f"{wanted}: no such file; `ropechat config path` tells the usual one") from None
     except OSError as error:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
-    if len(data) > _MAX_BYTES:
-        raise SettingsError(f"{wanted}: more than {_MAX_BYTES:,} bytes; settings are shorter")
-    return _checked(wanted, data)
 
 
-def _checked(path: Path, data: bytes) -> Settings:
+def of_stream(stream: IO[bytes], path: Path) -> Settings:
+    """`read` of an open file. path: what messages call it. Raises SettingsError, OSError."""
     import tomllib
 
+    data = stream.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise SettingsError(f"{path}: more than {_MAX_BYTES:,} bytes; settings are shorter")
     try:
         text = data.decode("utf-8-sig")
         document = tomllib.loads(text)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Literal
 
 from ropechat.conversation import Message, Role
-from ropechat.sampling import MAX_SEED, Sampling
+from ropechat.sampling import MAX_SEED, SEED_BITS, Sampling
 from ropechat.trace import FinishReason, Step
 
 Change = Literal["fork", "edit", "continue"]
@@ -290,8 +290,15 @@ def resumed(node: Node, index: int) -> Sampling:
 
 
 def fresh(sampling: Sampling, number: int) -> Sampling:
-    """The settings of answer `number` (from 0) to a question: each its own seed, 0 the one asked for."""
-    seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + number) % (MAX_SEED + 1)
+    """The settings of answer `number` (from 0) to a question: each its own seed, 0 the one asked for.
+
+    Seeds stay below 2^53 where the one asked for is.
+    """
+    if sampling.seed is None:
+        seed = secrets.randbits(SEED_BITS)
+    else:
+        seeds = 1 << SEED_BITS if sampling.seed >> SEED_BITS == 0 else MAX_SEED + 1
+        seed = (sampling.seed + number) % seeds
     return dataclasses.replace(sampling, seed=seed)
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import html.parser
+import io
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,22 @@ def test_export_import_rename(run: Any, tmp_path: Path) -> None:
         run("export", out.strip(), "--format", "md")[1].split("\n", 1)[1]
         == run("show", "c0a77")[1].split("\n", 1)[1]
     )
+
+
+def test_a_dash_is_stdout_and_stdin(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    code, exported, err = run("export", "c0", "--format", "json", "-o", "-")
+    assert (code, err, set(tmp_path.iterdir())) == (0, "", before)
+    assert json.loads(exported)["title"] == "the sky"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(exported.encode())))
+    code, out, err = run("import", "-")
+    assert (code, err) == (0, "")
+    assert run("show", out.strip())[1] == run("show", "c0a77")[1]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{")))
+    code, out, err = run("import", "-")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: stdin: no JSON (")
 
 
 def test_rm(run: Any, tmp_path: Path) -> None:

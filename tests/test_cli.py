@@ -193,7 +193,9 @@ def test_a_reader_that_leaves_is_quiet(model: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path) -> None:
     slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
     slow += (
@@ -276,6 +278,32 @@ def test_inspect_jsonl(door: Door, model: Path) -> None:
         len(json.loads(door("inspect", "-m", model, "--format", "jsonl", "ab")[1].splitlines()[2])["top"])
         == 20
     )
+
+
+def test_jsonl_says_what_computed_it(door: Door, model: Path, tmp_path: Path) -> None:
+    meta = json.loads(door("inspect", "-m", model, "--format", "jsonl", "ab")[1].splitlines()[0])
+    assert meta["revision"] is None
+    facts = {
+        "kv_dtype": "f32",
+        "isa": "scalar",
+        "trained_length": 64,
+        "beyond_trained_length": 0,
+        "text": "ab",
+    }
+    assert facts.items() <= meta.items()
+    hub = byte_folder(tmp_path / "models--org--name" / "snapshots" / "0123abc")
+    meta = json.loads(door("inspect", "-m", hub, "--format", "jsonl", "ab")[1].splitlines()[0])
+    assert (meta["model"], meta["revision"]) == ("org/name", "0123abc")
+
+
+def test_a_text_beyond_the_trained_length_is_noted(door: Door, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "short", max_position_embeddings=4)
+    inspect = ["inspect", "-m", model, "--format", "jsonl"]
+    assert door(*inspect, "abcd")[2] == ""
+    code, out, err = door(*inspect, "abcdef")
+    assert (code, json.loads(out.splitlines()[0])["beyond_trained_length"]) == (0, 2)
+    assert err.count("\n") == 1
+    assert err.startswith("note: 6 tokens, and the model was trained on 4: ")
 
 
 def test_jsonl_has_no_infinity(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

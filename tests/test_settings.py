@@ -189,6 +189,14 @@ def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.Monk
     assert "temperature" in door("config", "show")[1]
 
 
+def test_config_check_reads_stdin(door: Door, file: Path) -> None:
+    file.write_text("nonsense")  # another one is asked about
+    assert door("config", "check", "-", stdin=GOOD.encode()) == (0, "stdin: sound\n", "")
+    code, out, err = door("config", "check", "-", stdin=b"\nthreads = 0\n")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: stdin: line 2: threads: ")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

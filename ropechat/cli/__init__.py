@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
     0 done, 2 usage or refused input, 3 finished but some lines failed, 4 model not to be had, 70 a bug in
-    ropechat, 74 input or output failed, 130 Ctrl-C, 143 SIGTERM.
+    ropechat, 74 input or output failed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
     """
     gc.set_threshold(_YOUNG)
     from ropechat.cli.door import run_command

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import Out
+from ropechat.cli.common import STREAM, FileName, Out, stdin_stream
 from ropechat.cli.door import say
 from ropechat.text import fit, one_line
 
@@ -89,9 +89,9 @@ def show(id: str) -> None:
 @click.argument("id")
 @click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file [default: stdout]."
+    "-o", "--output", type=FileName(), default=STREAM, help="A file; - is stdout [default: stdout]."
 )
-def export(id: str, form: str, output: Path | None) -> None:
+def export(id: str, form: str, output: Path | str) -> None:
     """Write a conversation out: Markdown, JSON (all branches, all token records) or tinted HTML."""
     from ropechat.store import transfer
 
@@ -99,19 +99,19 @@ def export(id: str, form: str, output: Path | None) -> None:
         chat = store.load(id).result()
     for fault in chat.damaged:
         say(f"warning: {fault}")
-    if output is None:
-        Out().write(transfer.as_text(chat, form))
-    else:
+    if isinstance(output, Path):
         transfer.export(chat, form, output)
+    else:
+        Out().write(transfer.as_text(chat, form))
 
 
 @chats.command("import")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def import_(file: Path) -> None:
-    """Read a conversation of `chats export --format json`; prints its new id."""
-    from ropechat.store.transfer import read_json
+@click.argument("file", type=FileName())
+def import_(file: Path | str) -> None:
+    """Read a conversation of `chats export --format json` (- is stdin); prints its new id."""
+    from ropechat.store.transfer import of_stream, read_json
 
-    chat = read_json(file)
+    chat = read_json(file) if isinstance(file, Path) else of_stream(stdin_stream(), "stdin")
     with opened() as store:
         store.insert(chat).result()
     Out().write(chat.id + "\n")

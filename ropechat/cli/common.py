@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -124,7 +124,7 @@ def template_options(function: F) -> F:
 def sampling_options(function: F) -> F:
     """The fields of Sampling; ranges are checked there."""
     for name, kind, text in (
-        ("seed", int, "Makes the draws repeatable."),
+        ("seed", int, "Makes the draws repeatable: 0 to 2^64 - 1; jq and JavaScript round it from 2^53 on."),
         ("repetition_penalty", float, "1 is none."),
         ("min_p", float, "Keep ids with at least this share of the best one's probability; 0 keeps all."),
         ("top_p", float, "Keep the smallest set that reaches this probability; 1 keeps all."),
@@ -243,6 +243,27 @@ def say_warnings(warnings: Sequence[str]) -> None:
     """What is odd but harmless about a model, one line each."""
     for warning in warnings:
         say(f"warning: {warning}")
+
+
+STREAM = "-"
+"""Stdin or stdout, where a command takes a file."""
+
+
+class FileName(click.Path):
+    """A Path; `-` stays that text, and is stdin or stdout (./- is a file of that name)."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return STREAM if value == STREAM else super().convert(value, param, ctx)
+
+
+def stdin_stream() -> IO[bytes]:
+    """Stdin as bytes. Raises RequestError when it is closed."""
+    if sys.stdin is None:
+        raise RequestError("stdin: closed; name a file")
+    return sys.stdin.buffer
 
 
 def text_argument(value: str | None, name: str) -> str:

@@ -1,13 +1,19 @@
 """`ropechat template`: the text that a model's chat template makes of messages."""
 
 import json
-import sys
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from ropechat.cli.common import Out, model_or_builtin, template_options, unused_variables
+from ropechat.cli.common import (
+    STREAM,
+    Out,
+    model_or_builtin,
+    stdin_stream,
+    template_options,
+    unused_variables,
+)
 from ropechat.cli.door import say
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
@@ -23,8 +29,8 @@ def _content(file: str) -> bytes:
             raise RequestError(f"{file}: more than {_MAX_FILE_BYTES} bytes; that is the limit")
         return data
 
-    if file == "-":
-        return read(sys.stdin.buffer)
+    if file == STREAM:
+        return read(stdin_stream())
     try:
         with Path(file).open("rb") as stream:
             return read(stream)

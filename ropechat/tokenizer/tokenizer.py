@@ -16,7 +16,7 @@ from ropechat.tokenizer.file import Read, kept_vocabulary, read_gguf, read_json_
 from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
 from ropechat.tokenizer.library import first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
-from ropechat.tokenizer.quoting import Quoting
+from ropechat.tokenizer.quoting import Quoting, Reading
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.tokenizer_cache import recall
 
@@ -208,8 +208,14 @@ class Tokenizer:
     def _plain_ids(self, inner: "Vocabulary | tokenizers.Tokenizer", text: str) -> list[int]:
         return list(self._run(inner, text, add_special_tokens=False).ids)
 
-    def encode_aligned(self, text: str) -> list[EncodedToken]:
-        """`encode` with the byte range of `text` that each token stands for."""
+    def encode_aligned(self, text: str, quoted: frozenset[int] = frozenset()) -> list[EncodedToken]:
+        """`encode` with the byte range of `text` that each token stands for.
+
+        quoted: tokens whose names in the text stay text.
+        """
+        if quoted and (with_stand_ins := self.quoting(quoted).quote(text)) != text:
+            before, after = self._around
+            return [*before, *self.read_aligned(self.quoting(quoted).read(with_stand_ins)), *after]
         encoding = self._run(self._known(), text, add_special_tokens=True)
         added = encoding.special_tokens_mask
         ids = list(encoding.ids)
@@ -217,6 +223,25 @@ class Tokenizer:
         return [
             EncodedToken(id, span, self._role(id, is_added=bool(flag)))
             for id, span, flag in zip(ids, spans, added, strict=True)
+        ]
+
+    @cached_property
+    def _around(self) -> tuple[list[EncodedToken], list[EncodedToken]]:
+        """What `encode` puts before and after a text."""
+        encoding = self._run(self._known(), "x", add_special_tokens=True)
+        tokens = [EncodedToken(id, (0, 0), self._role(id, is_added=True)) for id in encoding.ids]
+        own = [index for index, flag in enumerate(encoding.special_tokens_mask) if not flag]
+        return (tokens[: own[0]], tokens[own[-1] + 1 :]) if own else (tokens, [])
+
+    def read_aligned(self, reading: Reading) -> list[EncodedToken]:
+        """The tokens of a text with stand-ins; spans are byte ranges of `reading.shown`."""
+        encoding = self._run(reading.vocabulary, reading.text, add_special_tokens=False)
+        ids, places = list(encoding.ids), reading.places
+        rough = byte_spans(reading.shown, [(places[start], places[end]) for start, end in encoding.offsets])
+        spans = self._walk.spans(ids, [0] * len(ids), reading.shown.encode(), rough)
+        return [
+            EncodedToken(id, span, self._role(id, is_added=False))
+            for id, span in zip(ids, spans, strict=True)
         ]
 
     def align(self, ids: Sequence[int]) -> list[EncodedToken]:
