@@ -13,6 +13,7 @@ from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label
 
 from ropechat.text import one_line
+from ropechat.tree import added_nothing
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
 from ropechat.tui.errors import exit_code, explain
@@ -310,6 +311,8 @@ class ChatApp(Surveying):
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
                 f"What then happens to a question: /context, now {self.session.when_full}.",
             )
+        elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
+            self._notice("notice", "The model had ended its answer: it added nothing.")
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self.count_soon()

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
-from ropechat.tree import Origin, forced, resumed
+from ropechat.tree import Origin, forced, resumed, unended
 from ropechat.tui import events as ev
 from ropechat.tui import panel
 from ropechat.tui.reading import ReadingApp
@@ -187,7 +187,7 @@ class Branching(ReadingApp):
         node = self._answer_node()
         if node is None:
             return
-        steps = node.steps[:-1] if node.steps[-1].finish_reason == "stop" else node.steps
+        steps = unended(node)
         opening = ev.Opening(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
         self.show_path(self.session.answer(node.parent or "", opening, origin))
