@@ -297,7 +297,9 @@ def unended(node: Node) -> Sequence[Step]:
 def added_nothing(node: Node) -> bool:
     """Is this the continuation of an answer which the model ended again at once?"""
     continued = node.origin is not None and node.origin.change == "continue"
-    return continued and node.finish_reason == "stop" and not any(step.text for step in node.steps[node.given :])
+    return (
+        continued and node.finish_reason == "stop" and not any(step.text for step in node.steps[node.given :])
+    )
 
 
 def fresh(sampling: Sampling, number: int) -> Sampling:

@@ -176,7 +176,7 @@ def test_a_row_that_is_there_already_is_not_called_a_deletion(
     store, tree = opened(), Tree()
     question = tree.write(Role.USER, "q")
     done(store.keep("c", "t", question))
-    with pytest.raises(FileAccessError, match="a bug in ropechat: UNIQUE constraint failed: node.id"):
+    with pytest.raises(FileAccessError, match=r"a bug in ropechat: UNIQUE constraint failed: node\.id"):
         done(store.keep("c", "t", question))
     assert "deleted" not in (store.trouble or "")
 

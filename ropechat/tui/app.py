@@ -45,6 +45,7 @@ FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
 HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
+READ = 20.0  # characters of a message that are read in a second
 ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
@@ -320,10 +321,11 @@ class ChatApp(Surveying):
 
     # --- the screen ---
 
-    def _notice(self, kind: str, text: str, at: int | None = None) -> None:
+    def _notice(self, kind: str, text: str, at: int | None = None) -> Block:
         block = Block("error" if kind == "error" else "notice")
         block.say(text)
         self.transcript.add(block, at)
+        return block
 
     def _redraw(self) -> None:
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
@@ -333,10 +335,15 @@ class ChatApp(Surveying):
             right.insert(0, (f"  {words}  ", "$primary"))
         self.title_bar.show(left, right)
         taken = panel.gauge(self.session, width)
-        self.gauge.show(taken, self.with_legend(self.figures(width), width, width - cells(taken) - 2))
+        figures = self.with_legend(self.figures(width), width, width - cells(taken) - 2)
+        if cells(taken) + cells(figures) > width:
+            taken = panel.gauge(self.session, width, share=False)
+        self.gauge.show(taken, figures)
         hint = self._hint or self.standing_hint()
-        left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
-        self.footer.show(left)
+        if hint:
+            self.footer.say(hint, max(1, self.size.height // 3))
+        else:
+            self.footer.show(whole_items(self.footer_keys(), width))
         self.show_rail()
 
     def on_resize(self) -> None:
@@ -344,14 +351,16 @@ class ChatApp(Surveying):
         self.call_after_refresh(self._redraw)
 
     def on_descendant_focus(self) -> None:
-        """The footer tells the keys of what has the focus."""
+        """The footer tells the keys of what has the focus; who writes looks for nothing any more."""
+        if self.finding and self.composer.has_focus:
+            self.leave_find()
         self._redraw()
 
     def _say_hint(self, text: str) -> None:
         self._hint = text
         if self._disarmer is not None:
             self._disarmer.stop()
-        self._disarmer = self.set_timer(ARMED, self._disarm)
+        self._disarmer = self.set_timer(max(ARMED, len(text) / READ), self._disarm)
         self._redraw()
 
     def _disarm(self) -> None:

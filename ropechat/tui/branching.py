@@ -39,7 +39,7 @@ class Branching(ReadingApp):
         @property
         def _completes(self) -> bool: ...
         def _submit(self, request: ev.Request) -> None: ...
-        def _notice(self, kind: str, text: str, at: int | None = None) -> None: ...
+        def _notice(self, kind: str, text: str, at: int | None = None) -> Block: ...
         def _count(self) -> None: ...
         def _welcome(self) -> None: ...
         def _stop(self) -> bool: ...
@@ -262,7 +262,8 @@ class Branching(ReadingApp):
         turn = self._turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
-            self._say_hint("this answer has no tokens to go on from; r answers anew")
+            again = self.way_to("answer.regenerate")
+            self._say_hint(f"this answer has no tokens to continue from; {again} writes another one")
             return None
         return self._same_model(node)
 
@@ -348,7 +349,7 @@ class Branching(ReadingApp):
                     self.session.go(found.id)
                     self.show_path()
                 return
-        self._say_hint("no other answer stands beside this one; r makes one")
+        self._say_hint(f"this answer is the only one; {self.way_to('answer.regenerate')} writes another one")
 
     def action_branches(self) -> None:
         """All branches of this chat."""
@@ -367,8 +368,8 @@ class Branching(ReadingApp):
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         other = counterpart(self.session.tree, node) if node is not None else None
         if node is None or other is None or not node.steps:
-            key = self.keymap.named("answer.regenerate")
-            self._say_hint(f"no other answer to compare this one with; {key} makes one")
+            again = self.way_to("answer.regenerate")
+            self._say_hint(f"no other answer to compare this one with; {again} writes one")
         else:
             self.when_idle(lambda: self._compare([other, node]))
 
