@@ -58,11 +58,15 @@ class Bar(Widget):
 
     def on_resize(self) -> None:
         """A message is wrapped for the new width."""
-        self._resize()
+        if self._said:
+            self._resize()
 
     def _resize(self) -> None:
-        self.styles.height = len(self._lines()) if self._said else 1
-        self.refresh()
+        if self._said:
+            self.styles.height = len(self._lines())
+        else:
+            self.styles.clear_rule("height")  # back to that of the style sheet
+        self.refresh(layout=True)
 
     def _lines(self) -> list[Content]:
         width = max(1, self.size.width - 4)
