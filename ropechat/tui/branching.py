@@ -349,7 +349,7 @@ class Branching(ReadingApp):
                     self.session.go(found.id)
                     self.show_path()
                 return
-        self._say_hint(f"this answer is the only one; {self.way_to('answer.regenerate')} writes another one")
+        self._say_hint(f"no other answer to this question; {self.way_to('answer.regenerate')} writes one")
 
     def action_branches(self) -> None:
         """All branches of this chat."""
