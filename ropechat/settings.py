@@ -180,7 +180,11 @@ def read(path: Path | None = None) -> Settings:
     except FileNotFoundError:
         if path is None and not os.environ.get("ROPECHAT_CONFIG", "").strip():
             return Settings(wanted, {}, {}, {})
-        raise SettingsError(f"{wanted}: no such file; `ropechat config path` tells the usual one") from None
+        if path is not None:
+            raise SettingsError(f"{wanted}: no such file") from None
+        raise SettingsError(
+            f"ROPECHAT_CONFIG: {wanted}: no such file; create it (it may be empty), or unset ROPECHAT_CONFIG"
+        ) from None
     except OSError as error:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
 

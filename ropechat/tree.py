@@ -289,6 +289,19 @@ def resumed(node: Node, index: int) -> Sampling:
     return dataclasses.replace(used, max_tokens=max(1, left))
 
 
+def unended(node: Node) -> Sequence[Step]:
+    """The tokens with which the continuation of an answer begins: all but the one that ended it."""
+    return node.steps[:-1] if node.steps and node.steps[-1].finish_reason == "stop" else node.steps
+
+
+def added_nothing(node: Node) -> bool:
+    """Is this the continuation of an answer which the model ended again at once?"""
+    continued = node.origin is not None and node.origin.change == "continue"
+    return (
+        continued and node.finish_reason == "stop" and not any(step.text for step in node.steps[node.given :])
+    )
+
+
 def fresh(sampling: Sampling, number: int) -> Sampling:
     """The settings of answer `number` (from 0) to a question: each its own seed, 0 the one asked for.
 

@@ -388,3 +388,23 @@ def test_public_names() -> None:
     assert all(getattr(ropechat, name) is not None for name in ropechat.__all__)
     with pytest.raises(AttributeError):
         _ = ropechat.nonsense
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("hello",), 'hello: no such command; did you mean `ropechat run "hello"`?'),
+        (("hello", "world"), 'hello: no such command; did you mean `ropechat run "hello world"`?'),
+        (("Why is it?",), 'Why is it?: no such command; did you mean `ropechat run "Why is it?"`?'),
+        (('say "a"',), 'say "a": no such command; did you mean `ropechat run "say \\"a\\""`?'),
+        (("chta",), 'chta: no such command; did you mean `ropechat chat`, or `ropechat run "chta"`?'),
+        (("modles", "list"), "modles: no such command; did you mean `ropechat models`, or "),
+    ],
+)
+def test_what_is_no_command_is_answered_with_what_was_meant(
+    door: Door, arguments: tuple[str, ...], meant: str
+) -> None:
+    code, out, err = door(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {meant}")
+    assert err.count("\n") == 1

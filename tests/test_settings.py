@@ -80,8 +80,13 @@ def test_what_is_refused(text: str, message: str, file: Path) -> None:
 
 
 def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no such file"):
+    with pytest.raises(SettingsError, match="no such file") as error:
         settings.read()
+    assert str(error.value).startswith(f"ROPECHAT_CONFIG: {file}: no such file; create it")
+    assert str(error.value).endswith("or unset ROPECHAT_CONFIG")
+    with pytest.raises(SettingsError, match="no such file") as error:
+        settings.read(file)
+    assert "ROPECHAT_CONFIG" not in str(error.value)
     file.write_bytes(b"model = 'x'\n# \xff\n")
     with pytest.raises(SettingsError, match="line 2: not UTF-8"):
         settings.read()

@@ -13,6 +13,7 @@ from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label
 
 from ropechat.text import one_line
+from ropechat.tree import added_nothing
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
 from ropechat.tui.errors import exit_code, explain
@@ -44,6 +45,7 @@ FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
 HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
+READ = 20.0  # characters of a message that are read in a second
 ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
@@ -310,6 +312,8 @@ class ChatApp(Surveying):
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
                 f"What then happens to a question: /context, now {self.session.when_full}.",
             )
+        elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
+            self._notice("notice", "The model had ended its answer: it added nothing.")
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self.count_soon()
@@ -317,10 +321,11 @@ class ChatApp(Surveying):
 
     # --- the screen ---
 
-    def _notice(self, kind: str, text: str, at: int | None = None) -> None:
+    def _notice(self, kind: str, text: str, at: int | None = None) -> Block:
         block = Block("error" if kind == "error" else "notice")
         block.say(text)
         self.transcript.add(block, at)
+        return block
 
     def _redraw(self) -> None:
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
@@ -330,10 +335,15 @@ class ChatApp(Surveying):
             right.insert(0, (f"  {words}  ", "$primary"))
         self.title_bar.show(left, right)
         taken = panel.gauge(self.session, width)
-        self.gauge.show(taken, self.with_legend(self.figures(width), width, width - cells(taken) - 2))
+        figures = self.with_legend(self.figures(width), width, width - cells(taken) - 2)
+        if cells(taken) + cells(figures) > width:
+            taken = panel.gauge(self.session, width, share=False)
+        self.gauge.show(taken, figures)
         hint = self._hint or self.standing_hint()
-        left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
-        self.footer.show(left)
+        if hint:
+            self.footer.say(hint, max(1, self.size.height // 3))
+        else:
+            self.footer.show(whole_items(self.footer_keys(), width))
         self.show_rail()
 
     def on_resize(self) -> None:
@@ -341,14 +351,16 @@ class ChatApp(Surveying):
         self.call_after_refresh(self._redraw)
 
     def on_descendant_focus(self) -> None:
-        """The footer tells the keys of what has the focus."""
+        """The footer tells the keys of what has the focus; who writes looks for nothing any more."""
+        if self.finding and self.composer.has_focus:
+            self.leave_find()
         self._redraw()
 
     def _say_hint(self, text: str) -> None:
         self._hint = text
         if self._disarmer is not None:
             self._disarmer.stop()
-        self._disarmer = self.set_timer(ARMED, self._disarm)
+        self._disarmer = self.set_timer(max(ARMED, len(text) / READ), self._disarm)
         self._redraw()
 
     def _disarm(self) -> None:

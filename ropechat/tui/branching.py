@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
-from ropechat.tree import Origin, forced, resumed
+from ropechat.tree import Origin, forced, resumed, unended
 from ropechat.tui import events as ev
 from ropechat.tui import panel
 from ropechat.tui.draft import as_typed
@@ -40,7 +40,7 @@ class Branching(ReadingApp):
         @property
         def _completes(self) -> bool: ...
         def _submit(self, request: ev.Request) -> None: ...
-        def _notice(self, kind: str, text: str, at: int | None = None) -> None: ...
+        def _notice(self, kind: str, text: str, at: int | None = None) -> Block: ...
         def _count(self) -> None: ...
         def _welcome(self) -> None: ...
         def _stop(self) -> bool: ...
@@ -188,7 +188,7 @@ class Branching(ReadingApp):
         node = self._answer_node()
         if node is None:
             return
-        steps = node.steps[:-1] if node.steps[-1].finish_reason == "stop" else node.steps
+        steps = unended(node)
         opening = ev.Opening(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
         self.show_path(self.session.answer(node.parent or "", opening, origin))
@@ -263,7 +263,8 @@ class Branching(ReadingApp):
         turn = self._turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
-            self._say_hint("this answer has no tokens to go on from; r answers anew")
+            again = self.way_to("answer.regenerate")
+            self._say_hint(f"this answer has no tokens to continue from; {again} writes another one")
             return None
         return self._same_model(node)
 
@@ -349,7 +350,7 @@ class Branching(ReadingApp):
                     self.session.go(found.id)
                     self.show_path()
                 return
-        self._say_hint("no other answer stands beside this one; r makes one")
+        self._say_hint(f"no other answer to this question; {self.way_to('answer.regenerate')} writes one")
 
     def action_branches(self) -> None:
         """All branches of this chat."""
@@ -368,8 +369,8 @@ class Branching(ReadingApp):
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         other = counterpart(self.session.tree, node) if node is not None else None
         if node is None or other is None or not node.steps:
-            key = self.keymap.named("answer.regenerate")
-            self._say_hint(f"no other answer to compare this one with; {key} makes one")
+            again = self.way_to("answer.regenerate")
+            self._say_hint(f"no other answer to compare this one with; {again} writes one")
         else:
             self.when_idle(lambda: self._compare([other, node]))
 

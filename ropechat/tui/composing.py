@@ -235,7 +235,7 @@ class Composing(Keeping):
         """The palette: every command with an action, also of the transcript; others begin to be typed."""
         for command in (*keys.COMMANDS, *keys.READING):
             if command.id not in keys.NO_PALETTE:
-                label = command.label.capitalize()
+                label = (self._other_view() if command.id == "view.toggle" else command.label).capitalize()
                 shown = self.keymap.shown(command.id)
                 help = f"{command.help}  ({shown})" if shown else command.help
                 yield SystemCommand(label, help, self._doing(command))
@@ -250,4 +250,10 @@ class Composing(Keeping):
         """What the footer says: the keys of what has the focus."""
         if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
             return self.reading_keys()
-        return self.keymap.footer(self.session.generating)
+        view = self.keymap.shown("view.toggle").partition(" ")[0]
+        pairs = self.keymap.footer(self.session.generating)
+        return [(key, self._other_view() if key == view else label) for key, label in pairs]
+
+    def _other_view(self) -> str:
+        """What the key of the view switches to."""
+        return "tokens" if self.transcript.page.view == "prose" else "prose"

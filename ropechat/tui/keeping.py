@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ropechat.errors import RopechatError
+from ropechat.text import one_line
 from ropechat.tui.draft import as_typed
 from ropechat.tui.errors import explain
 from ropechat.tui.several import Several
@@ -66,6 +67,7 @@ class Keeping(Several):
             return
         self.session.open(chat)
         self.show_path()
+        self.tell_other_model()
         for fault in chat.damaged:
             self._notice("error", f"Not all could be read: {fault}")
 
@@ -86,6 +88,17 @@ class Keeping(Several):
             return
         self.session.open(chat)
         self.show_path()
+        self.tell_other_model()
+
+    def tell_other_model(self) -> None:
+        """Say that the chat was written with another model than the one that answers now."""
+        last, info = self.session.last, self.session.info
+        node = self.session.tree.nodes.get(last.node or "") if last is not None else None
+        if info is not None and node is not None and node.model and node.model != info.name:
+            now = one_line(info.name)
+            self._notice(
+                "notice", f"The answers so far are by {one_line(node.model)}; {now} writes the next."
+            )
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
@@ -129,6 +142,7 @@ class Keeping(Several):
         """The model is known now: show a chat that was opened before as it uses it."""
         if self.resume is not None:
             self.show_path()
+            self.tell_other_model()
 
     def refuse(self, event: ev.TooLong) -> None:
         """Take back a question (or an answer's beginning) that leaves no room for an answer."""

@@ -317,7 +317,9 @@ COMMANDS = (
         slash="tint",
         arguments="[NAME]",
     ),
-    Command("view.find", "ctrl+f", "^f", "find", "Find in this chat", "find", slash="find"),
+    Command(
+        "view.find", "ctrl+f", "^f", "find", "Find in this chat", "find", slash="find", arguments="[TEXT]"
+    ),
     Command(
         "view.mouse", "f8", "F8", "mouse", "Leave the mouse to the terminal, and back", "mouse", slash="mouse"
     ),

@@ -16,7 +16,7 @@ from ropechat.tui.composing import Composing
 from ropechat.tui.context import MEANING, WhenFull
 from ropechat.tui.errors import explain
 from ropechat.tui.facts import line
-from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.widgets.dials import ITEMS, Dials
 
@@ -46,6 +46,7 @@ class Prompting(Composing):
     """The commands over what goes before and around a question."""
 
     _begins = False  # nothing was asked yet, and the screen says what may be
+    _turning: Block | None = None  # says that the next question begins a branch
     dials: Dials
     engine_facts: EngineFacts
 
@@ -131,12 +132,23 @@ class Prompting(Composing):
         """Put the next question under another system text, or ("") none."""
         self.learn_personas()
         self.session.under(text)
+        self._take_back(self._turning)
         if not self.session.tree.nodes:
             self.show_path()
         elif self.session.turned:
-            self._notice("notice", f"The next question begins a branch of its own, under {self._told(text)}.")
+            self._turning = self._notice(
+                "notice", f"The next question begins a branch of its own, under {self._told(text)}."
+            )
         self._count()
         self._redraw()
+
+    def _take_back(self, notice: Block | None) -> None:
+        """Take a notice away that is true no more; others stay."""
+        if notice in self.transcript.blocks:
+            with self.transcript.filling():
+                _, *after = self.transcript.remove_from(self.transcript.blocks.index(notice))
+                for block in after:
+                    self.transcript.add(block)
 
     def _told(self, text: str | None) -> str:
         if not text:

@@ -10,6 +10,7 @@ from textual.widgets import Input, Label
 
 from ropechat.tui import panel
 from ropechat.tui.keymap import Keymap
+from ropechat.tui.keys import BY_ID
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
@@ -69,6 +70,12 @@ class ReadingApp(App[None]):
     def _redraw(self) -> None:
         """Bring the lines around the transcript up to date."""
 
+    def way_to(self, id: str) -> str:
+        """How a command is given from where the keyboard is: by its key, or typed."""
+        command = BY_ID[id]
+        typed = command.slash and command.context == "transcript" and not self.transcript.has_focus
+        return f"/{command.slash}" if typed else self.keymap.named(id)
+
     # --- views and tints ---
 
     def action_toggle_view(self) -> None:
@@ -95,6 +102,8 @@ class ReadingApp(App[None]):
 
         Figures that do not fit into `room` cells are left out at the left.
         """
+        while figures and width < 120 and cells(figures) > room:
+            figures = figures[1:]
         if self.transcript.page.view != "tokens" or width < 70:
             return figures
         if width < 120 and not self.transcript.has_focus:
@@ -237,12 +246,22 @@ class ReadingApp(App[None]):
         self.screen.add_class("-finding")
         self.find_bar.focus()
 
+    def find_text(self, text: str) -> None:
+        """Look for this text; n and N go from match to match."""
+        self.screen.add_class("-finding")
+        self.find_bar.value = text
+        self.transcript.focus()
+
     def close_find(self) -> None:
         """Look for nothing."""
+        self.leave_find()
+        self.transcript.focus()
+
+    def leave_find(self) -> None:
+        """Look for nothing; the keyboard stays where it is."""
         self.screen.remove_class("-finding")
         self.find_bar.value = ""
         self.transcript.find("")
-        self.transcript.focus()
 
     @property
     def finding(self) -> bool:

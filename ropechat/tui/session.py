@@ -203,8 +203,14 @@ class Session:
         assert turn.request is not None
         if alone:
             self._start(turn.asked, turn.asked)
-        messages, cuts = self._messages(turn.asked), self.cuts(turn.asked)
-        turn.request = replace(turn.request, serial=self._next(), messages=messages, cuts=cuts)
+        turn.request = replace(
+            turn.request,
+            serial=self._next(),
+            messages=self._messages(turn.asked),
+            cuts=self.cuts(turn.asked),
+            asked=self._clock(),  # how long people thought it over is not the model's time
+        )
+        turn.answer.asked = turn.request.asked
         return turn
 
     def count(self, draft: str) -> ev.Count:

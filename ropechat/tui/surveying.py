@@ -46,11 +46,14 @@ class Surveying(Switching):
         self._wanted_overview = self.look.overview
 
     def action_overview(self) -> None:
-        """Show or hide it."""
-        self._wanted_overview = not self._wanted_overview
+        """Show or hide it; where there is no room, say what it needs."""
+        self._wanted_overview = not (self._wanted_overview and self._has_room)
         self._redraw()
-        if self._wanted_overview and not self.overview.display:
-            self._say_hint(f"the overview shows where {NEEDS} columns leave {READABLE} to the text")
+        if self._wanted_overview and not self._has_room:
+            beside = "" if self.size.width < NEEDS else " beside the panel at the right"
+            needed = WIDTH + RAIL_WIDTH + READABLE if beside else NEEDS
+            has = f"this screen has {self.size.width}"
+            self._say_hint(f"the overview{beside} needs {needed} columns; {has}")
 
     @property
     def _has_room(self) -> bool:

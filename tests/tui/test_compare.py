@@ -38,7 +38,7 @@ async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
         await c.idle()
         first = last(c).node
         await c.pilot.press("escape", "equals_sign")
-        assert "no other answer to compare this one with; r makes one" in c.line("footer")
+        assert "no other answer to compare this one with; r writes one" in c.line("footer")
         await c.pilot.press("r")
         await c.idle()
         second = last(c).node
@@ -131,7 +131,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
         engine.gate.set()
         await c.idle()
         assert len(answers(c)) == 3
-        assert "2 answers are there: in the transcript = compares them" in c.line("footer")
+        assert "2 answers are there: /compare compares them" in c.line("footer")
         assert c.app.composer.text == "x"
         c.app.composer.set_text("")
         for words in ("0", "5", "two"):

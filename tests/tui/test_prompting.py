@@ -123,7 +123,7 @@ async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:
     (folder / "empty.txt").write_text("\n")
     async with chat(FakeEngine("ok")) as c:
         await command(c, "/persona large")
-        assert "no such persona; good" in c.line("footer")
+        assert "large: no such persona; kept: good" in c.line("footer")
         await command(c, "/persona good")
         assert "good: “␛[31mred \ufffd”" in c.screen()
 

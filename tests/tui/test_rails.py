@@ -186,7 +186,7 @@ async def test_ban_and_favour_an_alternative(chat: Any) -> None:
         id = c.app.inspector.chosen.id
         await c.pilot.press("x")
         assert c.app.session.sampling.logit_bias == ((id, -100.0),)
-        assert "banned from the next answer on; r answers anew" in c.line("footer")
+        assert "banned from the next answer on; r writes another answer" in c.line("footer")
         await c.pilot.press("r")
         await c.idle()
         assert engine.settings[-1].logit_bias == ((id, -100.0),)
