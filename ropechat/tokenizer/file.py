@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import TokenizerError
 from ropechat.model_files import parse_json, read_bytes
-from ropechat.tokenizer.hazards import straighten
+from ropechat.tokenizer.hazards import any_slow, straighten
 from ropechat.tokenizer.library import build, hand_over, misnumbered
 from ropechat.tokenizer.short_texts import ShortTexts, letters_of
 from ropechat.tokenizer.vocabulary import Vocabulary
@@ -31,10 +31,14 @@ class Parsed(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A vocabulary that the library took. parsed: without tokens and merges, its holes complete."""
+    """A vocabulary that the library took. parsed: without tokens and merges, its holes complete.
+
+    slow: it has a regex that takes more than linear time.
+    """
 
     inner: "tokenizers.Tokenizer"
     parsed: Parsed
+    slow: bool
 
 
 Read = Callable[[], Parsed | None]
@@ -88,9 +92,10 @@ def taken(where: Path, vocab_size: int, parsed: Parsed | None) -> Taken | None:
         inner, more = build(str(where), whole)
         holes |= more
         packed = pack(whole, letters_of(whole) if is_kept else None)
+    slow = any_slow(data)
     if packed is not None:
-        keep(where, vocab_size, packed, holes, config, end_ids)
-    return Taken(inner, Parsed(data, config, holes, end_ids))
+        keep(where, vocab_size, packed, holes, config, end_ids, slow=slow)
+    return Taken(inner, Parsed(data, config, holes, end_ids), slow)
 
 
 def kept_vocabulary(where: Path, vocab_size: int, kept: Kept, read: Read) -> Vocabulary:

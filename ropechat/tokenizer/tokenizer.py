@@ -13,7 +13,7 @@ from ropechat.machine import give_back_memory
 from ropechat.model_files import read_json
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
 from ropechat.tokenizer.file import Read, kept_vocabulary, read_gguf, read_json_file, taken
-from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, may_panic
 from ropechat.tokenizer.library import first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
 from ropechat.tokenizer.quoting import Quoting
@@ -48,8 +48,10 @@ class Tokenizer:
         holes: frozenset[int] = frozenset(),
         end_ids: Iterable[int] = (),
         size: int | None = None,
+        *,
+        slow: bool = False,
     ) -> None:
-        """Use `load` or `from_gguf`."""
+        """Use `load` or `from_gguf`. slow: it has a regex that takes more than linear time."""
         self._where = where
         self._vocabulary = vocabulary
         self.config = config
@@ -57,7 +59,6 @@ class Tokenizer:
         self._size = size
         self.present = vocabulary is not None
         self._pieces = Pieces(data)
-        slow = any_slow(data)
         self._risky = slow or may_panic(data)
         self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
         added = data.get("added_tokens") or []
@@ -107,15 +108,16 @@ class Tokenizer:
             if (found := taken(where, vocab_size, read())) is None:
                 return None
             if (kept := recall(where, vocab_size)) is None:
-                inner, (data, own, holes, end_ids) = found
-                config = own if config is None else config
-                return cls(str(where), Vocabulary(lambda: inner), data, config or {}, holes, end_ids)
+                inner, (data, own, holes, end_ids), slow = found
+                config = (own if config is None else config) or {}
+                return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids, slow=slow)
             # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
             del found
             give_back_memory()
-        config = kept.config if config is None else config
+        config = (kept.config if config is None else config) or {}
         vocabulary = kept_vocabulary(where, vocab_size, kept, read)
-        return cls(str(where), vocabulary, kept.data, config or {}, kept.holes, kept.end_ids, kept.size)
+        facts = kept.holes, kept.end_ids, kept.size
+        return cls(str(where), vocabulary, kept.data, config, *facts, slow=kept.slow)
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
         value = self.config.get(name)
