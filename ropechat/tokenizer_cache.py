@@ -69,7 +69,7 @@ def _place(key: str) -> Path:
 
 def _is_private(path: Path) -> bool:
     status = path.lstat()
-    return not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def recall(file: Path, vocab_size: int) -> Kept | None:
