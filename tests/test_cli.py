@@ -255,6 +255,15 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
     assert lines[-1].startswith("2 tokens, 1 scored: nll ")
 
 
+def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None:
+    from ropechat.text import visible
+
+    _, out, _ = door("inspect", "-m", model, " \né", "--top-k", 1)
+    data = [b" ", b"\n", b"\xc3", b"\xa9"]
+    spelled = [line.split()[1] for line in out.splitlines()[1:-1] if line.split()[0].isdecimal()]
+    assert spelled == [visible(one) for one in data] == ["·", "⏎", "⟨C3⟩", "⟨A9⟩"]
+
+
 def test_inspect_jsonl(door: Door, model: Path) -> None:
     code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--top-k", 2, "aé")
     meta, *tokens, following = [json.loads(line) for line in out.splitlines()]
