@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import click
 
-from ropechat.cli.common import Out, model_or_builtin, template_options, unused_variables
+from ropechat.cli.common import Out, model_or_builtin, setting_option, template_options, unused_variables
 from ropechat.cli.door import say
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
@@ -61,10 +61,10 @@ def _conversation(system: str | None, user: str | None, file: str | None) -> lis
 
 @click.command()
 @click.argument("directory", required=False, metavar="[MODEL]")
-@click.option(
+@setting_option(
+    "model",
     "-m",
     "--model",
-    envvar="ROPECHAT_MODEL",
     help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
 )
 @click.option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}].")
