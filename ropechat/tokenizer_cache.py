@@ -50,9 +50,7 @@ def _folder() -> Path:
 
 
 def key_of(file: Path, vocab_size: int) -> str | None:
-    """Everything that the outcome of the check follows from; None where nothing is kept."""
-    if os.environ.get("ROPECHAT_CACHE") == "off":
-        return None
+    """Everything that the outcome of the check follows from; None for a file that is not worth keeping."""
     try:
         real = file.resolve(strict=True)
         status = real.stat()

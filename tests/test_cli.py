@@ -90,6 +90,20 @@ def test_run_takes_the_model_from_the_environment(
     assert names[1].endswith("/model")
 
 
+def test_no_cache_is_of_one_command(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("packed", "tokenizer_cache"):
+        monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("ropechat.tokenizer_cache._WORTH", 0)
+    monkeypatch.setenv("ROPECHAT_CACHE", "all")
+    assert door("run", "-m", model, "--no-cache", "--max-tokens", 1, "a")[0] == 0
+    assert os.environ["ROPECHAT_CACHE"] == "all"
+    assert not (tmp_path / "cache").exists()
+    assert door("run", "-m", model, "--max-tokens", 1, "a")[0] == 0
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tokenizers"]
+
+
 # ---- Errors and exit codes
 
 

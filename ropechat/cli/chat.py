@@ -88,7 +88,7 @@ class _Models:
         """What the headers say. Raises as `Engine.load`."""
         from ropechat.model_check import check
 
-        return check(model)
+        return check(model, self._given["cache"])
 
     def load(self, model: str) -> "Engine":
         """The loaded model."""

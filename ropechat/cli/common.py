@@ -26,11 +26,6 @@ _DEFAULTS = Sampling()
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
 
-def _no_cache(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        os.environ["ROPECHAT_CACHE"] = "off"
-
-
 class _SettingOption(click.Option):
     """An option whose variable is read as `ropechat config show` reads it."""
 
@@ -62,9 +57,9 @@ def model_options(function: F) -> F:
         ),
         click.option(
             "--no-cache",
-            is_flag=True,
-            expose_value=False,
-            callback=_no_cache,
+            "cache",
+            flag_value="off",
+            default=None,
             help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
         ),
         setting_option("context", type=Count(), help="Most tokens of a conversation."),
@@ -176,7 +171,7 @@ def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") 
     done, packed weights that are still to be kept are written. soon: as for `Engine.of`.
     """
     model = model_path(given)
-    options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context")}
+    options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
     from ropechat.compiled import Loading, exit_when_cut
 
     exit_when_cut(screen=screen)

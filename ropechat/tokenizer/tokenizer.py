@@ -11,6 +11,7 @@ from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowSt
 from ropechat.errors import RequestError, RopechatError, TokenizerError
 from ropechat.machine import give_back_memory
 from ropechat.model_files import read_json
+from ropechat.packed import cache_mode
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
 from ropechat.tokenizer.file import Read, kept_vocabulary, read_gguf, read_json_file, taken
 from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, may_panic
@@ -75,39 +76,51 @@ class Tokenizer:
         self._known_streamed: dict[int, bytes] = {}
 
     @classmethod
-    def load(cls, directory: Path, vocab_size: int) -> "Tokenizer":
+    def load(cls, directory: Path, vocab_size: int, *, keep: bool | None = None) -> "Tokenizer":
         """The tokenizer of a model folder whose model has `vocab_size` ids.
 
+        keep: what was checked, for the next start, and use what was kept; by default as ROPECHAT_CACHE says.
         Raises TokenizerError that names the file and the field.
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
-        found = cls._kept_or_read(where, vocab_size, lambda: read_json_file(where, vocab_size), config)
+        found = cls._kept_or_read(where, vocab_size, lambda: read_json_file(where, vocab_size), keep, config)
         return found or cls(str(where), None, {}, {})
 
     @classmethod
     def from_gguf(
-        cls, where: Path, metadata: Callable[[], Mapping[str, Any]], vocab_size: int
+        cls,
+        where: Path,
+        metadata: Callable[[], Mapping[str, Any]],
+        vocab_size: int,
+        *,
+        keep: bool | None = None,
     ) -> "Tokenizer":
         """The tokenizer inside a GGUF file. metadata: reads its keys and values, where that was not kept.
 
-        Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
+        keep: as for `load`. Raises TokenizerError, ConfigError or UnsupportedModelError that names the key.
         """
-        found = cls._kept_or_read(where, vocab_size, lambda: read_gguf(where, metadata(), vocab_size))
+        found = cls._kept_or_read(where, vocab_size, lambda: read_gguf(where, metadata(), vocab_size), keep)
         return found or cls(f"{where}: tokenizer.ggml.model", None, {}, {})
 
     @classmethod
     def _kept_or_read(
-        cls, where: Path, vocab_size: int, read: Read, config: dict[str, Any] | None = None
+        cls,
+        where: Path,
+        vocab_size: int,
+        read: Read,
+        keep: bool | None,
+        config: dict[str, Any] | None = None,
     ) -> "Tokenizer | None":
         """The tokenizer of a file that an earlier start kept, or that `read` reads; None where it has none.
 
         config: goes before what the file says itself.
         """
-        if (kept := recall(where, vocab_size)) is None:
-            if (found := taken(where, vocab_size, read())) is None:
+        keep = cache_mode() != "off" if keep is None else keep
+        if (kept := recall(where, vocab_size) if keep else None) is None:
+            if (found := taken(where, vocab_size, read(), keep=keep)) is None:
                 return None
-            if (kept := recall(where, vocab_size)) is None:
+            if (kept := recall(where, vocab_size) if keep else None) is None:
                 inner, (data, own, holes, end_ids), slow = found
                 config = (own if config is None else config) or {}
                 return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids, slow=slow)
