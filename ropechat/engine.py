@@ -72,8 +72,9 @@ class Engine:
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
         where that fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys
         and values in f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default
-        all cores. context: most tokens of a sequence; default the model's, at most 8192. Packed weights are
-        kept on disk for the next start, see `ropechat.packed`.
+        all cores. context: most tokens of a sequence; default the model's, at most 8192. cache: auto, off or
+        all, by default as ROPECHAT_CACHE says: packed weights and a checked vocabulary are kept on disk for
+        the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.of(Loading(resolve(model), **options))
@@ -81,7 +82,9 @@ class Engine:
     @classmethod
     def of(cls, loading: Loading, soon: str = "") -> "Engine":
         """The engine of a load that has begun. soon: the text that is asked for first. Raises as `load`."""
-        tokenizer = loading.meanwhile(lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata))
+        tokenizer = loading.meanwhile(
+            lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.keeps)
+        )
         tokenizer.prepare(soon)
         return cls(loading.result(), loading.folder, tokenizer)
 

@@ -21,8 +21,8 @@ TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
 MOST = 2**62  # of the compiled engine's numbers
 _MAX_BYTES = 1 << 20
-_SWITCH = {"on": True, "true": True, "yes": True, "1": True}
-_SWITCH |= {"off": False, "false": False, "no": False, "0": False}
+_SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)
+_SWITCH |= dict.fromkeys(("off", "false", "f", "no", "n", "0"), False)
 
 Check = Callable[[object], None]
 
@@ -62,7 +62,7 @@ def _sampling(name: str) -> Check:
 
 
 def _to_switch(text: str) -> object:
-    return _SWITCH.get(text.lower(), text)
+    return _SWITCH.get(text.strip().lower(), text)
 
 
 def _to_number(text: str) -> object:
@@ -95,6 +95,18 @@ class Setting(NamedTuple):
     def variable(self) -> str:
         """The environment variable."""
         return f"ROPECHAT_{self.option.upper()}"
+
+    def of_environment(self, environ: Mapping[str, str] | None = None) -> object | None:
+        """The value of the variable, None where it is not set or empty. Raises SettingsError."""
+        text = (os.environ if environ is None else environ).get(self.variable)
+        if not text:
+            return None
+        value = self.reads(text)
+        try:
+            self.check(value)
+        except ValueError as error:
+            raise SettingsError(f"{self.variable}: {error}") from None
+        return value
 
 
 _STEPS = {
@@ -151,15 +163,9 @@ class Settings(NamedTuple):
 
     def effective(self, environ: Mapping[str, str] | None = None) -> list[tuple[Setting, object, str]]:
         """(setting, value, where it comes from) of all, without flags. Raises SettingsError."""
-        environ = os.environ if environ is None else environ
-        found = []
+        found: list[tuple[Setting, object, str]] = []
         for setting in SETTINGS:
-            if text := environ.get(setting.variable):
-                value = setting.reads(text)
-                try:
-                    setting.check(value)
-                except ValueError as error:
-                    raise SettingsError(f"{setting.variable}: {error}") from None
+            if (value := setting.of_environment(environ)) is not None:
                 found.append((setting, value, setting.variable))
             elif setting.name in self.values:
                 line = self.lines.get(setting.name)

@@ -41,6 +41,27 @@ def one_line(text: str) -> str:
     return clean(text).replace("\n", "␊").replace("\t", "␉")
 
 
+_SIGNS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"})
+
+
+def visible(data: bytes) -> str:
+    """The bytes of a token as text in which nothing is invisible: a space is ·, what is no text is ⟨E4⟩."""
+    parts: list[str] = []
+    while data:
+        try:
+            parts.append(_plain(data.decode()))
+            break
+        except UnicodeDecodeError as error:
+            parts.append(_plain(data[: error.start].decode()))
+            parts += [f"⟨{byte:02X}⟩" for byte in data[error.start : error.end]]
+            data = data[error.end :]
+    return "".join(parts)
+
+
+def _plain(text: str) -> str:
+    return one_line(text.translate(_SIGNS))
+
+
 def cells(text: str) -> int:
     """How many columns of a terminal cleaned text takes: wide characters 2, combining ones 0."""
     if text.isascii():

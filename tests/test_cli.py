@@ -90,6 +90,20 @@ def test_run_takes_the_model_from_the_environment(
     assert names[1].endswith("/model")
 
 
+def test_no_cache_is_of_one_command(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("packed", "tokenizer_cache"):
+        monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("ropechat.tokenizer_cache._WORTH", 0)
+    monkeypatch.setenv("ROPECHAT_CACHE", "all")
+    assert door("run", "-m", model, "--no-cache", "--max-tokens", 1, "a")[0] == 0
+    assert os.environ["ROPECHAT_CACHE"] == "all"
+    assert not (tmp_path / "cache").exists()
+    assert door("run", "-m", model, "--max-tokens", 1, "a")[0] == 0
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tokenizers"]
+
+
 # ---- Errors and exit codes
 
 
@@ -255,6 +269,15 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
     assert lines[3].endswith("b ◂")
     assert not lines[4].endswith("◂")
     assert lines[-1].startswith("2 tokens, 1 scored: nll ")
+
+
+def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None:
+    from ropechat.text import visible
+
+    _, out, _ = door("inspect", "-m", model, " \né", "--top-k", 1)
+    data = [b" ", b"\n", b"\xc3", b"\xa9"]
+    spelled = [line.split()[1] for line in out.splitlines()[1:-1] if line.split()[0].isdecimal()]
+    assert spelled == [visible(one) for one in data] == ["·", "⏎", "⟨C3⟩", "⟨A9⟩"]
 
 
 def test_inspect_jsonl(door: Door, model: Path) -> None:

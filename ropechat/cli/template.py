@@ -10,6 +10,7 @@ from ropechat.cli.common import (
     STREAM,
     Out,
     model_or_builtin,
+    setting_option,
     stdin_stream,
     template_options,
     unused_variables,
@@ -67,10 +68,10 @@ def _conversation(system: str | None, user: str | None, file: str | None) -> lis
 
 @click.command()
 @click.argument("directory", required=False, metavar="[MODEL]")
-@click.option(
+@setting_option(
+    "model",
     "-m",
     "--model",
-    envvar="ROPECHAT_MODEL",
     help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
 )
 @click.option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}].")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.text import fit, one_line
+from ropechat.text import one_line
 from ropechat.tui.answer import State
 from ropechat.tui.context import WhenFull
 from ropechat.tui.presets import preset_of
 from ropechat.tui.render.tint import BY_NAME
+from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, meter
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.store.rows import Chat
+    from ropechat.trace import FinishReason
     from ropechat.tree import Node, Origin
 
 
@@ -188,7 +189,7 @@ class Session:
         )
         self.show()
         assert self.last is not None
-        self.last.answer = Answer(asked)
+        self.last.answer = Answer(node, asked)
         self.last.request = request
         return self.last
 
@@ -262,7 +263,7 @@ class Session:
         self.turns = []
         for node in self.tree.path():
             if node.role is Role.USER:
-                self.turns.append(Turn(node.text, Answer(0.0, State.STOPPED), node.id, None))
+                self.turns.append(Turn(node.text, Answer.missing(node.id), node.id, None))
             elif node.role is Role.ASSISTANT and self.turns:
                 if node.id in kept:
                     self.turns[-1] = kept[node.id]
@@ -334,7 +335,7 @@ class Session:
         answer, node = turn.answer, self.tree[turn.node]
         match event:
             case ev.Started(_, prompt_tokens):
-                answer.prompt_tokens = node.prompt_tokens = prompt_tokens
+                node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
                 self._advance(answer, State.READING)
             case ev.Slid(_, cut):
@@ -350,9 +351,9 @@ class Session:
                 answer.add(step, at)
                 self.tree.add(node.id, step)
             case ev.Finished(_, reason, kv_bytes):
-                answer.reason, answer.kv_bytes = reason, kv_bytes
+                answer.kv_bytes = kv_bytes
                 answer.state = State.STOPPED if reason == "cancelled" else State.DONE
-                self._ended(answer, node)
+                self._ended(answer, node, reason)
                 self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None
                 self.draft_alone = False
             case ev.Failed(_, error):
@@ -360,10 +361,10 @@ class Session:
                 answer.state = State.FAILED
                 self._ended(answer, node)
 
-    def _ended(self, answer: Answer, node: Node) -> None:
+    def _ended(self, answer: Answer, node: Node, reason: FinishReason | None = None) -> None:
         states = {State.STOPPED: NodeState.STOPPED, State.FAILED: NodeState.FAILED}
         error = "" if answer.error is None else str(answer.error)
-        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), answer.reason, error)
+        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), reason, error)
         node.first_after, node.ended_after = answer.time_to_first_token, answer.seconds or None
 
     @staticmethod

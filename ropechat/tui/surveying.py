@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ropechat.errors import RopechatError
-from ropechat.text import cells
 from ropechat.tui import listing, presets
+from ropechat.tui.render.width import cells
 from ropechat.tui.switching import Switching
 from ropechat.tui.widgets.overview import EDGE, Line, Overview, Section
 

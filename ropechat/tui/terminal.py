@@ -56,11 +56,10 @@ def teach_keys() -> None:
     """
     if "ESCDELAY" not in os.environ:
         constants.ESCAPE_DELAY = ESCAPE_DELAY  # type: ignore[misc]
-        if os.name == "posix":
-            from textual.drivers import linux_driver
+        from textual.drivers import linux_driver
 
-            quick = SimpleNamespace(SelectSelector=_QuickSelector, EVENT_READ=selectors.EVENT_READ)
-            linux_driver.selectors = quick  # type: ignore[assignment, attr-defined]
+        quick = SimpleNamespace(SelectSelector=_QuickSelector, EVENT_READ=selectors.EVENT_READ)
+        linux_driver.selectors = quick  # type: ignore[assignment, attr-defined]
     table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
     table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
 
@@ -139,7 +138,7 @@ def owned_screen() -> Iterator[None]:
 
 def _terminal() -> int | None:
     """A new descriptor of the terminal, or None where there is none."""
-    if os.name == "nt" or sys.__stderr__ is None:
+    if sys.__stderr__ is None:
         return None
     try:
         return os.dup(2) if os.isatty(2) else os.open("/dev/tty", os.O_RDWR)

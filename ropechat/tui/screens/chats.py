@@ -12,9 +12,10 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.errors import RopechatError
-from ropechat.text import cells, one_line
+from ropechat.text import one_line
 from ropechat.tui.errors import explain
 from ropechat.tui.listing import chat_line, when
+from ropechat.tui.render.width import cells
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.field import Field
 

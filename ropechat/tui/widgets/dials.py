@@ -9,11 +9,11 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from ropechat.text import fit, one_line
+from ropechat.text import one_line, visible
 from ropechat.tui import keys, presets, sheet_keys
 from ropechat.tui.listing import NAME, VALUE, setting_line
 from ropechat.tui.render.trial import tried
-from ropechat.tui.render.visible import visible
+from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import KeyLine, meter
 from ropechat.tui.widgets.field import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability

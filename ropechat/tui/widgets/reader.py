@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.message import Message
 
+from ropechat.text import visible
 from ropechat.tui import keys
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
@@ -15,7 +16,6 @@ from ropechat.tui.render.find import Finder
 from ropechat.tui.render.page import Place
 from ropechat.tui.render.pieces import Mark, Piece
 from ropechat.tui.render.tint import NAMES
-from ropechat.tui.render.visible import visible
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 
 if TYPE_CHECKING:
