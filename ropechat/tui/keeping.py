@@ -39,11 +39,13 @@ class Keeping(Several):
 
     def begin_chat(self) -> None:
         """Show a new chat."""
+        self.stop_editing()
         self.session.clear()
         self.show_path()
 
     def open_chat(self, id: str) -> None:
         """Show a kept chat; "" begins a new one."""
+        self.action_write()
         self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
@@ -58,6 +60,7 @@ class Keeping(Several):
         except RopechatError as error:
             self._notice("error", explain(error))
             return
+        self.stop_editing()
         self.session.open(chat)
         self.show_path()
         for fault in chat.damaged:
@@ -78,6 +81,7 @@ class Keeping(Several):
         except RopechatError as error:
             self._notice("error", explain(error))
             return
+        self.stop_editing()
         self.session.open(chat)
         self.show_path()
 
