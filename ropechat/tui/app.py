@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.binding import BindingType
+    from textual.driver import Driver
     from textual.timer import Timer
 
     from ropechat.sampling import Sampling
@@ -121,7 +122,17 @@ class ChatApp(Keyboard):
             leave_on_signals(self._leave)
         self.call_after_refresh(self._begin)
 
+    def get_driver_class(self) -> type[Driver]:
+        """Ours in the place of Textual's for terminals."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from ropechat.tui.driver import ChatDriver
+
+        return ChatDriver
+
     def _begin(self) -> None:
+        self.give_keys(self.composer)
         self._redraw()
         self.inference.start()
         if self._ticker is not None:

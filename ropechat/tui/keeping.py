@@ -87,10 +87,19 @@ class Keeping(Several):
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
-        if self.session.keeper.store is not None:
+        store = self.session.keeper.store
+        if store is not None:
             self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
+        if store is None or self.resume is None:
+            self.keys_wanted.set()
 
     async def _open_store(self) -> None:
+        try:
+            await self._look_into_store()
+        finally:
+            self.keys_wanted.set()
+
+    async def _look_into_store(self) -> None:
         store = self.session.keeper.store
         assert store is not None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,6 +62,7 @@ class ReadingApp(App[None]):
         self.rail = Rail(self.inspector, id="rail")
         self.find_bar = FindBar()
         self.found = Label("", id="found", markup=False)
+        self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
         self._looked = 0.0
 
     # --- who has the keys ---
