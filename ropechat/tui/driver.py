@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ropechat.tui.app import ChatApp
 
 WAIT = 0.1  # seconds between two looks whether the chat ends
+SOON = 0.01  # the same, while keys wait for the chat
 BLOCK = 4096  # bytes that are read at once
 PASTE, PASTED = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
@@ -65,7 +66,7 @@ class PasteParser(XTermParser):
 
 
 class ChatDriver(LinuxDriver):
-    """Textual's driver. Keys wait until the app wants them: before, nothing has the focus, and they were lost."""
+    """Textual's driver, but keys wait until the app wants them: before that nothing has the focus."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -73,7 +74,7 @@ class ChatDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         """Take the terminal; it is given back as it was before it was held."""
-        super().start_application_mode()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
         self.attrs_before = typeahead.before or self.attrs_before
 
     def run_input_thread(self) -> None:
@@ -84,13 +85,14 @@ class ChatDriver(LinuxDriver):
         data = typeahead.first()
         try:
             while not self.exit_event.is_set():
-                for event in (
-                    (*parser.feed(text), *parser.tick()) if (text := decode(data)) else parser.tick()
-                ):
+                if text := decode(data):
+                    for event in parser.feed(text):
+                        self.process_message(event)
+                for event in parser.tick():
                     self.process_message(event)
                 self._pass_on()
                 data = b""
-                if selector.select(WAIT):
+                if selector.select(SOON if self._early else WAIT):
                     data = os.read(self.fileno, BLOCK)
                     if not data:  # the terminal is gone, and a signal is about to say so
                         self.exit_event.wait(WAIT)
