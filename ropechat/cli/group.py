@@ -4,6 +4,8 @@ import importlib
 
 import click
 
+from ropechat.cli import names_no_command
+
 _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
@@ -22,7 +24,6 @@ _SETTLED = {
     "batch": True,
     "inspect": False,
 }  # those with settings; do they sample?
-_OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 
 
 class LateGroup(click.Group):
@@ -50,7 +51,7 @@ class LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in _OWN_OPTIONS):
+        if names_no_command(args):
             args = ["chat", *args]
         if args[0] in _SETTLED and not {"-h", "--help"} & set(args):
             from ropechat import settings

@@ -302,8 +302,8 @@ class Branching(ReadingApp):
 
     def _edit(self, node: Node) -> None:
         self._editing = node
-        self.composer.set_text(as_typed(node.text) if node.role is Role.USER else node.text)
-        self.composer.focus()
+        self.composer.borrow(as_typed(node.text) if node.role is Role.USER else node.text)
+        self.action_write()
         self._say_hint("")  # the footer says that this is an edit
 
     def edited(self, text: str) -> Turn | None:
@@ -316,16 +316,17 @@ class Branching(ReadingApp):
         opening = ev.Opening(tuple(node.steps), written=text)
         return self.session.answer(node.parent or "", opening, Origin(node.id, 0, "edit"))
 
-    def stop_editing(self) -> None:
-        """What is in the composer is a new question again."""
+    def stop_editing(self) -> bool:
+        """The composer has the draft again; False where it had it. A changed text can be recalled."""
         self._editing = None
+        if self.composer.lent:
+            self.composer.keep()
+        return self.composer.give_back()
 
     def step_back(self) -> bool:
-        """Esc leaves an edit first."""
-        if self._editing is None:
+        """Esc in the composer leaves an edit first."""
+        if not self.has_keys(self.composer) or not self.stop_editing():
             return super().step_back()
-        self.stop_editing()
-        self.composer.set_text("")
         self._redraw()
         return True
 

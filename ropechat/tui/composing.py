@@ -108,7 +108,7 @@ class Composing(Keeping):
             self.transcript.action_page_down()
 
     def on_composer_sought(self, message: Composer.Sought) -> None:
-        """ctrl+r: say how it goes on."""
+        """ctrl+r, or tab: say how it goes on."""
         self._say_hint(message.words)
 
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
@@ -156,6 +156,20 @@ class Composing(Keeping):
         """What was asked before this start can be recalled too."""
         self.composer.sent[:0] = [clean(as_typed(question)) for question in questions]
 
+    def clear_draft(self) -> None:
+        """Empty the composer; what stood there can be recalled. An edit is left."""
+        if not self.stop_editing():
+            self.composer.keep()
+            self.composer.set_text("")
+        self._say_hint(f"cleared: {self.keymap.first('composer.previous')} brings it back")
+
+    def clicked(self) -> None:
+        """A token was clicked: arrow keys go on from there, unless a draft is being written."""
+        if self.composer.text and self.has_keys(self.composer):
+            self._say_hint(f"your draft keeps the keys; {self.keymap.named('view.inspect')} reads this token")
+        else:
+            super().clicked()
+
     # --- editor, clipboard, mouse ---
 
     def action_external_editor(self) -> None:
@@ -170,7 +184,7 @@ class Composing(Keeping):
             self._say_hint(str(error))
         else:
             composer.set_text(text)
-            composer.focus()
+            self.action_write()
         self._set_mouse(self._mouse)
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -223,7 +237,7 @@ class Composing(Keeping):
 
         if isinstance(self.screen, Sheet):
             return self.screen.context
-        return "transcript" if self.transcript.has_focus else "composer"
+        return "transcript" if self.has_keys(self.transcript) else "composer"
 
     def action_help(self) -> None:
         """The keys and commands, those of this place first."""
@@ -242,16 +256,23 @@ class Composing(Keeping):
 
     def _doing(self, command: keys.Command) -> Callable[[], object]:
         if not command.action:
-            return lambda: self.composer.set_text(f"/{command.slash} ")
+            return lambda: self._begin_line(f"/{command.slash} ")
         place = self.transcript if command in keys.READING else self
         return lambda: self.call_later(self.run_action, command.action, place)
 
+    def _begin_line(self, text: str) -> None:
+        """Have a command typed; the draft comes back afterwards."""
+        self.composer.borrow(text)
+        self.action_write()
+
     def footer_keys(self) -> list[tuple[str, str]]:
-        """What the footer says: the keys of what has the focus."""
-        if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
-            return self.reading_keys()
+        """What the footer says: the keys of what has them."""
+        generating = self.session.generating
+        if self.has_keys(self.find_bar) or self.has_keys(self.transcript):
+            stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
+            return [*stop, *self.reading_keys()]
         view = self.keymap.shown("view.toggle").partition(" ")[0]
-        pairs = self.keymap.footer(self.session.generating)
+        pairs = self.keymap.footer(generating)
         return [(key, self._other_view() if key == view else label) for key, label in pairs]
 
     def _other_view(self) -> str:

@@ -46,11 +46,13 @@ class Keeping(Several):
 
     def begin_chat(self) -> None:
         """Show a new chat."""
+        self.stop_editing()
         self.session.clear()
         self.show_path()
 
     def open_chat(self, id: str) -> None:
         """Show a kept chat; "" begins a new one."""
+        self.action_write()
         self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
@@ -65,6 +67,7 @@ class Keeping(Several):
         except RopechatError as error:
             self._notice("error", explain(error))
             return
+        self.stop_editing()
         self.session.open(chat)
         self.show_path()
         self.tell_other_model()
@@ -86,6 +89,7 @@ class Keeping(Several):
         except RopechatError as error:
             self._notice("error", explain(error))
             return
+        self.stop_editing()
         self.session.open(chat)
         self.show_path()
         self.tell_other_model()
@@ -102,10 +106,19 @@ class Keeping(Several):
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
-        if self.session.keeper.store is not None:
+        store = self.session.keeper.store
+        if store is not None:
             self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
+        if store is None or self.resume is None:
+            self.keys_wanted.set()
 
     async def _open_store(self) -> None:
+        try:
+            await self._look_into_store()
+        finally:
+            self.keys_wanted.set()
+
+    async def _look_into_store(self) -> None:
         store = self.session.keeper.store
         assert store is not None
         try:

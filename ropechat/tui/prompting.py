@@ -23,6 +23,8 @@ from ropechat.tui.widgets.dials import ITEMS, Dials
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from textual.widget import Widget
+
     from ropechat.sampling import Sampling
     from ropechat.tui import events as ev
     from ropechat.tui.answer import Turn
@@ -67,17 +69,24 @@ class Prompting(Composing):
             return
         if not self.has_rail:
             self.push_screen(SamplingScreen(self._recorded()))
-        elif self.dials.display and self.dials.has_focus_within:
+        elif self.dials.display and self.at_dials:
             self.on_dials_closed()
         else:
             self.rail.show(self.dials, True)
             self.dials.begin(self._recorded())
-            self.dials.focus()
+            self.give_keys(self.dials)
+            self._redraw()
 
     def on_dials_closed(self) -> None:
         """The rail's settings are left."""
         self.rail.show(self.dials, False)
-        self.composer.focus()
+        self.action_write()
+
+    @property
+    def at_dials(self) -> Widget | None:
+        """What of the rail's settings has the keys: the settings, or the field for a value."""
+        focused = self.screen_stack[0].focused if self.screen_stack else None
+        return focused if focused is not None and self.dials in focused.ancestors_with_self else None
 
     @property
     def has_rail(self) -> bool:
@@ -111,7 +120,7 @@ class Prompting(Composing):
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """Also those of the rail."""
-        return self.keymap.pairs(ITEMS) if self.dials.has_focus_within else super().footer_keys()
+        return self.keymap.pairs(ITEMS) if self.at_dials else super().footer_keys()
 
     # --- system text ---
 

@@ -198,6 +198,7 @@ class Surveying(Switching):
 
     def on_overview_chosen(self, message: Overview.Chosen) -> None:
         """A chat, a branch, a persona, or the sheet with all of a part."""
+        self.action_write()
         match message.target:
             case ("chat", id) if id != self.session.keeper.id:
                 self.when_idle(lambda: self.open_chat(id))

@@ -375,10 +375,10 @@ async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:
         await c.idle()
         await c.pilot.press("escape")
         assert c.app.transcript.has_focus
-        assert "j k scroll" in c.line("footer")
-        await c.pilot.press("g")
+        assert "↓ ↑ scroll" in c.line("footer")
+        await c.pilot.press("home")
         await c.until(lambda: c.app.transcript.scroll_y == 0)
-        await c.pilot.press("G")
+        await c.pilot.press("end")
         await c.until(lambda: c.app.transcript.scroll_y == c.app.transcript.max_scroll_y)
         await c.pilot.press("escape")
         assert c.app.composer.has_focus

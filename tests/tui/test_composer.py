@@ -291,11 +291,12 @@ async def test_paths_are_completed(chat: Any, tmp_path: Path, monkeypatch: pytes
         assert c.app.composer.text == 'read @"src/my file.md" '
 
 
-async def test_tab_with_nothing_to_complete_moves_the_focus(chat: Any) -> None:
+async def test_tab_with_nothing_to_complete_says_what_it_is_for(chat: Any) -> None:
     async with chat(FakeEngine()) as c:
         await c.pilot.press(*"word", "tab")
         assert c.app.composer.text == "word"
-        assert not c.app.composer.has_focus
+        assert c.app.composer.has_focus
+        assert "tab completes a /command or an @file" in c.line("footer")
 
 
 # --- history ---

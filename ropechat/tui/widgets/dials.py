@@ -19,7 +19,7 @@ from ropechat.tui.widgets.field import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -95,6 +95,13 @@ class Dials(Vertical, can_focus=True):
         """Show the effect on another token."""
         self._token = token
         self.redraw()
+
+    # --- keys ---
+
+    @property
+    def own_keys(self) -> Iterable[str]:
+        """The keys that mean something here."""
+        return self._bindings.key_to_bindings
 
     # --- changing ---
 

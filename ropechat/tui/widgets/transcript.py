@@ -327,7 +327,7 @@ class Transcript(ScrollView, can_focus=True):
         if self.follow or round(self.scroll_y) >= self.max_scroll_y:
             return ""
         new = self.page.rows - self._news_from
-        return f" ↓ {new:,} new {'line' if new == 1 else 'lines'} · G " if new > 0 else ""
+        return f" ↓ {new:,} new {'line' if new == 1 else 'lines'} · PgDn " if new > 0 else ""
 
     def _with_news(self, strip: Strip, news: str) -> Strip:
         width = self.scrollable_content_region.width
