@@ -57,7 +57,8 @@ pub struct Config {
     pub residual_multiplier: f32,
     /// How queries, keys and values are projected.
     pub attention: Attention,
-    /// Scores are multiplied with it: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`.
+    /// Scores are multiplied with it: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
+    /// `attention_scale` comes on top.
     pub attention_multiplier: f32,
     /// What a query's position does to its scores.
     pub query_scaling: QueryScaling,
@@ -135,6 +136,8 @@ impl Config {
 pub struct LayerSpec {
     /// Which earlier positions a position sees.
     pub mask: Mask,
+    /// Scores are multiplied with it too: 1, or 1 / (layer + 1) (`scale_attn_by_inverse_layer_idx`; gpt2).
+    pub attention_scale: f32,
     /// How q and k turn with their position.
     pub rope: LayerRope,
     /// What kind of MLP.

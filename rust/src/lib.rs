@@ -18,6 +18,10 @@
 //! - L7 [`engine`], [`fit`]: sequences, steps, prefix reuse, cancel; whether a model fits into memory, and in which type.
 //! - L8 `python`: the bindings, nothing else.
 
+// Unit tests share the random models of `tests/common`, which knows the crate by its name.
+#[cfg(test)]
+extern crate self as ropechat_core;
+
 pub mod activations;
 pub mod attention;
 pub mod buffer;

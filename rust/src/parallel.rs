@@ -161,10 +161,9 @@ impl Pool {
         while self.shared.gate.load(Ordering::Acquire) & INSIDE > 0 {
             pause(&mut turns);
         }
-        if let Err(panic) = mine {
-            resume_unwind(panic);
-        }
-        if let Some(panic) = lock(&self.shared.panic).take() {
+        // Taken in any case: left there, a worker's panic would be raised by the next good job.
+        let theirs = lock(&self.shared.panic).take();
+        if let Some(panic) = mine.err().or(theirs) {
             resume_unwind(panic);
         }
     }

@@ -11,7 +11,7 @@
 
 use super::partials::{Partials, Widths, empty, join};
 use crate::buffer::plain_bytes;
-use crate::config::Mask;
+use crate::config::{LayerSpec, Mask};
 use crate::forward::Compute;
 use crate::kernel::{Kernels, LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
@@ -53,7 +53,8 @@ pub(super) fn attend(
     compute: Compute<'_>,
 ) {
     let widths = widths(model);
-    let mask = model.config.layers[index].mask;
+    let LayerSpec { mask, attention_scale, .. } = model.config.layers[index];
+    let scale = model.config.attention_multiplier * attention_scale;
     let cuts = cuts(caches, mask, widths, TASKS_PER_THREAD * compute.pool.threads());
     let shapes = cuts.iter().map(|cut| (cut.rows.clone(), cut.heads, cut.parts.len()));
     let mut outs = partials.cut(shapes, widths);
@@ -74,7 +75,7 @@ pub(super) fn attend(
         }
     }
     let stride = model.qkv_stride(layer);
-    let view = View { model, index, mask, widths, qkv, stride, kernels: compute.kernels };
+    let view = View { model, index, mask, scale, widths, qkv, stride, kernels: compute.kernels };
     compute.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| view.attend(task, scratch));
     });
@@ -138,6 +139,8 @@ struct View<'a> {
     model: &'a Model,
     index: usize,
     mask: Mask,
+    /// Of the scores.
+    scale: f32,
     widths: Widths,
     qkv: &'a [f32],
     stride: usize,
@@ -236,11 +239,10 @@ impl View<'_> {
 
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
     fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
-        let config = &self.model.config;
-        let scale = match config.attn_logit_softcapping {
-            None => config.attention_multiplier,
+        let scale = match self.model.config.attn_logit_softcapping {
+            None => self.scale,
             Some(cap) => {
-                self.kernels.softcap(&mut scores[..seen.end], config.attention_multiplier, cap);
+                self.kernels.softcap(&mut scores[..seen.end], self.scale, cap);
                 1.0
             }
         };
