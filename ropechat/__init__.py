@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropechat.conversation import Conversation, Message, Role
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.scheduler import Job, Result
+    from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
-    from ropechat.hub.transfer import pull
+    from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
-    from ropechat.schedule import Job, Result
-    from ropechat.template import ChatTemplate
     from ropechat.tokenizer import Tokenizer
     from ropechat.trace import Row, Stage, Step, TokenScore, Trace
 
@@ -41,12 +41,12 @@ __all__ = [
 
 _MODULES = {
     "conversation": ("Conversation", "Message", "Role"),
-    "engine": ("Engine",),
+    "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
-    "hub.transfer": ("pull",),
+    "models.hub.transfer": ("pull",),
     "sampling": ("Sampling",),
-    "schedule": ("Job", "Result"),
-    "template": ("ChatTemplate",),
+    "engine.scheduler": ("Job", "Result"),
+    "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
     "trace": ("Row", "Stage", "Step", "TokenScore", "Trace"),
 }

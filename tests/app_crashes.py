@@ -24,8 +24,8 @@ from crashes import FAULTS, Claims  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
 from ropechat.conversation import Role  # noqa: E402
+from ropechat.conversation_tree import Node  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
-from ropechat.tree import Node  # noqa: E402
 
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
 CODE += "import app_crashes; app_crashes.chat()"
@@ -36,11 +36,11 @@ ALL_FAULTS = (*FAULTS, "not shown again")
 
 def chat() -> None:
     """The program: says on the file $SAYS what it was asked and made, and what it showed at the start."""
+    from ropechat.chat import events as ev
+    from ropechat.chat.session import Session
     from ropechat.cli import main
     from ropechat.store.store import Recorder
-    from ropechat.tui import events as ev
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.session import Session
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()

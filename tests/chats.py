@@ -3,9 +3,9 @@
 import random
 
 from ropechat.conversation import Role
+from ropechat.conversation_tree import Node, Origin, State, Tree
 from ropechat.sampling import Sampling
 from ropechat.trace import Row, Stage, Step
-from ropechat.tree import Node, Origin, State, Tree
 
 
 def record(draw: random.Random, text: str, position: int) -> Step:

@@ -23,14 +23,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from fakes import STORY, FakeEngine  # noqa: E402
 
+from ropechat.chat import events as ev
+from ropechat.chat.answer import Turn  # noqa: E402
+from ropechat.chat.inference import Inference  # noqa: E402
+from ropechat.chat.recorder import Keeper  # noqa: E402
+from ropechat.chat.session import Session  # noqa: E402
+from ropechat.conversation_tree import State  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.store import FILE, Store  # noqa: E402
-from ropechat.tree import State  # noqa: E402
-from ropechat.tui import events as ev  # noqa: E402
-from ropechat.tui.answer import Turn  # noqa: E402
-from ropechat.tui.inference import Inference  # noqa: E402
-from ropechat.tui.keeper import Keeper  # noqa: E402
-from ropechat.tui.session import Session  # noqa: E402
 
 SECONDS, TOKENS = 0.25, 64  # what may be lost
 

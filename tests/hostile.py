@@ -14,11 +14,11 @@ from fakes import FakeEngine  # noqa: E402
 from payloads import BRACKETS, ESCAPES, in_markdown  # noqa: E402
 
 from ropechat.conversation import Role  # noqa: E402
+from ropechat.conversation_tree import Origin, State, Tree  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
-from ropechat.store.rows import Chat  # noqa: E402
+from ropechat.store.queries import Chat  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
 from ropechat.trace import Row, Step  # noqa: E402
-from ropechat.tree import Origin, State, Tree  # noqa: E402
 
 CHATS = 40
 TEXTS = {"plain": ["plain"] * 40, "escapes": list(ESCAPES), "brackets": BRACKETS}

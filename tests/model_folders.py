@@ -105,7 +105,7 @@ def load_fake(monkeypatch: Any, folder: Path, **options: Any) -> Any:
     import fake_core
 
     import ropechat
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
 
     monkeypatch.setitem(sys.modules, "ropechat._core", fake_core)
     monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)

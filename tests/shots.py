@@ -281,7 +281,7 @@ def furnish(home: Path) -> None:
     os.chdir(home)
     os.environ |= {"HOME": str(home), "COLORTERM": "truecolor", "TERM": "xterm-256color"}
     os.environ |= {"HF_HOME": str(home / "hf"), "HF_HUB_OFFLINE": "1"}
-    from ropechat.tui import personas
+    from ropechat.chat import personas
 
     for name, text in PERSONAS.items():
         personas.save(name, text)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ropechat.store.rows import Chat
+from ropechat.conversation_tree import Tree
+from ropechat.store.queries import Chat
 from ropechat.store.store import Store
-from ropechat.tree import Tree
 
 
 def done(future: Any) -> Any:

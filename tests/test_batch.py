@@ -17,7 +17,7 @@ from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
 from ropechat.errors import BatchInputError, FileAccessError
-from ropechat.text import clock
+from ropechat.util.text import clock
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
 

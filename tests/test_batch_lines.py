@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ropechat.batch import rows
+from ropechat.batch import reader as rows
 from ropechat.batch.line import LineRequest
-from ropechat.batch.rows import BatchReader, BatchRow
+from ropechat.batch.reader import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
 from ropechat.errors import BatchInputError
 
@@ -122,7 +122,7 @@ def test_a_name_that_no_file_can_hold(tmp_path: Path) -> None:
 
 
 def test_a_line_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropechat.batch.rows.MAX_LINE_BYTES", 40)
+    monkeypatch.setattr("ropechat.batch.reader.MAX_LINE_BYTES", 40)
     rows = rows_of(tmp_path, b'{"prompt":"a"}\n' + b'{"prompt":"' + b"x" * 300 + b'"}\n{"prompt":"b"}\n')
     assert [row.error is None for row in rows] == [True, False, True]
     assert [row.line for row in rows] == [1, 2, 3]

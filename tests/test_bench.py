@@ -196,7 +196,7 @@ def test_an_interrupted_writer_leaves_nothing(
 def test_a_shape_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ropechat.paths.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("ropechat.util.paths.cache_folder", lambda: tmp_path)
     monkeypatch.setitem(shapes.SHAPES, "stories15m", TINY)
     code, out, err = bench(capfd, "--shape", "stories15m", "--quick", "--threads", "1")
     assert code == 0, err

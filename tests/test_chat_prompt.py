@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from model_folders import CHATML, GOLDEN, byte_folder, byte_tokenizer
 
-from ropechat.chat_prompt import KEPT, ChatPrompt
 from ropechat.conversation import Message, Role
+from ropechat.engine.prompt import KEPT, ChatPrompt
+from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate
 from ropechat.errors import ChatTemplateError, RequestError
-from ropechat.template import SYSTEM_FOLDED, ChatTemplate
 from ropechat.tokenizer import Tokenizer
 
 START, END = 258, 259  # <|im_start|>, <|im_end|>

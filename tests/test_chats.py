@@ -14,13 +14,13 @@ import pytest
 from chats import answer, branched
 
 from ropechat.conversation import Role
+from ropechat.conversation_tree import Tree, typed
 from ropechat.errors import FileAccessError, HistoryError
-from ropechat.store.rows import Chat
+from ropechat.store.import_export import as_text, export, read_json
+from ropechat.store.queries import Chat
 from ropechat.store.store import Store
-from ropechat.store.transfer import as_text, export, read_json
-from ropechat.text import cells
 from ropechat.trace import Step
-from ropechat.tree import Tree, typed
+from ropechat.util.text import cells
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_no_cache_is_of_one_command(
 ) -> None:
     for module in ("packed", "tokenizer_cache"):
         monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr("ropechat.tokenizer_cache._WORTH", 0)
+    monkeypatch.setattr("ropechat.tokenizer.cache._WORTH", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "all")
     assert door("run", "-m", model, "--no-cache", "--max-tokens", 1, "a")[0] == 0
     assert os.environ["ROPECHAT_CACHE"] == "all"
@@ -248,7 +248,7 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 
 
 def test_inspect_table_fits_every_width(model: Path) -> None:
-    from ropechat.text import cells
+    from ropechat.util.text import cells
 
     for width in (1, 30, 40, 60, 80, 100, 160):
         table = process(
@@ -272,7 +272,7 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
 
 
 def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None:
-    from ropechat.text import visible
+    from ropechat.util.text import visible
 
     _, out, _ = door("inspect", "-m", model, " \né", "--top-k", 1)
     data = [b" ", b"\n", b"\xc3", b"\xa9"]

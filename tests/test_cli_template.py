@@ -8,7 +8,7 @@ import pytest
 from cli_door import Door
 from model_folders import CHATML, adds_bos, byte_folder, byte_tokenizer
 
-from ropechat.template import SYSTEM_FOLDED
+from ropechat.engine.templates.template import SYSTEM_FOLDED
 
 GREEDY = ["--temperature", 0, "--max-tokens", 2]
 REFUSES_SYSTEM = (

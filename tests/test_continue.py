@@ -10,21 +10,21 @@ import pytest
 from chats import record
 from stores import done
 
+from ropechat.chat import events as ev
+from ropechat.chat.inference import Inference, describe
+from ropechat.chat.recorder import Keeper
+from ropechat.chat.session import Session
 from ropechat.conversation import Role
+from ropechat.conversation_tree import Origin, State, Tree, added_nothing, forced, unended
 from ropechat.errors import FileAccessError, InternalError
 from ropechat.sampling import Sampling
-from ropechat.tree import Origin, State, Tree, added_nothing, forced, unended
-from ropechat.tui import events as ev
-from ropechat.tui.inference import Inference, describe
-from ropechat.tui.keeper import Keeper
-from ropechat.tui.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ropechat.conversation_tree import Node
     from ropechat.store.store import Store
     from ropechat.trace import Step
-    from ropechat.tree import Node
 
 STOP = 0
 

@@ -22,7 +22,8 @@ from model_folders import (
 )
 
 from ropechat.conversation import Message, Role
-from ropechat.engine import Engine
+from ropechat.engine.engine import Engine
+from ropechat.engine.stop_strings import TextLane
 from ropechat.errors import (
     CancelledError,
     ChatTemplateError,
@@ -34,7 +35,6 @@ from ropechat.errors import (
     TokenizerError,
 )
 from ropechat.sampling import Sampling
-from ropechat.text_lane import TextLane
 
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
 
@@ -112,7 +112,7 @@ def test_probabilities_are_softmax_rows(engine: Engine) -> None:
 
 
 def test_arrays_above_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropechat.arguments.MAX_ARRAY_BYTES", 3 * 260 * 4)
+    monkeypatch.setattr("ropechat.engine.validation.MAX_ARRAY_BYTES", 3 * 260 * 4)
     engine.logits([1, 2, 3])
     for call in (engine.logits, engine.probabilities):
         with pytest.raises(MemoryLimitError, match=r"4 positions x 260 ids x 4 bytes = 4160 bytes"):

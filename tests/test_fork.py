@@ -7,10 +7,10 @@ from model_folders import CHATML, byte_tokenizer
 from models import write_llama
 
 from ropechat.conversation import Message, Role
-from ropechat.engine import Engine
+from ropechat.conversation_tree import Node, forced, resumed
+from ropechat.engine.engine import Engine
 from ropechat.sampling import Sampling
 from ropechat.trace import Step
-from ropechat.tree import Node, forced, resumed
 
 ASKED = [Message(Role.USER, "Tell me a story.")]
 SAMPLING = Sampling(temperature=1.0, top_k=50, top_p=0.98, repetition_penalty=1.1, max_tokens=1000, seed=11)

@@ -11,9 +11,9 @@ from model_folders import CHATML
 
 import ropechat
 from ropechat.conversation import Message, Role
-from ropechat.engine import Engine
+from ropechat.engine.engine import Engine
+from ropechat.engine.model_folder import find_stop_ids, template_of, tokenizer_of
 from ropechat.errors import ChatTemplateError
-from ropechat.model_folder import find_stop_ids, template_of, tokenizer_of
 from ropechat.sampling import Sampling
 
 

@@ -11,9 +11,10 @@ from model_folders import adds_bos, byte_tokenizer, write_folder
 
 from ropechat import builtin
 from ropechat.errors import RopechatError, TokenizerError
-from ropechat.tokenizer import Tokenizer, hazards
-from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, straighten
+from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer import regex_safety as hazards
 from ropechat.tokenizer.linear import is_linear
+from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES, any_slow, straighten
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"

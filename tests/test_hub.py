@@ -11,13 +11,14 @@ import pytest
 from hub_server import COMMIT, Hub, Repo, git_sha1, serve, sha256, use
 
 from ropechat.errors import DownloadError, ModelNotFoundError, RequestError, RopechatError
-from ropechat.hub import plan as planning
-from ropechat.hub import shelf, transfer
-from ropechat.hub.cache import cache_folder, repo_folder
-from ropechat.hub.names import HubName, parse
-from ropechat.hub.plan import make_plan
-from ropechat.hub.transfer import Progress, fetch
-from ropechat.model_source import resolve
+from ropechat.models.hub import cached_models as shelf
+from ropechat.models.hub import plan as planning
+from ropechat.models.hub import transfer
+from ropechat.models.hub.cache import cache_folder, repo_folder
+from ropechat.models.hub.names import HubName, parse
+from ropechat.models.hub.plan import make_plan
+from ropechat.models.hub.transfer import Progress, fetch
+from ropechat.models.resolve import resolve
 
 RNG = random.Random(5)
 WEIGHTS = RNG.randbytes(300_000)

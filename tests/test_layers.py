@@ -200,10 +200,11 @@ except SystemExit as error:
 
 def test_templates_are_rendered_elsewhere() -> None:
     """jinja2 stays out of the process with the model, and all but the limits out of the one with jinja2."""
-    render = "from datetime import datetime; from ropechat.template_process import SHARED as s"
+    render = "from datetime import datetime; from ropechat.engine.templates.process import SHARED as s"
     assert not loaded_by(f"{render}; assert s.render('{{{{ 1 }}}}', {{}}, datetime.now()) == '1'")
-    code = (
-        "import ropechat.template_child, sys; print(*(name for name in sys.modules if 'ropechat.' in name))"
-    )
+    code = "import ropechat.engine.templates.sandbox, sys; print(*(name for name in sys.modules if 'ropechat.' in name))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert set(done.stdout.split()) == {"ropechat.template_child", "ropechat.template_limits"}
+    assert set(done.stdout.split()) == {
+        "ropechat.engine.templates.sandbox",
+        "ropechat.engine.templates.limits",
+    }

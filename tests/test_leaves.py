@@ -7,8 +7,8 @@ import pytest
 
 from ropechat.conversation import Conversation, Message, Role
 from ropechat.sampling import Sampling
-from ropechat.text import cells, clean, fit, inert_json, one_line, visible
 from ropechat.trace import Row, TokenScore, Trace
+from ropechat.util.text import cells, clean, fit, inert_json, one_line, visible
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from models import write_llama
 
 from ropechat import _core
-from ropechat.compiled import Loading
+from ropechat.engine.native import Loading
 from ropechat.errors import InternalError
 
 
@@ -52,7 +52,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return "engine"
 
     fake = SimpleNamespace(Engine=SimpleNamespace(load=load), read_config=lambda folder: {"vocab_size": 5})
-    monkeypatch.setattr("ropechat.compiled.compiled", lambda: fake)
+    monkeypatch.setattr("ropechat.engine.native.compiled", lambda: fake)
     return seen
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ropechat import model_source
+from ropechat.engine.model_folder import display_name
 from ropechat.errors import ModelNotFoundError, ModelPathError, NotDownloadedError, UnsafePathError
-from ropechat.hub.names import HubName, parse
-from ropechat.model_files import read_json
-from ropechat.model_folder import display_name
-from ropechat.model_source import hub_name, resolve
-from ropechat.weight_files import choose, choose_gguf, gguf_sets, is_plain, quant_of, shards_of
+from ropechat.models import resolve as model_source
+from ropechat.models.hub.names import HubName, parse
+from ropechat.models.resolve import hub_name, resolve
+from ropechat.models.weights import choose, choose_gguf, gguf_sets, is_plain, quant_of, shards_of
+from ropechat.util.files import read_json
 
 COMMIT = "0123456789" * 4
 
@@ -292,7 +292,7 @@ def test_bytes_that_repositories_share(cache: Path) -> None:
 
 
 def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ropechat.hub.cache import cache_folder
+    from ropechat.models.hub.cache import cache_folder
 
     assert cache_folder() == tmp_path / "hf" / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "other"))

@@ -57,7 +57,7 @@ def partial_bytes(folder: Path) -> int:
 
 def pack(weights: Path) -> int:
     """A file of packed weights as the engine writes its beginning; returns its bytes."""
-    from ropechat.packed import packed_folder
+    from ropechat.models.pack_cache import packed_folder
 
     header = json.dumps({"model": str(weights.resolve()), "dtype": "auto"}).encode()
     path = packed_folder() / f"auto-{weights.parents[2].name}.pack"
@@ -118,7 +118,7 @@ def test_download_option(door: Door, hub: Hub, folder: Path, monkeypatch: pytest
     def load(path: Path, **_: object) -> None:
         raise TensorError(f"{path}: reached")
 
-    monkeypatch.setattr("ropechat.compiled.Loading", load)
+    monkeypatch.setattr("ropechat.engine.native.Loading", load)
     code, out, err = door("run", "-m", "org/name:q8_0", "--download", "a")
     assert err.splitlines()[-1] == f"error: {folder}/snapshots/{COMMIT}/m-Q8_0.gguf: reached"
 

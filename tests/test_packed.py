@@ -15,7 +15,7 @@ from models import write_llama
 
 from ropechat import Engine
 from ropechat.errors import RequestError
-from ropechat.packed import packed_entries, packed_folder
+from ropechat.models.pack_cache import packed_entries, packed_folder
 
 IDS = [5, 6, 7, 8]
 RUN = "import sys; from ropechat.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
@@ -25,7 +25,7 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of packed weights, for models of any size."""
-    monkeypatch.setattr("ropechat.packed.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("ropechat.models.pack_cache.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setenv("ROPECHAT_CACHE", "all")
     return packed_folder()
 
@@ -172,8 +172,8 @@ def test_a_full_screen_app_gives_the_terminal_back(model: Path, tmp_path: Path) 
     code = """
 import os, sys, tty
 from ropechat import Engine
-from ropechat.compiled import exit_when_cut
-from ropechat.packed import packed_entries
+from ropechat.engine.native import exit_when_cut
+from ropechat.models.pack_cache import packed_entries
 engine = Engine.load(sys.argv[2], dtype="q8_0")
 if not engine.facts["from_pack"]:
     assert engine.finish_pack(60)
@@ -207,7 +207,7 @@ def test_a_library_leaves_signals_alone(model: Path, tmp_path: Path) -> None:
     library = """
 import os, sys
 from ropechat import Engine, Sampling
-from ropechat.packed import packed_entries
+from ropechat.models.pack_cache import packed_entries
 engine = Engine.load(sys.argv[2], dtype="q8_0")
 if not engine.facts["from_pack"]:
     assert engine.finish_pack(60)
@@ -227,7 +227,7 @@ engine.logits([1, 2, 3])
 def test_a_signal_that_is_not_ours_goes_to_whom_it_was_for(model: Path, tmp_path: Path) -> None:
     code = """
 import faulthandler, os, signal
-from ropechat.compiled import exit_when_cut
+from ropechat.engine.native import exit_when_cut
 faulthandler.enable()
 exit_when_cut(screen=False)
 os.kill(os.getpid(), signal.SIGBUS)

@@ -45,7 +45,7 @@ def test_gguf_vocabularies(name: str, real: Path) -> None:
 def test_gguf_vocabularies_that_are_kept(
     name: str, real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropechat.tokenizer_cache.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path)
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
     path = real / "vocab-tests" / f"ggml-vocab-{name}.gguf"
     first = from_gguf(path)

@@ -21,7 +21,8 @@ from model_folders import (
 )
 
 from ropechat.conversation import Message, Role
-from ropechat.engine import Engine
+from ropechat.engine.engine import Engine
+from ropechat.engine.scheduler import LOOKAHEAD, Job
 from ropechat.errors import (
     ContextFullError,
     NonFiniteError,
@@ -29,7 +30,6 @@ from ropechat.errors import (
     RopechatError,
 )
 from ropechat.sampling import Sampling
-from ropechat.schedule import LOOKAHEAD, Job
 
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
 

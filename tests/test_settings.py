@@ -10,7 +10,7 @@ import pytest
 from cli_door import Door
 from model_folders import byte_folder
 
-from ropechat import settings
+from ropechat.cli import settings
 from ropechat.errors import SettingsError
 
 
@@ -189,7 +189,7 @@ def test_switches_take_what_click_takes() -> None:
 
 
 def test_choices_are_those_of_the_chat() -> None:
-    from ropechat.tui.context import WhenFull
+    from ropechat.chat.context import WhenFull
     from ropechat.tui.render.tint import NAMES
 
     assert settings.TINTS == NAMES

@@ -9,9 +9,9 @@ import pytest
 from gguf_vocabularies import vocab_tests
 from model_folders import GOLDEN, byte_folder, byte_tokenizer
 
-from ropechat import tokenizer_cache
 from ropechat.tokenizer import Tokenizer
-from ropechat.tokenizer.short_texts import letters_of
+from ropechat.tokenizer import cache as tokenizer_cache
+from ropechat.tokenizer.partial_bpe import letters_of
 
 VOCAB_SIZE = 1 << 20
 LETTERS = "ab 1\n!é日"
@@ -21,7 +21,7 @@ TEXTS = ["", " ", "Once upon a time", "naïve café 漢字 🙂 👨‍👩", "\
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where files are kept, of any size."""
-    monkeypatch.setattr("ropechat.tokenizer_cache.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(tokenizer_cache, "_WORTH", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
     return tmp_path / "cache" / "tokenizers"

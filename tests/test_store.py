@@ -15,11 +15,11 @@ from chats import answer, branched, record
 from stores import done, put
 
 from ropechat.conversation import Role
+from ropechat.conversation_tree import Origin, State, Tree, typed
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec, schema
 from ropechat.store.store import Store
-from ropechat.tree import Origin, State, Tree, typed
 
 
 def same(one: Tree, other: Tree) -> None:

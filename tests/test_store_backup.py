@@ -13,9 +13,10 @@ from chats import answer, branched
 from stores import done, put
 
 from ropechat.conversation import Role
-from ropechat.store import backup, where
+from ropechat.conversation_tree import Tree
+from ropechat.store import backup
+from ropechat.store import filesystem as where
 from ropechat.store.store import FILE, Store
-from ropechat.tree import Tree
 
 DAY = 24 * 3600.0
 

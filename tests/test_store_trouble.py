@@ -17,12 +17,12 @@ from chats import branched, record
 from stores import done, put
 
 from ropechat.conversation import Role
+from ropechat.conversation_tree import State, Tree
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import repair, schema, writer
-from ropechat.store.owner import Owner, is_alive, others
+from ropechat.store.process_lock import Owner, is_alive, others
 from ropechat.store.store import Store
-from ropechat.tree import State, Tree
 
 
 class Full:
@@ -221,7 +221,7 @@ from ropechat.errors import FileAccessError
 from ropechat.sampling import Sampling
 from ropechat.store import writer
 from ropechat.store.store import Store
-from ropechat.tree import State, Tree
+from ropechat.conversation_tree import State, Tree
 writer.RETRY_SECONDS = 0.05
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store, tree, draw = Store(Path(sys.argv[1])), Tree(), random.Random(1)
@@ -309,7 +309,7 @@ def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
     assert not others(tmp_path, owner.name)
     assert others(tmp_path, "me")
     code = (
-        "from pathlib import Path; from ropechat.store.owner import Owner; "
+        "from pathlib import Path; from ropechat.store.process_lock import Owner; "
         f"owner = Owner(Path({str(tmp_path)!r})); print(owner.name)"
     )
     name = subprocess.run(

@@ -10,8 +10,8 @@ import pytest
 from model_folders import CHATML, GOLDEN
 
 from ropechat.conversation import Message, Role
+from ropechat.engine.templates.template import ChatTemplate, warm
 from ropechat.errors import ChatTemplateError, RequestError, UnsafePathError
-from ropechat.template import ChatTemplate, warm
 
 CASES = sorted((GOLDEN / "templates").glob("own_*.json"))
 CONVERSATIONS = json.loads((GOLDEN / "templates" / "conversations.json").read_text())
@@ -167,7 +167,7 @@ def test_the_process_is_started_early_where_there_may_be_a_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts: list[int] = []
-    monkeypatch.setattr("ropechat.template_process.SHARED.start", lambda: starts.append(1))
+    monkeypatch.setattr("ropechat.engine.templates.process.SHARED.start", lambda: starts.append(1))
     config = tmp_path / "tokenizer_config.json"
     for content in (None, "{}", '{"chat_template": "x"}'):
         if content is not None:

@@ -6,8 +6,8 @@ from typing import Any
 from bad_inputs import Corpus, unsaid
 
 from ropechat.conversation import Message, Role
+from ropechat.engine.model_check import load_template
 from ropechat.errors import RopechatError
-from ropechat.model_check import load_template
 
 MESSAGES = [Message(Role.SYSTEM, "be kind"), Message(Role.USER, "hi")]
 

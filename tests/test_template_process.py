@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ropechat.engine.templates.limits import CPU_SECONDS, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES
+from ropechat.engine.templates.process import TemplateFailureError, TemplateProcess
 from ropechat.errors import FileAccessError
-from ropechat.template_limits import CPU_SECONDS, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES
-from ropechat.template_process import TemplateFailureError, TemplateProcess
 
 NOW = datetime(2025, 1, 15, 12, 34, 56)
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}"
@@ -183,7 +183,7 @@ def test_one_that_does_not_answer_is_given_up(
     text(process, "x")
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
-    monkeypatch.setattr("ropechat.template_process.WALL_SECONDS", 0.2)
+    monkeypatch.setattr("ropechat.engine.templates.process.WALL_SECONDS", 0.2)
     with pytest.raises(TemplateFailureError, match="no text within"):
         text(process, "x")
     monkeypatch.undo()
@@ -236,7 +236,7 @@ PARENT = """
 import os, signal, sys, time
 from datetime import datetime
 from importlib.metadata import version
-from ropechat.template_process import SHARED
+from ropechat.engine.templates.process import SHARED
 assert SHARED.render("x", {}, datetime.now()) == "x"
 print(SHARED.pid, flush=True)
 """

@@ -11,10 +11,10 @@ import pytest
 from gguf_vocabularies import KEY, bytes_vocabulary, spm_vocabulary
 from model_folders import GOLDEN, byte_folder, byte_tokenizer, golden_folder
 
-from ropechat import tokenizer_cache
 from ropechat.errors import TokenizerError
 from ropechat.tokenizer import Tokenizer
-from ropechat.tokenizer.hazards import MAX_SLOW_BYTES
+from ropechat.tokenizer import cache as tokenizer_cache
+from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES
 
 TEXTS = [
     "",
@@ -29,7 +29,7 @@ TEXTS = [
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where files are kept, of any size."""
-    monkeypatch.setattr("ropechat.tokenizer_cache.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(tokenizer_cache, "_WORTH", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
     return tmp_path / "cache" / "tokenizers"
@@ -40,7 +40,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, checking a file fails the test."""
 
     def forbid() -> None:
-        monkeypatch.setattr("ropechat.tokenizer.file_check.FileCheck", None)
+        monkeypatch.setattr("ropechat.tokenizer.validate.FileCheck", None)
 
     return forbid
 
@@ -122,7 +122,9 @@ def test_a_slow_regex_is_found_once(tmp_path: Path, folder: Path, monkeypatch: p
     steps = {"type": "Sequence", "pretokenizers": [split, level]}
     model = byte_folder(tmp_path / "model", tokenizer=byte_tokenizer(pre_tokenizer=steps))
     Tokenizer.load(model, 260)
-    monkeypatch.setattr("ropechat.tokenizer.hazards._seconds", lambda *given: pytest.fail("probed again"))
+    monkeypatch.setattr(
+        "ropechat.tokenizer.regex_safety._seconds", lambda *given: pytest.fail("probed again")
+    )
     tokenizer = Tokenizer.load(model, 260)
     with pytest.raises(TokenizerError, match="has a slow regex"):
         tokenizer.encode("z" * (MAX_SLOW_BYTES + 1))
@@ -156,7 +158,7 @@ def test_merges_become_texts_where_that_is_clear(
         merges = json.loads(kept.content() or b"")["model"]["merges"]
         assert merges == (["a b", "ab c"] if name == "plain" else pairs)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ropechat.tokenizer.file_check.FileCheck", None)
+            patch.setattr("ropechat.tokenizer.validate.FileCheck", None)
             assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from ropechat.conversation import Message, Role
+from ropechat.conversation_tree import Node, Origin, State, Tree, bits, forced, fresh, resumed, shared, typed
 from ropechat.sampling import MAX_SEED, Sampling
 from ropechat.trace import Row, Step
-from ropechat.tree import Node, Origin, State, Tree, bits, forced, fresh, resumed, shared, typed
 
 TOP = ((5, -0.5), (6, -1.0), (7, -2.0))
 

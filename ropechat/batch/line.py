@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ropechat.arguments import checked_stops
 from ropechat.conversation import Message, Role
+from ropechat.engine.templates.template import checked_variables
+from ropechat.engine.validation import checked_stops
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
-from ropechat.template import checked_variables
 
 MAX_ID_LENGTH = 512
 MAX_MESSAGES = 2000

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.line import Content, LineRequest
 from ropechat.batch.output import Sink
-from ropechat.batch.rows import BatchReader, BatchRow
+from ropechat.batch.reader import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
+from ropechat.engine.scheduler import Job, Prompt, Result
 from ropechat.errors import InternalError, RopechatError
 from ropechat.sampling import Sampling
-from ropechat.schedule import Job, Prompt, Result
 
 if TYPE_CHECKING:
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
 
 _UNUSED_SHOWN = 5
 

@@ -14,7 +14,7 @@ from ropechat.bench.start import Start, run_command, start_process
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
 
 Progress = Callable[[str], None]
 
@@ -136,7 +136,7 @@ def starts(options: Sequence[str], rounds: int, progress: Progress) -> Iterator[
 
 def loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["Engine", list[float]]:
     """The loaded model, and the seconds that each loading took."""
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
 
     seconds = []
     for index in range(rounds):

@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_YOUNG)
     if given[:1] != ["chat"] and not names_no_command(given):
         return _run(given)
-    from ropechat.tui import typeahead
+    from ropechat.tui.terminal import typeahead
 
     typeahead.hold()  # first of all: what is typed from now on waits for the chat
     try:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from ropechat.cli.door import run_command
+    from ropechat.cli.exit_codes import run_command
     from ropechat.cli.group import ropechat
 
     return run_command(ropechat, arguments)

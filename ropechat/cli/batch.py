@@ -16,9 +16,9 @@ from ropechat.cli.common import (
     stdin_stream,
     template_options,
 )
-from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
+from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.status import StatusLine, bar
-from ropechat.text import clock
+from ropechat.util.text import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ def batch(
     are answered.
     """
     from ropechat.batch.output import refuse_output
-    from ropechat.batch.rows import BatchReader
+    from ropechat.batch.reader import BatchReader
     from ropechat.batch.runner import BatchReport, Settings, run_batch
 
     sampling, settings = sampling_of(given), Settings(raw, system)

@@ -7,9 +7,9 @@ import click
 
 from ropechat.bench.shapes import SHAPES
 from ropechat.cli.common import Out, model_or_builtin
+from ropechat.cli.settings import BY_NAME, DTYPES
 from ropechat.cli.status import StatusLine
-from ropechat.model_source import resolve
-from ropechat.settings import BY_NAME, DTYPES
+from ropechat.models.resolve import resolve
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -37,7 +37,7 @@ def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
     if model is not None:
         raise click.UsageError("--model and --shape together; give one of them")
     from ropechat.bench.shapes import make
-    from ropechat.paths import cache_folder
+    from ropechat.util.paths import cache_folder
 
     return make(shape, cache_folder() / "bench", progress)
 

@@ -17,15 +17,15 @@ from ropechat.cli.common import (
     setting_option,
     template_options,
 )
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
+from ropechat.cli.settings import THEMES, TINTS, WHEN_FULL
 from ropechat.conversation import Conversation, Message, Role
 from ropechat.errors import ContextFullError, RequestError
-from ropechat.settings import THEMES, TINTS, WHEN_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
 
 
@@ -86,7 +86,7 @@ class _Models:
 
     def check(self, model: str) -> object:
         """What the headers say. Raises as `Engine.load`."""
-        from ropechat.model_check import check
+        from ropechat.engine.model_check import check
 
         return check(model, self._given["cache"])
 
@@ -139,10 +139,10 @@ def chat(
     path = model_path(given)  # questions come before the screen is taken
     given |= {"model": str(path), "download": False}
     from ropechat.cli.config import checked_keys
-    from ropechat.paths import conversations_folder
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
-    from ropechat.tui.look import Look
+    from ropechat.tui.options import Look
+    from ropechat.util.paths import conversations_folder
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}

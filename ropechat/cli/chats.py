@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import click
 
 from ropechat.cli.common import STREAM, FileName, Out, stdin_stream
-from ropechat.cli.door import say
-from ropechat.text import fit, one_line
+from ropechat.cli.exit_codes import say
+from ropechat.util.text import fit, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ropechat.store.rows import Summary
+    from ropechat.store.queries import Summary
     from ropechat.store.store import Store
 
 
 @contextmanager
 def opened() -> "Iterator[Store]":
     """The store, closed at the end; what it has to say goes to stderr."""
-    from ropechat.paths import conversations_folder
     from ropechat.store.store import Store
+    from ropechat.util.paths import conversations_folder
 
     store = Store(conversations_folder())
     try:
@@ -79,7 +79,7 @@ def search(words: tuple[str, ...], limit: int, as_json: bool) -> None:
 @click.argument("id")
 def show(id: str) -> None:
     """Print the branch of a conversation that was shown last."""
-    from ropechat.store.transfer import to_markdown
+    from ropechat.store.import_export import to_markdown
 
     with opened() as store:
         Out().write(to_markdown(store.load(id).result()))
@@ -93,7 +93,7 @@ def show(id: str) -> None:
 )
 def export(id: str, form: str, output: Path | str) -> None:
     """Write a conversation out: Markdown, JSON (all branches, all token records) or tinted HTML."""
-    from ropechat.store import transfer
+    from ropechat.store import import_export as transfer
 
     with opened() as store:
         chat = store.load(id).result()
@@ -109,7 +109,7 @@ def export(id: str, form: str, output: Path | str) -> None:
 @click.argument("file", type=FileName())
 def import_(file: Path | str) -> None:
     """Read a conversation of `chats export --format json` (- is stdin); prints its new id."""
-    from ropechat.store.transfer import of_stream, read_json
+    from ropechat.store.import_export import of_stream, read_json
 
     chat = read_json(file) if isinstance(file, Path) else of_stream(stdin_stream(), "stdin")
     with opened() as store:

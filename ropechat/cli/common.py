@@ -10,15 +10,15 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropechat import builtin
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
+from ropechat.cli.settings import DTYPES, KV_DTYPES, MOST, SETTINGS
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
-from ropechat.settings import DTYPES, KV_DTYPES, MOST, SETTINGS
-from ropechat.text import clean
+from ropechat.util.text import clean
 
 if TYPE_CHECKING:
-    from ropechat.engine import Engine
-    from ropechat.template import ChatTemplate
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.templates.template import ChatTemplate
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
@@ -89,7 +89,7 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
         return {}
     import json  # late, as the template's rules
 
-    from ropechat.template import checked_variables
+    from ropechat.engine.templates.template import checked_variables
 
     variables: dict[str, Any] = {}
     for text in texts:
@@ -172,11 +172,11 @@ def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") 
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
-    from ropechat.compiled import Loading, exit_when_cut
+    from ropechat.engine.native import Loading, exit_when_cut
 
     exit_when_cut(screen=screen)
     with Loading(model, **options) as loading:
-        from ropechat.engine import Engine  # meanwhile
+        from ropechat.engine.engine import Engine  # meanwhile
 
         engine = Engine.of(loading, soon)
     if not screen:
@@ -217,7 +217,7 @@ def load_chat_engine(
         engine = load_engine(given, screen=screen, soon=soon)
         engine.chat.template = None
         return engine
-    from ropechat.template import warm
+    from ropechat.engine.templates.template import warm
 
     warm(model_or_builtin(given["model"]))
     engine = load_engine(given, screen=screen, soon=soon)

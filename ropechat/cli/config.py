@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat import settings
+from ropechat.cli import settings
 from ropechat.cli.common import FileName, Out, stdin_stream
-from ropechat.paths import settings_file
+from ropechat.util.paths import settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ def checked_keys(found: settings.Settings) -> "Mapping[str, tuple[str, ...]]":
     """The keys of the file. Raises SettingsError for those that cannot be."""
     if not found.keys:
         return {}
-    from ropechat.tui.keymap import Keymap, KeymapError
+    from ropechat.tui.commands.keymap import Keymap, KeymapError
 
     try:
         Keymap(found.keys)

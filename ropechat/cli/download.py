@@ -5,17 +5,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.cli.door import Terminated, say
+from ropechat.cli.exit_codes import Terminated, say
 from ropechat.cli.status import StatusLine, bar, columns
 from ropechat.errors import NotDownloadedError
-from ropechat.model_source import hub_name, resolve
-from ropechat.text import byte_size, clock
-from ropechat.tui import typeahead
+from ropechat.models.resolve import hub_name, resolve
+from ropechat.tui.terminal import typeahead
+from ropechat.util.text import byte_size, clock
 
 if TYPE_CHECKING:
-    from ropechat.hub.names import HubName
-    from ropechat.hub.plan import Plan
-    from ropechat.hub.transfer import Progress
+    from ropechat.models.hub.names import HubName
+    from ropechat.models.hub.plan import Plan
+    from ropechat.models.hub.transfer import Progress
 
 _LARGE = 1 << 20  # files from here on get a line of their own when they are done
 _WIDE = 100  # columns from which there is room for a bar
@@ -26,7 +26,7 @@ class DownloadLine(StatusLine):
 
     def __init__(self) -> None:
         super().__init__()
-        from ropechat.hub.speed import Speed
+        from ropechat.models.hub.progress import Speed
 
         self._speed = Speed()
         self._told: set[str] = set()
@@ -42,7 +42,7 @@ class DownloadLine(StatusLine):
 
 def progress_line(progress: "Progress", rate: float) -> str:
     """One line of talk; rate in bytes per second."""
-    from ropechat.hub.speed import words
+    from ropechat.models.hub.progress import words
 
     share = progress.done / progress.total if progress.total else 1.0
     begin = f"{bar(share)} " if columns() >= _WIDE else ""
@@ -51,8 +51,8 @@ def progress_line(progress: "Progress", rate: float) -> str:
 
 def download(name: "HubName", plan: "Plan | None" = None) -> Path:
     """Fetch a model, with its progress on stderr; returns what to load. Raises as `make_plan`, `fetch`."""
-    from ropechat.hub.plan import make_plan
-    from ropechat.hub.transfer import fetch
+    from ropechat.models.hub.plan import make_plan
+    from ropechat.models.hub.transfer import fetch
 
     if plan is None:
         plan = make_plan(name)
@@ -106,7 +106,7 @@ def find_or_download(model: str, *, unasked: bool) -> Path:
     except NotDownloadedError:
         if name is None or not (unasked or has_dialog()):
             raise
-        from ropechat.hub.plan import make_plan
+        from ropechat.models.hub.plan import make_plan
 
         plan = make_plan(name)
         tell(plan)

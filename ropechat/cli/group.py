@@ -54,7 +54,7 @@ class LateGroup(click.Group):
         if names_no_command(args):
             args = ["chat", *args]
         if args[0] in _SETTLED and not {"-h", "--help"} & set(args):
-            from ropechat import settings
+            from ropechat.cli import settings
 
             ctx.obj = settings.read()
             ctx.default_map = {args[0]: ctx.obj.options(sampling=_SETTLED[args[0]])}
@@ -63,7 +63,7 @@ class LateGroup(click.Group):
 
 def _no_command(args: list[str]) -> str:
     """What is wrong with a command that there is not: a slip of the keys, or a prompt without its command."""
-    from ropechat.text import fit, near
+    from ropechat.util.text import fit, near
 
     words = [word for word in args if not word.startswith("-")] or args
     prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')

@@ -14,12 +14,12 @@ from ropechat.cli.common import (
     text_argument,
     wants_color,
 )
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
 from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
-    from ropechat.chat_prompt import Special
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.prompt import Special
     from ropechat.trace import Trace
 
 _TABLE_TOP_K = 5
@@ -27,7 +27,7 @@ _JSONL_TOP_K = 20
 
 
 def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
-    from ropechat.report import table
+    from ropechat.inspector import table
 
     width = shutil.get_terminal_size((100, 24)).columns
 
@@ -83,7 +83,7 @@ def inspect(
         for line in _table(engine, trace):
             out.raw_line(line)
         return
-    from ropechat.report import jsonl
+    from ropechat.inspector import jsonl
 
     for line in jsonl.lines(trace):
         out.write(line + "\n")

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from ropechat.cli.common import Out, say_warnings
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
-from ropechat.text import byte_size, one_line
+from ropechat.util.text import byte_size, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from ropechat.model_list import count
+    from ropechat.models.catalog import count
 
     tokenizer = facts["tokenizer"]
     return [
@@ -47,8 +47,8 @@ def models() -> None:
 @click.argument("model")
 def check(model: str) -> None:
     """Validate MODEL without running it: exit code 0, or 2 with the reason. Nothing is downloaded."""
-    from ropechat.engine import Engine
-    from ropechat.model_source import resolve
+    from ropechat.engine.engine import Engine
+    from ropechat.models.resolve import resolve
 
     facts, out = Engine.check(model), Out()
     say_warnings(facts["warnings"])
@@ -70,7 +70,7 @@ def pull(model: str) -> None:
     :QUANT a GGUF of it; one that has only GGUFs gives Q4_K_M, else the usual next one, which the plan names.
     """
     from ropechat.cli.download import download
-    from ropechat.model_source import hub_name
+    from ropechat.models.resolve import hub_name
 
     name = hub_name(model)
     if name is None:
@@ -84,9 +84,9 @@ def list_models(as_json: bool) -> None:
     """List the models in the Hub cache and the built-in one, from their headers."""
     from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
-    from ropechat.hub.cache import cache_folder
-    from ropechat.model_list import Row, rows
-    from ropechat.packed import packed_entries, packed_folder
+    from ropechat.models.catalog import Row, rows
+    from ropechat.models.hub.cache import cache_folder
+    from ropechat.models.pack_cache import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[Row](), Out()
     for row in rows():
@@ -108,9 +108,9 @@ def list_models(as_json: bool) -> None:
 @click.argument("model")
 def show(model: str) -> None:
     """Show everything about MODEL: where it is, its files, its facts."""
-    from ropechat.engine import Engine
-    from ropechat.model_list import packed_size
-    from ropechat.model_source import resolve
+    from ropechat.engine.engine import Engine
+    from ropechat.models.catalog import packed_size
+    from ropechat.models.resolve import resolve
 
     path, out = resolve(model), Out()
     files = _files(path)
@@ -128,8 +128,8 @@ def show(model: str) -> None:
 
 def _files(path: Path) -> list[tuple[str, int]]:
     """Names and sizes of the files of a model; of all files in a folder that holds none."""
-    from ropechat.hub.cache import contents, file_names
-    from ropechat.weight_files import parts
+    from ropechat.models.hub.cache import contents, file_names
+    from ropechat.models.weights import parts
 
     folder, names = path.parent, parts(path.name)
     if path.is_dir():
@@ -151,9 +151,9 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     The cache is shared: other programs that use huggingface_hub fetch it anew when they need it. The packed
     weights that earlier starts left for the next one go too.
     """
-    from ropechat.hub.shelf import Removal, removal
-    from ropechat.model_list import packs_below
-    from ropechat.model_source import hub_name, resolve
+    from ropechat.models.catalog import packs_below
+    from ropechat.models.hub.cached_models import Removal, removal
+    from ropechat.models.resolve import hub_name, resolve
 
     if packed:
         what = f"packed weights of {model or 'all models'}"

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from ropechat.model_list import Row, count
-from ropechat.text import byte_size, cells, fit, one_line
+from ropechat.models.catalog import Row, count
+from ropechat.util.text import byte_size, cells, fit, one_line
 
 _TITLES = ("MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "WHERE")
 

@@ -15,12 +15,12 @@ from ropechat.cli.common import (
     template_options,
     text_argument,
 )
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ropechat.engine import Engine
+    from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
 

@@ -10,9 +10,9 @@ import click
 from ropechat.cli.chat import chat
 from ropechat.cli.common import model_path, sampling_of
 from ropechat.cli.config import checked_keys
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
+from ropechat.cli.settings import read
 from ropechat.errors import RequestError
-from ropechat.settings import read
 
 INSTALL = "textual-serve is not installed; pip install 'ropechat[serve]'"
 

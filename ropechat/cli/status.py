@@ -4,8 +4,8 @@ import contextlib
 import sys
 import time
 
-from ropechat.cli.door import say
-from ropechat.text import fit
+from ropechat.cli.exit_codes import say
+from ropechat.util.text import fit
 
 _BAR = 24
 _TERMINAL_SECONDS = 0.1

@@ -15,7 +15,7 @@ from ropechat.cli.common import (
     template_options,
     unused_variables,
 )
-from ropechat.cli.door import say
+from ropechat.cli.exit_codes import say
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
 
@@ -97,8 +97,8 @@ def template(
 
     The tokenizer may add a BOS in front where the text has none.
     """
-    from ropechat.model_check import load_template
-    from ropechat.template import SYSTEM_FOLDED
+    from ropechat.engine.model_check import load_template
+    from ropechat.engine.templates.template import SYSTEM_FOLDED
 
     name, out = model_or_builtin(directory or model), Out()
     found = load_template(name)

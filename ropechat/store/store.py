@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.beside import Beside
+from ropechat.conversation_tree import Node, State
 from ropechat.errors import HistoryError
-from ropechat.store import backup, repair, rows
-from ropechat.store.owner import Owner, is_alive, others
-from ropechat.store.rows import Chat, Summary
+from ropechat.store import backup, repair
+from ropechat.store import queries as rows
+from ropechat.store.filesystem import warning
+from ropechat.store.process_lock import Owner, is_alive, others
+from ropechat.store.queries import Chat, Summary
 from ropechat.store.schema import ensure_search, open_database, transaction
-from ropechat.store.where import warning
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
-from ropechat.tree import Node, State
+from ropechat.util.background import Beside
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -53,7 +53,7 @@ def build(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, froz
     """
     inner, holes = hand_over(where, json.dumps(data).encode()), frozenset[int]()
     if misnumbered(inner, data):
-        from ropechat.tokenizer.file_check import fix_numbers  # late: few files take it
+        from ropechat.tokenizer.validate import fix_numbers  # late: few files take it
 
         holes = fix_numbers(data)
         inner = hand_over(where, json.dumps(data).encode())
@@ -77,7 +77,7 @@ def hand_over(where: str, content: bytes) -> "tokenizers.Tokenizer":
     except BaseException as error:
         if not is_library_failure(error):
             raise
-        from ropechat.tokenizer.file_check import blame
+        from ropechat.tokenizer.validate import blame
 
         reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
         fault = blame(json.loads(content))

@@ -7,19 +7,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.errors import RequestError, RopechatError, TokenizerError
-from ropechat.machine import give_back_memory
-from ropechat.model_files import read_json
-from ropechat.packed import cache_mode
+from ropechat.models.pack_cache import cache_mode
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.file import Read, kept_vocabulary, read_gguf, read_json_file, taken
-from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, may_panic
+from ropechat.tokenizer.cache import recall
+from ropechat.tokenizer.control_tokens import Quoting, Reading
 from ropechat.tokenizer.library import first_line, is_library_failure, quiet
+from ropechat.tokenizer.loader import Read, kept_vocabulary, read_gguf, read_json_file, taken
 from ropechat.tokenizer.pieces import Pieces
-from ropechat.tokenizer.quoting import Quoting, Reading
+from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES, may_panic
+from ropechat.tokenizer.stream import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.tokenizer.vocabulary import Vocabulary
-from ropechat.tokenizer_cache import recall
+from ropechat.util.files import read_json
+from ropechat.util.system import give_back_memory
 
 if TYPE_CHECKING:
     import tokenizers

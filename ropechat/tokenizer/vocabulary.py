@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ropechat.tokenizer.short_texts import ShortTexts
+from ropechat.tokenizer.partial_bpe import ShortTexts
 
 if TYPE_CHECKING:
     import tokenizers

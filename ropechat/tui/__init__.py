@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.tui.look import Look
-    from ropechat.tui.ports import ChatEngine, ModelLoader
+    from ropechat.tui.options import Look
 
 __all__ = ["run_chat"]
 
@@ -35,11 +35,12 @@ def run_chat(
     store: keeps the chats; without one nothing is kept. resume: the kept chat to open, "" for the newest.
     look: theme, tint, keys and the like.
     """
-    from ropechat.text import one_line
-    from ropechat.tui import garbage, typeahead
+    from ropechat.chat.errors import explain
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.errors import explain
-    from ropechat.tui.terminal import owned_screen, take_short_turns, teach_keys
+    from ropechat.tui.terminal import gc_pause as garbage
+    from ropechat.tui.terminal import typeahead
+    from ropechat.tui.terminal.screen import owned_screen, take_short_turns, teach_keys
+    from ropechat.util.text import one_line
 
     teach_keys()
     take_short_turns()

@@ -12,23 +12,25 @@ from textual.containers import Container, Horizontal
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label
 
-from ropechat.text import one_line
-from ropechat.tree import added_nothing
-from ropechat.tui import events as ev
-from ropechat.tui import keys, panel, theme
-from ropechat.tui.errors import exit_code, explain
-from ropechat.tui.inference import Inference
-from ropechat.tui.keeper import Keeper
-from ropechat.tui.keyboard import Keyboard
-from ropechat.tui.keymap import Keymap
-from ropechat.tui.look import Look
+from ropechat.chat import events as ev
+from ropechat.chat.errors import exit_code, explain
+from ropechat.chat.inference import Inference
+from ropechat.chat.recorder import Keeper
+from ropechat.chat.session import Session
+from ropechat.conversation_tree import added_nothing
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.commands.keymap import Keymap
+from ropechat.tui.controllers.keyboard import Keyboard
+from ropechat.tui.format import status as panel
+from ropechat.tui.format import theme
+from ropechat.tui.options import Look
 from ropechat.tui.render.blocks import AnswerBlock, Block
-from ropechat.tui.session import Session
-from ropechat.tui.terminal import leave_on_signals
+from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, cells, whole_items
 from ropechat.tui.widgets.composer import Composer
-from ropechat.tui.widgets.dials import Dials
-from ropechat.tui.widgets.engine import EngineFacts
+from ropechat.tui.widgets.sampling_panel import Dials
+from ropechat.tui.widgets.stats import EngineFacts
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.timer import Timer
 
+    from ropechat.chat.protocols import ChatEngine
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
     from ropechat.trace import Step
-    from ropechat.tui.ports import ChatEngine
 
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
@@ -128,7 +130,7 @@ class ChatApp(Keyboard):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
-        from ropechat.tui.driver import ChatDriver
+        from ropechat.tui.terminal.driver import ChatDriver
 
         return ChatDriver
 

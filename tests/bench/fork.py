@@ -46,11 +46,11 @@ def chat() -> None:
     """The program; says on the file $SAYS when an answer that forks comes to each stage."""
     from textual.drivers.linux_driver import LinuxDriver
 
+    from ropechat.chat import events as ev
+    from ropechat.chat import inference
+    from ropechat.chat.session import Session
     from ropechat.cli import main
-    from ropechat.tui import events as ev
-    from ropechat.tui import inference
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.session import Session
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     waiting: list[str] = []  # stages to come

@@ -25,7 +25,7 @@ from ropechat.bench.memory import Memory
 from ropechat.bench.result import Spread, aligned, quiet
 from ropechat.bench.shapes import SHAPES, config_of, make
 from ropechat.bench.start import Start, start_process
-from ropechat.paths import cache_folder
+from ropechat.util.paths import cache_folder
 
 HERE = Path(__file__).parent
 WORKER = str(HERE / "peer_worker.py")

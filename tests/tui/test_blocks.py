@@ -8,12 +8,13 @@ from fakes import fake_step, pieces
 from reading import DOCUMENT
 
 from ropechat.trace import Step
-from ropechat.tui.render import blocks, flow
+from ropechat.tui.render import blocks
+from ropechat.tui.render import wrap as flow
 from ropechat.tui.render.blocks import AnswerBlock, shown
-from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.pieces import Mark, Piece, joined, overlay
 from ropechat.tui.render.tint import TINTS
 from ropechat.tui.render.width import graphemes
+from ropechat.tui.render.wrap import wrap
 
 
 def step(text: str, bits: float, index: int = 0) -> Step:

@@ -7,10 +7,10 @@ from typing import Any
 from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
-from ropechat.tree import State as NodeState
-from ropechat.tui.answer import State
-from ropechat.tui.listing import describe, own_text, rows, when
-from ropechat.tui.render.curve import curve
+from ropechat.chat.answer import State
+from ropechat.conversation_tree import State as NodeState
+from ropechat.tui.format.lists import describe, own_text, rows, when
+from ropechat.tui.render.sparkline import curve
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 from ropechat.tui.screens.fork import ForkScreen

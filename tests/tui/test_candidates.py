@@ -8,10 +8,10 @@ import pytest
 from fakes import fake_step
 from models import write_llama
 
-from ropechat.engine import Engine
+from ropechat.engine.engine import Engine
+from ropechat.inspector.explain import explain
 from ropechat.sampling import Sampling
 from ropechat.trace import Row, Stage, Step
-from ropechat.tui.render.candidates import explain
 
 BIAS = ((2, 3.0), (7, -100.0), (11, -1.5))
 SETTINGS = [

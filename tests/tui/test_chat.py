@@ -11,9 +11,9 @@ import pytest
 from fakes import STORY, FakeEngine
 
 from ropechat import builtin
+from ropechat.chat.answer import State
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
-from ropechat.tui.answer import State
 from ropechat.tui.render.pieces import Mark
 
 
@@ -330,7 +330,7 @@ async def test_new_chat_asks_first(chat: Any) -> None:
 
 
 async def test_help_lists_every_command(chat: Any) -> None:
-    from ropechat.tui.keys import ALL, CONTEXTS
+    from ropechat.tui.commands.registry import ALL, CONTEXTS
 
     async with chat(FakeEngine(), size=(100, 190)) as c:
         await c.pilot.press("f1")
@@ -398,7 +398,7 @@ async def test_nothing_runs_when_idle(chat: Any) -> None:
 
 
 def test_no_default_key_is_another_key_in_disguise() -> None:
-    from ropechat.tui.keys import ALL
+    from ropechat.tui.commands.registry import ALL
 
     taken = {"ctrl+i", "ctrl+m", "ctrl+h", "ctrl+[", "ctrl+b", "ctrl+a", "ctrl+s", "ctrl+z"}
     for command in ALL:

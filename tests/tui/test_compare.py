@@ -10,11 +10,11 @@ from chats import branched
 from fakes import STORY, FakeEngine
 from snapshots import compare, shown
 
+from ropechat.chat import presets
+from ropechat.chat.answer import State
+from ropechat.conversation_tree import Node
 from ropechat.sampling import Sampling
-from ropechat.tree import Node
-from ropechat.tui import presets
-from ropechat.tui.answer import State
-from ropechat.tui.look import Look
+from ropechat.tui.options import Look
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 

@@ -11,8 +11,8 @@ import pytest
 from fakes import FakeEngine
 from textual import events
 
+from ropechat.chat import draft
 from ropechat.store.store import Store
-from ropechat.tui import draft
 
 PASTE = "\n".join(f"line {number}" for number in range(120))
 

@@ -9,10 +9,10 @@ import pytest
 from rich.cells import cell_len
 
 import ropechat
-from ropechat.store.rows import Summary
-from ropechat.tui.listing import chat_line, persona_line
-from ropechat.tui.render.flow import Flow, wrap
+from ropechat.store.queries import Summary
+from ropechat.tui.format.lists import chat_line, persona_line
 from ropechat.tui.render.width import fit, graphemes
+from ropechat.tui.render.wrap import Flow, wrap
 
 FAMILY = "👩\u200d👩\u200d👧"
 ALPHABET = [
@@ -146,5 +146,5 @@ def test_titles_stand_in_columns() -> None:
 def test_the_chat_has_one_measure_of_width() -> None:
     for file in (Path(ropechat.__file__).parent / "tui").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == "ropechat.text":
+            if isinstance(node, ast.ImportFrom) and node.module == "ropechat.util.text":
                 assert not {"cells", "fit"} & {alias.name for alias in node.names}, file

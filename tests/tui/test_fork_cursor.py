@@ -11,8 +11,8 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
+from ropechat.chat.answer import State
 from ropechat.tui import app
-from ropechat.tui.answer import State
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ropechat.tui import garbage
+from ropechat.tui.terminal import gc_pause as garbage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fakes import STORY, FakeEngine
 
+from ropechat.chat import events as ev
+from ropechat.chat.inference import NICER, Inference
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
-from ropechat.tui import events as ev
-from ropechat.tui.inference import NICER, Inference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ import pytest
 from branches import answers, last, transcript
 from fakes import STORY, FakeEngine
 
+from ropechat.conversation_tree import State as NodeState
 from ropechat.store.store import Store
-from ropechat.tree import State as NodeState
 from ropechat.tui.screens.chats import ChatsScreen
 
 

@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 
-from ropechat.tui import keys, theme
-from ropechat.tui.clipboard import MOST, sequence
-from ropechat.tui.keymap import Keymap, KeymapError
-from ropechat.tui.look import Look
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.commands.keymap import Keymap, KeymapError
+from ropechat.tui.format import theme
+from ropechat.tui.options import Look
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen
+from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
-from ropechat.tui.screens.sheet import Sheet
-from ropechat.tui.widgets.dials import Dials
+from ropechat.tui.terminal.clipboard import MOST, sequence
+from ropechat.tui.widgets.sampling_panel import Dials
 
 SHEETS = {
     "sheet": Sheet,
@@ -113,7 +114,7 @@ def test_keys_may_be_swapped() -> None:
 
 
 def test_what_is_shown_is_what_is_pressed() -> None:
-    from ropechat.tui.keymap import shown
+    from ropechat.tui.commands.keymap import shown
 
     for command in keys.ALL:
         if command.keys:
@@ -123,7 +124,7 @@ def test_what_is_shown_is_what_is_pressed() -> None:
 
 def test_every_action_is_in_the_palette_or_typed(chat: Any) -> None:
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.slash import WITH_WORDS
+    from ropechat.tui.controllers.slash import WITH_WORDS
     from ropechat.tui.widgets.reader import Reader
 
     for command in keys.ALL:
@@ -287,9 +288,9 @@ async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
 
 
 def test_loading_is_the_first_request() -> None:
+    from ropechat.chat.events import Load
     from ropechat.sampling import Sampling
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.events import Load
 
     app = ChatApp(lambda: FakeEngine(), "fake", Sampling())
     assert isinstance(app.inference._requests.get_nowait(), Load)

@@ -8,8 +8,8 @@ import pytest
 from branches import last, transcript
 from fakes import STOP, STORY, FakeEngine, fake_step
 
+from ropechat.chat import personas
 from ropechat.store.store import Store
-from ropechat.tui import personas
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.widgets.bars import beside
 

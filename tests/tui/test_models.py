@@ -14,8 +14,8 @@ from hub_server import Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 from models import write_llama
 
+from ropechat.chat.download import Stage
 from ropechat.errors import MemoryLimitError, ModelFileError
-from ropechat.tui.downloading import Stage
 from ropechat.tui.screens.models import ModelsScreen
 
 
@@ -139,7 +139,7 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
 
 
 async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
-    from ropechat.hub.transfer import pull
+    from ropechat.models.hub.transfer import pull
 
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
     pull("org/tiny")
@@ -165,7 +165,7 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
 
 
 async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tmp_path: Path) -> None:
-    from ropechat.hub.transfer import pull
+    from ropechat.models.hub.transfer import pull
 
     for name in ("org/one", "org/two"):
         hub.repos[name] = Repo(model_files(tmp_path / name))

@@ -16,15 +16,16 @@ from snapshots import compare, shown
 from stores import put
 from textual.visual import Visual
 
+from ropechat.chat import personas
 from ropechat.store.store import Store
-from ropechat.tui import listing, personas
-from ropechat.tui.look import Look
+from ropechat.tui.controllers.sidebar import WIDTH
+from ropechat.tui.format import lists as listing
+from ropechat.tui.options import Look
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.personas import PersonasScreen
-from ropechat.tui.surveying import WIDTH
-from ropechat.tui.widgets import overview
-from ropechat.tui.widgets.overview import Line, Section, laid, shares
+from ropechat.tui.widgets import sidebar as overview
+from ropechat.tui.widgets.sidebar import Line, Section, laid, shares
 
 WIDE = (160, 45)
 

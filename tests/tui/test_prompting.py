@@ -9,12 +9,12 @@ import pytest
 from branches import last, transcript
 from fakes import STORY, FakeEngine
 
+from ropechat.chat.context import WhenFull
 from ropechat.conversation import Message, Role
-from ropechat.paths import personas_folder
-from ropechat.tui.context import WhenFull
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.personas import PersonasScreen
+from ropechat.util.paths import personas_folder
 
 
 def said(engine: FakeEngine) -> list[str]:

@@ -9,8 +9,8 @@ from branches import last
 from fakes import STORY, FakeEngine
 from reading import answered
 
-from ropechat.tui.look import Look
-from ropechat.tui.render.curve import cumulative
+from ropechat.tui.options import Look
+from ropechat.tui.render.sparkline import cumulative
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.sampling import SamplingScreen
 from ropechat.tui.screens.tokens import TokensScreen
@@ -160,8 +160,8 @@ async def test_not_this_token_draws_another_until_all_were_tried(chat: Any) -> N
 def test_another_token_is_drawn_from_those_that_survived() -> None:
     from reading import telling_step
 
+    from ropechat.inspector.explain import explain
     from ropechat.sampling import Sampling
-    from ropechat.tui.render.candidates import explain
     from ropechat.tui.widgets.inspector import Inspector
 
     inspector = Inspector()

@@ -10,9 +10,9 @@ from reading import answered, row_of_cursor
 from rich.color import Color, ColorSystem
 from rich.style import Style
 
+from ropechat.tui.format.theme import DARK, LIGHT, tints
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.tint import NAMES
-from ropechat.tui.theme import DARK, LIGHT, tints
 
 MARKDOWN = (
     "# A title\n\nSome *text* with `code`.\n\n- first item\n- second item\n\n"

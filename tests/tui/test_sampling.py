@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from fakes import FakeEngine, fake_step
 
+from ropechat.chat import presets
+from ropechat.inspector.explain import explain
+from ropechat.inspector.what_if import tried
 from ropechat.sampling import Sampling
 from ropechat.trace import Row
-from ropechat.tui import presets
-from ropechat.tui.render.candidates import explain
-from ropechat.tui.render.trial import tried
 from ropechat.tui.screens.sampling import SamplingScreen
 
 

@@ -10,11 +10,13 @@ from fakes import STORY, FakeEngine
 from reading import answered, inspected
 from snapshots import compare, shown
 
-from ropechat.model_list import Row
-from ropechat.tui import facts, personas
-from ropechat.tui.keymap import Keymap, KeymapError
-from ropechat.tui.look import Look
-from ropechat.tui.screens import branches, chats, models, sheet
+from ropechat.chat import personas
+from ropechat.models.catalog import Row
+from ropechat.tui.commands.keymap import Keymap, KeymapError
+from ropechat.tui.format import stats as facts
+from ropechat.tui.options import Look
+from ropechat.tui.screens import branches, chats, models
+from ropechat.tui.screens import dialog as sheet
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen

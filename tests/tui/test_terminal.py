@@ -19,7 +19,7 @@ import pytest
 from payloads import ESCAPES
 from textual import screen as textual_screen
 
-from ropechat.tui.terminal import REPAINTS, TURN, QuickSelector, take_short_turns
+from ropechat.tui.terminal.screen import REPAINTS, TURN, QuickSelector, take_short_turns
 
 TESTS = Path(__file__).parents[1]
 HEAD = f"""

@@ -12,7 +12,7 @@ import pytest
 from program import OWN_TERMINAL, Program
 from textual import events
 
-from ropechat.tui.driver import PasteParser
+from ropechat.tui.terminal.driver import PasteParser
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 

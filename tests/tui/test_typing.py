@@ -11,7 +11,7 @@ from fakes import STORY, FakeEngine
 from textual import events
 
 from ropechat.store.store import Store
-from ropechat.tui.look import Look
+from ropechat.tui.options import Look
 
 QUESTION = "continue please: here is why, xyz 123 /?"
 WIDE = (160, 45)

@@ -19,7 +19,7 @@ from pathlib import Path
 from ropechat.builtin.training.corpus import dialogues
 from ropechat.builtin.training.questions import Question, questions
 from ropechat.conversation import Message, Role
-from ropechat.engine import Engine
+from ropechat.engine.engine import Engine
 from ropechat.sampling import Sampling
 
 MAX_TOKENS = 300

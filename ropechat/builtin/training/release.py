@@ -15,7 +15,7 @@ from ropechat.builtin.training.evaluate import Verdict, ask, held_out_bits, tabl
 from ropechat.builtin.training.export import export
 from ropechat.builtin.training.questions import questions
 from ropechat.builtin.training.train import Recipe
-from ropechat.engine import Engine
+from ropechat.engine.engine import Engine
 
 HERE = Path(__file__).parent
 FILES = (

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.text import clean
-from ropechat.tui.render.flow import TAB, Flow
 from ropechat.tui.render.pieces import Mark
 from ropechat.tui.render.prose import Prose
 from ropechat.tui.render.tint import BY_NAME
+from ropechat.tui.render.wrap import TAB, Flow
+from ropechat.util.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

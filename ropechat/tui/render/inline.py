@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 
-from ropechat.text import one_line
 from ropechat.tui.render.pieces import NOWHERE, Piece, joined
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.highlight import Highlighter
 from ropechat.tui.render.inline import LONGEST, inline, inline_lines, part_end
 from ropechat.tui.render.pieces import NOWHERE, Piece, cut
 from ropechat.tui.render.table import Table
 from ropechat.tui.render.width import cells, chop
+from ropechat.tui.render.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.inline import inline
 from ropechat.tui.render.outline import split_cells
 from ropechat.tui.render.pieces import NOWHERE, Piece, cut
 from ropechat.tui.render.width import cells
+from ropechat.tui.render.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ropechat.tree import bits
-from ropechat.tui.render.candidates import explain
+from ropechat.conversation_tree import bits
+from ropechat.inspector.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,15 +11,15 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import Role
-from ropechat.tui.listing import COMPARED, branch_line, describe, rows, when
+from ropechat.tui.format.lists import COMPARED, branch_line, describe, rows, when
 from ropechat.tui.render.width import cells
-from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from ropechat.tree import Node, Tree
-    from ropechat.tui.session import Session
+    from ropechat.chat.session import Session
+    from ropechat.conversation_tree import Node, Tree
 
 
 WIDE = 120  # columns of a screen on which the sheet is broad

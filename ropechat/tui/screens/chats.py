@@ -11,20 +11,20 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.text import one_line
-from ropechat.tui.errors import explain
-from ropechat.tui.listing import chat_line, when
+from ropechat.tui.format.lists import chat_line, when
 from ropechat.tui.render.width import cells
-from ropechat.tui.screens.sheet import Choices, Sheet, bindings
-from ropechat.tui.widgets.field import Field
+from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.widgets.input import Field
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from ropechat.store.rows import Summary
+    from ropechat.chat.recorder import Keeper
+    from ropechat.store.queries import Summary
     from ropechat.store.store import Store
-    from ropechat.tui.keeper import Keeper
 
 LIMIT = 500
 

@@ -9,22 +9,22 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.text import clean, one_line
-from ropechat.tree import shared
-from ropechat.tui import presets
-from ropechat.tui.listing import describe
-from ropechat.tui.render.curve import CURVE, cumulative, curve
+from ropechat.chat import presets
+from ropechat.conversation_tree import shared
+from ropechat.tui.format.lists import describe
+from ropechat.tui.format.theme import tints
+from ropechat.tui.render.sparkline import CURVE, cumulative, curve
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.sheet import Sheet, bindings
-from ropechat.tui.theme import tints
+from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.util.text import clean, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.app import ComposeResult
 
-    from ropechat.tree import Node, Tree
+    from ropechat.conversation_tree import Node, Tree
     from ropechat.tui.app import ChatApp
 
 NARROWEST = 36  # cells of a column where more than two stand side by side

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 
-from ropechat.tui.screens.sheet import Sheet, bindings
-from ropechat.tui.widgets.engine import EngineFacts
+from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.widgets.stats import EngineFacts
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.timer import Timer
 
-    from ropechat.tui.session import Session
+    from ropechat.chat.session import Session
 
 SHOWN = 0.5  # seconds between two looks while an answer is written
 

@@ -10,17 +10,17 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.text import one_line, visible
-from ropechat.tree import bits
+from ropechat.conversation_tree import bits
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.inspector import barred, probability
+from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from ropechat.tree import Node
-    from ropechat.tui import events as ev
+    from ropechat.chat import events as ev
+    from ropechat.conversation_tree import Node
     from ropechat.tui.app import ChatApp
 
 BAR = 24  # cells of the bar of probability 1

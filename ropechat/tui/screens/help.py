@@ -10,13 +10,13 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.tui.keys import ALL, CONTEXTS
-from ropechat.tui.screens.sheet import Sheet, bindings
+from ropechat.tui.commands.registry import ALL, CONTEXTS
+from ropechat.tui.screens.dialog import Sheet, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from ropechat.tui.keymap import Keymap
+    from ropechat.tui.commands.keymap import Keymap
 
 FACTS = (
     "Tinted tokens surprised the model: the stronger the tint, the less probable the token was.",

@@ -11,27 +11,27 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat import builtin
-from ropechat.compiled import free_memory
+from ropechat.chat.download import Stage
+from ropechat.engine.native import free_memory
 from ropechat.errors import RopechatError
-from ropechat.model_list import count, read, remove, rows
-from ropechat.model_source import hub_name, resolve
-from ropechat.text import byte_size, one_line
-from ropechat.tui.downloading import Stage
+from ropechat.models.catalog import count, read, remove, rows
+from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.screens.sheet import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.bars import meter
-from ropechat.tui.widgets.field import Field
+from ropechat.tui.widgets.input import Field
+from ropechat.util.text import byte_size, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from textual.app import ComposeResult
 
-    from ropechat.hub.names import HubName
-    from ropechat.model_list import Row
+    from ropechat.chat.download import Download
+    from ropechat.models.catalog import Row
+    from ropechat.models.hub.names import HubName
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.downloading import Download
-    from ropechat.tui.keymap import Keymap
+    from ropechat.tui.commands.keymap import Keymap
 
 WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
 WITH_DOWNLOAD = (("⏎", "load or get"), "models.pause", "models.cancel", "sheet.leave")

@@ -9,14 +9,14 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from ropechat.chat import personas
+from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.text import one_line
-from ropechat.tui import personas
-from ropechat.tui.errors import explain
-from ropechat.tui.listing import persona_line, persona_rows
+from ropechat.tui.format.lists import persona_line, persona_rows
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.screens.sheet import Choices, Sheet, bindings
-from ropechat.tui.widgets.field import Field
+from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.widgets.input import Field
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

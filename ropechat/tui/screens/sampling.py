@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 
-from ropechat.tui.screens.sheet import Sheet
-from ropechat.tui.widgets.dials import ITEMS, Dials
+from ropechat.tui.screens.dialog import Sheet
+from ropechat.tui.widgets.sampling_panel import ITEMS, Dials
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

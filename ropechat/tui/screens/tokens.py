@@ -9,9 +9,9 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.text import one_line
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.sheet import Choices, Sheet
+from ropechat.tui.screens.dialog import Choices, Sheet
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,13 +9,13 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ropechat.text import one_line
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.keymap import Item
+    from ropechat.tui.commands.keymap import Item
 
 Part = tuple[str, str]  # text, style
 TITLE = 12  # cells that a title keeps beside its note

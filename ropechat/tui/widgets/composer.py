@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.widgets import TextArea
 
-from ropechat.text import clean
-from ropechat.tui import keys
-from ropechat.tui.draft import Pastes, begun_path, paths
-from ropechat.tui.widgets.field import typed
+from ropechat.chat.draft import Pastes, begun_path, paths
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.widgets.input import typed
+from ropechat.util.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual import events
 
-    from ropechat.tui.keymap import Keymap
+    from ropechat.tui.commands.keymap import Keymap
 
 
 class Composer(TextArea):

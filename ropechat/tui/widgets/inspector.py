@@ -11,17 +11,17 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ropechat.text import one_line, visible
-from ropechat.tui.render.candidates import explain
-from ropechat.tui.render.flow import wrap
+from ropechat.inspector.explain import explain
 from ropechat.tui.render.pieces import Piece, cut
 from ropechat.tui.render.width import cells, chop
-from ropechat.tui.widgets.brush import COMPONENTS, Brush
+from ropechat.tui.render.wrap import wrap
+from ropechat.tui.widgets.style_cache import COMPONENTS, Brush
+from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ropechat.tui.render.candidates import Candidate, Explanation
+    from ropechat.inspector.explain import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
 
 CUTS = {

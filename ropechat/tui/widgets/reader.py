@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.message import Message
 
-from ropechat.text import visible
-from ropechat.tui import keys
+from ropechat.tui.commands import registry as keys
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.find import Finder
@@ -17,6 +16,7 @@ from ropechat.tui.render.page import Place
 from ropechat.tui.render.pieces import Mark, Piece
 from ropechat.tui.render.tint import NAMES
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
+from ropechat.util.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,7 +16,7 @@ from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.page import Page
 from ropechat.tui.render.pieces import Mark, Piece, cut, overlay
 from ropechat.tui.widgets.bars import beside
-from ropechat.tui.widgets.brush import COMPONENTS, Brush, stylize
+from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,0 +1,1 @@
+"""The chat without a screen: session, inference thread, recorder. Imports no textual."""

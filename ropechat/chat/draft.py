@@ -1,0 +1,195 @@
+"""What a draft stands for: long pastes folded to a word, and files named as @path."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ropechat.util.text import clean, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_FILE = 256 * 1024  # bytes
+FOLD_LINES, FOLD_CHARACTERS = 10, 2000
+_LISTED = 5000  # entries of a folder that are looked at
+_NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
+_ENDING = re.compile(r"\.[A-Za-z]\w{0,4}\Z")
+_HEAD = re.compile(r"\n\n([^\n]+):\Z")
+_BEGUN = re.compile(r'(?:^|(?<=\s))@("?)([^\s"]*|(?<=")[^"\n]*)$')
+
+
+class AttachError(ValueError):
+    """A file that was named cannot be put in; the message says which and why."""
+
+
+class Pastes:
+    """Long pastes: the composer shows a word for each, and the whole text is sent."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def fold(self, text: str) -> str:
+        """What stands for a pasted text; short ones stand for themselves."""
+        lines = len(text.removesuffix("\n").split("\n"))
+        if lines < FOLD_LINES and len(text) < FOLD_CHARACTERS:
+            return text
+        size = f"{lines:,} lines" if lines >= FOLD_LINES else f"{len(text):,} characters"
+        label, number = f"[pasted {size}]", 1
+        while self._texts.get(label, text) != text:
+            number += 1
+            label = f"[pasted {size} #{number}]"
+        self._texts[label] = text
+        return label
+
+    def unfold(self, text: str) -> str:
+        """The text with every paste in its place; a paste that holds such a word keeps it."""
+        if not self._texts:
+            return text
+        words = re.compile("|".join(map(re.escape, self._texts)))
+        return words.sub(lambda found: self._texts[found[0]], text)
+
+    def ending(self, text: str) -> str | None:
+        """The word for a paste at the end of a text."""
+        return next((label for label in self._texts if text.endswith(label)), None)
+
+
+def attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The files that a text names as @path, to be put behind it; those in `known` are not read again.
+
+    Raises AttachError, also for a file that does not exist.
+    """
+    found: dict[str, str] = {}
+    for match in _NAMED.finditer(text):
+        name = _path_in(match[2], known) if match[1] == "@" else None
+        if name is not None and name not in found:
+            found[name] = known.get(name) or f"\n\n{name}:\n{_fenced(_content(name))}"
+    return "".join(found.values())
+
+
+def unescaped(text: str) -> str:
+    """The text as it is sent: @@path, where @path would attach a file, is the word @path."""
+    return _NAMED.sub(lambda match: match[0][match[1] == "@@" and _path_in(match[2]) is not None :], text)
+
+
+def parted(sent: str) -> tuple[str, dict[str, str]]:
+    """(what somebody wrote, what `attachments` put behind it by the file's name) of a text that was sent."""
+    end, blocks = len(sent), []
+    while (head := _block_before(sent, end)) is not None:
+        blocks.append(head)
+        end = head[1]
+    named = {_trimmed(match[2]) for match in _NAMED.finditer(sent[:end])}
+    named |= {match[2].strip('"') for match in _NAMED.finditer(sent[:end])}
+    files: dict[str, str] = {}
+    end = len(sent)
+    for name, begin in blocks:  # the last one first
+        if name not in named:
+            break
+        files[name] = sent[begin:end]
+        end = begin
+    return sent[:end], dict(reversed(files.items()))
+
+
+def _block_before(sent: str, end: int) -> tuple[str, int] | None:
+    """(name, where it begins) of a file's block that ends at `end`; from there a block is read backwards."""
+    inner = end
+    while inner and sent[inner - 1] == "`":
+        inner -= 1
+    fence = sent[inner:end]
+    ends = len(fence) >= 3 and sent[inner - 1] == "\n"
+    begin = sent.rfind(f"\n{fence}\n", 0, inner) if ends else -1
+    start = sent.rfind("\n\n", 0, begin) if begin > 0 else -1
+    head = _HEAD.match(sent, start, begin) if start >= 0 else None
+    return None if head is None else (head[1], start)
+
+
+def as_typed(sent: str) -> str:
+    """What to type for a question that was sent, with the same files attached."""
+    text, files = parted(sent)
+
+    def escape(match: re.Match[str]) -> str:
+        name = _path_in(match[2], files) if match[1] == "@" else None
+        return match[0] if name is None or name in files else f"@{match[0]}"
+
+    return ("/" if text.startswith("/") else "") + _NAMED.sub(escape, text)
+
+
+def _trimmed(name: str) -> str:
+    """Without quotes, and without what ends a sentence."""
+    return name.strip('"') if name.startswith('"') else name.rstrip(".,;:!?)")
+
+
+def _path_in(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """The path that an @name means; None for a word: no file, and nothing that looks like a path.
+
+    A path is quoted, or holds a slash or an ending such as .txt. A decorator with brackets and
+    @somebody@a.host are words.
+    """
+    trimmed = _trimmed(name)
+    for path in (name.strip('"'), trimmed):
+        if path and (path in known or os.path.lexists(os.path.expanduser(path))):
+            return path
+    word = not trimmed or any(mark in trimmed for mark in "@()[]{}<>=")
+    is_path = name.startswith('"') or (not word and ("/" in trimmed or _ENDING.search(trimmed)))
+    return trimmed if is_path else None
+
+
+def _content(name: str) -> str:
+    path, shown = Path(name).expanduser(), one_line(f'"{name}"' if " " in name else name)
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise AttachError(f"@{shown}: a folder; name a text file, or @@{shown} to send it as text")
+        if not stat.S_ISREG(status.st_mode):
+            raise AttachError(f"@{shown}: no regular file; name a text file")
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE + 1)
+    except OSError as error:
+        raise AttachError(f"@{shown}: {error.strerror or error}; @@{shown} sends it as text") from None
+    if len(data) > MAX_FILE:
+        raise AttachError(f"@{shown}: more than {MAX_FILE // 1024} KiB; attach a part of it")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise AttachError(f"@{shown}: not UTF-8 text; only text can be attached")
+    return text.replace("\r\n", "\n")
+
+
+def _fenced(text: str) -> str:
+    """In a fence longer than any within."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
+
+
+def begun_path(before: str) -> tuple[int, str] | None:
+    """(where it begins, the path so far) of an @path that a line ends with."""
+    match = _BEGUN.search(before)
+    return None if match is None else (match.start(), match[2])
+
+
+def paths(begun: str, limit: int = 50) -> list[str]:
+    """What could be meant: @paths of a folder's entries; folders end with a slash. None elsewhere."""
+    head, _, start = begun.rpartition("/")
+    folder = Path(f"{head}/" if "/" in begun else ".").expanduser()
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(
+                (entry.name + ("/" if entry.is_dir() else ""))
+                for entry in islice(entries, _LISTED)
+                if entry.name.startswith(start) and (start or not entry.name.startswith("."))
+            )
+    except (OSError, ValueError, RuntimeError):
+        return []
+    whole = [(f"{head}/" if "/" in begun else "") + name for name in found if _is_plain(name)]
+    return [f'@"{name}"' if " " in name else f"@{name}" for name in whole[:limit]]
+
+
+def _is_plain(name: str) -> bool:
+    return clean(name) == name and not re.search(r'["\n\t]', name)

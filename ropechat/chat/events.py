@@ -1,0 +1,229 @@
+"""What travels between the UI and the inference thread: requests one way, events the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from ropechat.chat.protocols import ChatEngine
+    from ropechat.conversation import Message
+    from ropechat.sampling import Sampling
+    from ropechat.store.store import Recorder
+    from ropechat.trace import FinishReason, Step
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a model in the place of the one that is there.
+
+    check: what would make it fail is found before the old one is closed. Raises as `load`.
+    """
+
+    load: Callable[[], ChatEngine]
+    check: Callable[[], object] = bool
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count the tokens of a prompt; a newer count makes an older one pointless."""
+
+    messages: tuple[Message, ...]
+    serial: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Answer these messages; `cancelled` may be set at any time, from any thread.
+
+    opening: what the answer begins with. saved: done when the question is on disk. recorder: writes the
+    answer down. asked: when (seconds, monotonic). cuts: where a prompt that does not fit may be cut: the
+    messages from `cuts[0]` to one of the others are then left out, as few as leave room for an answer.
+    """
+
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    serial: int
+    top_k: int = 20
+    opening: Opening | None = None
+    saved: Future[None] | None = None
+    recorder: Recorder | None = None
+    asked: float = 0.0
+    cuts: tuple[int, ...] = ()
+    cancelled: Event = field(default_factory=Event)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Tokens that an answer begins with; the model goes on from them.
+
+    steps: their records; bytes and texts are filled in. written: words of the user's instead, which are the
+    whole answer; the records serve as far as the tokens are the same.
+    """
+
+    steps: tuple[Step, ...]
+    written: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How would the model go on after `opening`, greedily, for `count` tokens? Changes nothing."""
+
+    messages: tuple[Message, ...]
+    opening: Opening
+    serial: int
+    count: int = 24
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Which tokens are these texts, at the beginning of an answer?"""
+
+    texts: tuple[str, ...]
+    serial: int
+
+
+Request = Load | Count | Reply | Preview | Encode
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the UI shows of a loaded model."""
+
+    name: str
+    dtype: str
+    context: int
+    has_chat_template: bool
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    token_bytes: Callable[[int], bytes] = bytes
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The model is ready."""
+
+    info: ModelInfo
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    """The model is not to be had. kept: the one that was loaded before still is."""
+
+    error: BaseException
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something to know about the prompts of the loaded model."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A prompt takes `tokens` tokens; `alone`: too many by its last message, and that is what they count."""
+
+    serial: int
+    tokens: int
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of each text; none where there is no model."""
+
+    serial: int
+    ids: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Started:
+    """The prompt is known and fits: `prompt_tokens` of it, made of these ids."""
+
+    serial: int
+    prompt_tokens: int
+    ids: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """The prompt leaves no room for an answer; nothing was computed.
+
+    slides: it would fit without what was said before the question; else `tokens` counts the question alone,
+    with the system text and what the answer begins with.
+    """
+
+    serial: int
+    tokens: int
+    context: int
+    slides: bool = False
+
+
+@dataclass(frozen=True)
+class Slid:
+    """The prompt did not fit: it was cut at the message `cut`."""
+
+    serial: int
+    cut: int
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """`done` of `total` prompt tokens are computed; the first tells what came from the cache."""
+
+    serial: int
+    done: int
+    total: int
+    at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Given:
+    """The tokens that the answer begins with; they were not drawn."""
+
+    serial: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Produced:
+    """One token, and when it came (seconds, monotonic)."""
+
+    serial: int
+    step: Step
+    at: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The answer ended. kv_bytes: of KV cache that are allocated now."""
+
+    serial: int
+    reason: FinishReason
+    kv_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The answer broke off; what came before it stays."""
+
+    serial: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Previewed:
+    """What a preview found, the forced token first; empty when it was cut short or failed."""
+
+    serial: int
+    steps: tuple[Step, ...]
+
+
+Happening = (Loaded | LoadFailed | Noted | Counted | Slid | Started | TooLong | Prefilled) | (
+    Given | Produced | Finished | Failed | Previewed | Encoded
+)

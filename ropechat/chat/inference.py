@@ -1,0 +1,280 @@
+"""The thread that owns the engine.
+
+Requests come in by a queue; events go out by a deque that the UI drains when it likes, so that no token waits
+for the UI and the UI waits for no token. The thread is a daemon: quitting never waits for a forward pass.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from queue import SimpleQueue
+from threading import Event, Lock, Thread, get_native_id
+from typing import TYPE_CHECKING
+
+from ropechat.chat import events as ev
+from ropechat.chat.context import alone, fitting, without
+from ropechat.chat.prefill import Writing, begin, is_whole
+from ropechat.conversation import Message, Role
+from ropechat.errors import ContextFullError
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.chat.protocols import ChatEngine
+    from ropechat.trace import FinishReason
+
+UNUSED = "this model's chat template has no such variable; it changes nothing"
+SOMEBODY = (Message(Role.USER, "Hi"),)  # before an answer whose tokens are asked for
+NICER = 5  # than the thread that draws
+
+
+class Inference:
+    """Runs one request after another on its own thread."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """wake: called from the thread when a first token came, or a request was served."""
+        self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
+        self._events: deque[ev.Happening] = deque()
+        self._pending = 0  # requests not yet answered; only touched under the lock
+        self._lock = Lock()
+        self._engine: ChatEngine | None = None
+        self._running: ev.Reply | None = None
+        self._latest_count = -1
+        self._closing = Event()
+        self._clock = clock
+        self._wake = wake
+        self._thread = Thread(target=self._run, name="ropechat-inference", daemon=True)
+
+    @property
+    def busy(self) -> bool:
+        """Is any request unanswered, or any event not yet drained?"""
+        return self._pending > 0 or bool(self._events)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, request: ev.Request) -> None:
+        """Queue a request; returns at once."""
+        if isinstance(request, ev.Count):
+            self._latest_count = request.serial
+        with self._lock:
+            self._pending += 1
+        self._requests.put(request)
+
+    def drain(self) -> list[ev.Happening]:
+        """All events since the last call, oldest first."""
+        events = self._events
+        return [events.popleft() for _ in range(len(events))]
+
+    def cancel(self, request: ev.Reply) -> None:
+        """Stop a reply, queued or running; what it produced stays."""
+        request.cancelled.set()
+        with self._lock:
+            engine = self._engine if self._running is request else None
+        if engine is not None:
+            engine.cancel()
+
+    def shutdown(self, limit: float = 0.5) -> bool:
+        """Cancel everything and wait at most `limit` seconds; False if the thread is still computing."""
+        self._closing.set()
+        with self._lock:
+            running = self._running
+        if running is not None:
+            self.cancel(running)
+        self._requests.put(None)
+        if self._thread.is_alive():
+            self._thread.join(limit)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        _give_way()
+        while (request := self._requests.get()) is not None and not self._closing.is_set():
+            try:
+                self._serve(request)
+            except (
+                BaseException
+            ) as error:  # a Rust panic is no Exception; the UI must hear of it all the same
+                self._events.append(_failure(request, error))
+            finally:
+                with self._lock:
+                    self._pending -= 1
+                self._wake()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _serve(self, request: ev.Request) -> None:
+        if isinstance(request, ev.Load):
+            self._load(request)
+            return
+        if self._engine is None:
+            error = RuntimeError("no model is loaded")
+            if isinstance(request, ev.Reply):
+                Writing(request).end(None, error)
+            raise error
+        if isinstance(request, ev.Reply):
+            self._reply(self._engine, request)
+        elif isinstance(request, ev.Preview):
+            self._preview(self._engine, request)
+        elif isinstance(request, ev.Encode):
+            ids = tuple(tuple(self._engine.reply_ids(SOMEBODY, text)) for text in request.texts)
+            self._events.append(ev.Encoded(request.serial, ids))
+        elif request.serial == self._latest_count:
+            self._events.append(_counted(self._engine, request))
+
+    def _load(self, request: ev.Load) -> None:
+        """Two models may not fit in memory: the old one goes before the new one comes."""
+        try:
+            request.check()
+        except Exception as error:
+            self._events.append(ev.LoadFailed(error, kept=self._engine is not None))
+            return
+        with self._lock:
+            old, self._engine = self._engine, None
+        if old is not None:
+            old.close()
+            del old
+        engine = request.load()
+        with self._lock:
+            self._engine = engine
+        self._events.append(ev.Loaded(describe(engine)))
+        engine.chat.on_note = lambda text: self._events.append(ev.Noted(text))
+        for name in engine.chat.unused():
+            self._events.append(ev.Noted(f"{name}: {UNUSED}"))
+
+    def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
+        with self._lock:
+            self._running = request
+        writing = Writing(request)
+        try:
+            writing.wait()
+            reason = self._stream(engine, request, writing)
+        except BaseException as error:
+            writing.end(None, error)
+            raise
+        finally:
+            with self._lock:
+                self._running = None
+        if reason is not None:
+            writing.end(reason)
+            self._events.append(ev.Finished(request.serial, reason, engine.kv_bytes))
+
+    def _stream(self, engine: ChatEngine, request: ev.Reply, writing: Writing) -> FinishReason | None:
+        """Emit the tokens; returns why they ended, or None when there is no room for any."""
+        emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
+        if stopped():
+            return "cancelled"
+        ids = engine.prompt_ids(request.messages)
+        given = begin(engine, request, len(ids))
+        if len(ids) + len(given) >= engine.context:
+            least = len(engine.prompt_ids(alone(request.messages))) + len(given)
+            slides = least < engine.context
+            if not slides or len(request.cuts) < 2:
+                tokens = len(ids) + len(given) if slides else least
+                emit(ev.TooLong(serial, tokens, engine.context, slides))
+                return None
+            cut = fitting(engine, request, len(given))
+            emit(ev.Slid(serial, cut))
+            request = replace(request, messages=without(request.messages, request.cuts[0], cut))
+            ids = engine.prompt_ids(request.messages)
+            given = begin(engine, request, len(ids))
+        prompt_tokens = len(ids)
+        emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
+        writing.begin(engine.name, prompt_tokens, given)
+        if given:
+            emit(ev.Given(serial, tuple(given)))
+        if is_whole(engine, request, given):
+            return "stop"
+
+        def on_prefill(done: int, total: int) -> None:
+            emit(ev.Prefilled(serial, done, total, self._clock()))
+            if stopped():  # a cancel that came before the engine was running is repeated
+                engine.cancel()
+
+        steps = engine.reply(
+            request.messages,
+            request.sampling,
+            prefix=[step.id for step in given],
+            top_k=request.top_k,
+            on_prefill=on_prefill,
+        )
+        reason: FinishReason | None = None
+        try:
+            for number, step in enumerate(steps):
+                at = self._clock()
+                writing.add(step, at)
+                emit(ev.Produced(serial, step, at))
+                if not number:
+                    self._wake()
+                reason = step.finish_reason
+                if reason is not None or stopped():
+                    break
+        except ContextFullError:
+            reason = "context"
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+        return reason or "cancelled"
+
+    def _preview(self, engine: ChatEngine, request: ev.Preview) -> None:
+        """Look ahead without touching any answer; whatever else waits goes first."""
+        given = begin(engine, request, 0)
+        found = given[-1:]
+        if not (found and found[0].id in engine.stop_ids):
+            greedy = Sampling(temperature=0, max_tokens=request.count)
+            for step in engine.reply(request.messages, greedy, prefix=[step.id for step in given]):
+                if self._pending > 1 or self._closing.is_set():
+                    break
+                found.append(step)
+        self._events.append(ev.Previewed(request.serial, tuple(found)))
+
+
+def _give_way() -> None:
+    """Let the thread that draws go first: this one, and those that the engine starts from it, can wait.
+
+    Only Linux has priorities of threads. Where nobody else wants the cores it costs nothing.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            thread = get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
+
+
+def _counted(engine: ChatEngine, request: ev.Count) -> ev.Counted:
+    messages = request.messages
+    tokens = len(engine.prompt_ids(messages))
+    if tokens >= engine.context and messages[-1].role is Role.USER:
+        least = len(engine.prompt_ids(alone(messages)))
+        if least >= engine.context:
+            return ev.Counted(request.serial, least, alone=True)
+    return ev.Counted(request.serial, tokens)
+
+
+def describe(engine: ChatEngine) -> ev.ModelInfo:
+    """What the UI shows of an engine."""
+    dtype = str(engine.facts.get("dtype", ""))
+    return ev.ModelInfo(
+        engine.name, dtype, engine.context, engine.has_chat_template, dict(engine.facts), engine.token_bytes
+    )
+
+
+def _failure(request: ev.Request, error: BaseException) -> ev.Happening:
+    if isinstance(request, ev.Load):
+        return ev.LoadFailed(error)
+    if isinstance(request, ev.Count):
+        return ev.Counted(request.serial, -1)
+    if isinstance(request, ev.Encode):
+        return ev.Encoded(request.serial, ())
+    if isinstance(request, ev.Preview):
+        return ev.Previewed(request.serial, ())
+    return ev.Failed(request.serial, error)

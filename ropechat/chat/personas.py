@@ -1,0 +1,58 @@
+"""Personas: system texts with a name, each a text file in the folder of the settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ropechat.errors import FileAccessError, RequestError
+from ropechat.util.paths import personas_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAME = re.compile(r"\w[\w -]{0,39}")
+_LARGEST = 256 << 10  # bytes
+_END = ".txt"
+
+
+def _file(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise RequestError(f"persona: {name!r:.20}; 40 letters, digits, blanks, - and _ are allowed")
+    return personas_folder() / (name + _END)
+
+
+def load() -> dict[str, str]:
+    """Name -> text of all personas, by name. Raises FileAccessError; what is no text is left out."""
+    found: dict[str, str] = {}
+    try:
+        for path in sorted(personas_folder().glob("*" + _END)):
+            if _NAME.fullmatch(path.stem) and path.is_file() and path.stat().st_size <= _LARGEST:
+                text = path.read_bytes().decode("utf-8", "replace").strip()
+                found |= {path.stem: text} if text else {}
+    except OSError as error:
+        raise FileAccessError(f"{personas_folder()}: {error.strerror}") from None
+    return found
+
+
+def save(name: str, text: str) -> Path:
+    """Keep a text under a name, in the place of an older one. Raises RequestError, FileAccessError."""
+    path = _file(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh.write_text(text.strip() + "\n", encoding="utf-8", errors="replace")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror}") from None
+    return path
+
+
+def delete(name: str) -> None:
+    """Forget a persona. Raises RequestError, FileAccessError."""
+    path = _file(name)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror}") from None

@@ -1,0 +1,98 @@
+"""Answers that begin with given tokens, and how they are written down."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from ropechat.chat.errors import explain
+from ropechat.conversation_tree import State, typed
+from ropechat.errors import RopechatError
+
+if TYPE_CHECKING:
+    from ropechat.chat import events as ev
+    from ropechat.chat.protocols import ChatEngine
+    from ropechat.trace import FinishReason, Step
+
+PATIENCE = 10.0  # seconds that an answer waits for its question to be on disk
+
+
+def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
+    """The records of the tokens that an answer begins with, with their bytes and texts."""
+    opening = request.opening
+    if opening is None:
+        return []
+    known = opening.steps
+    if opening.written is None:  # all but the last were drawn as they stand
+        ids = [step.id for step in known]
+        found = list(known[:-1])
+    else:
+        ids = engine.reply_ids(request.messages, opening.written)
+        found = []
+    agrees, new = True, ids[len(found) :]
+    spelled = engine.spell(request.messages, new, ids[: len(found)])
+    for index, (id, (data, text)) in enumerate(zip(new, spelled, strict=True), len(found)):
+        agrees = agrees and index < len(known) and known[index].id == id
+        step = known[index] if agrees else typed(id, prompt_tokens + index)
+        if (step.bytes, step.text, step.finish_reason) != (data, text, None):
+            step = step._replace(bytes=data, text=text, finish_reason=None)
+        found.append(step)
+    return found
+
+
+def is_whole(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
+    """Is the answer complete with what it begins with: the user's words, or an end that was chosen?"""
+    opening = request.opening
+    return opening is not None and (
+        opening.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
+    )
+
+
+class Writing:
+    """One answer on its way to the disk; does nothing where nothing is kept."""
+
+    def __init__(self, request: ev.Reply) -> None:
+        self._request = request
+        self._model = ""
+        self._given = self._prompt_tokens = 0
+        self._first: float | None = None
+        self._last: float | None = None
+
+    def wait(self) -> None:
+        """Wait until the question is on disk, or the disk refused it: then it waits in memory."""
+        if self._request.saved is not None:
+            with suppress(RopechatError, TimeoutError):
+                self._request.saved.result(PATIENCE)
+
+    def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
+        """The model and its prompt are known, and what the answer begins with."""
+        self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
+        if self._request.recorder is not None:
+            known = self._request.opening.steps if self._request.opening is not None else ()
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(given, known, strict=False)))
+            self._request.recorder.begin(given, same)
+
+    def add(self, step: Step, at: float) -> None:
+        """One token."""
+        self._first = at if self._first is None else self._first
+        self._last = at
+        if self._request.recorder is not None:
+            self._request.recorder.add(step)
+
+    def end(self, reason: FinishReason | None, error: BaseException | None = None) -> None:
+        """No more will come."""
+        if self._request.recorder is None:
+            return
+        stopped = State.STOPPED if reason == "cancelled" else State.DONE
+        asked = self._request.asked
+        self._request.recorder.end(
+            stopped if error is None else State.FAILED,
+            reason,
+            "" if error is None else explain(error),
+            model=self._model,
+            given=self._given,
+            prompt_tokens=self._prompt_tokens,
+            first_after=None if self._first is None else self._first - asked,
+            ended_after=None if self._last is None else self._last - asked,
+        )

@@ -1,0 +1,126 @@
+"""The sampler's settings by name: presets, what may be typed, and steps up and down."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import fields, replace
+
+from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
+from ropechat.util.text import near
+
+NAMES = tuple(field.name for field in fields(Sampling) if field.name != "logit_bias")
+PRESETS: dict[str, dict[str, float]] = {
+    "greedy": {"temperature": 0.0},
+    "precise": {"temperature": 0.3, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
+    "balanced": {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.0},
+    "creative": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.05},
+}
+STEPS = {"temperature": 0.05, "top_k": 1, "top_p": 0.01, "min_p": 0.01, "repetition_penalty": 0.05}
+HIGHEST = {"temperature": 2.0, "top_k": 100, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
+MEANING = {
+    "temperature": "0: always the best",
+    "top_k": "the k best; 0: all",
+    "top_p": "the best up to it; 1: all",
+    "min_p": "share of best; 0: all",
+    "repetition_penalty": "1: none",
+    "max_tokens": "of one answer",
+    "seed": "none: a new one each",
+}
+
+
+def shown(sampling: Sampling, name: str) -> str:
+    """A setting's value for people."""
+    value = getattr(sampling, name)
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def full_name(text: str) -> str:
+    """The setting that a text begins. Raises ValueError where it begins none, or several."""
+    wanted = text.replace("-", "_")
+    found = [name for name in NAMES if name == wanted] or [name for name in NAMES if name.startswith(wanted)]
+    if len(found) > 1:
+        raise ValueError(f"{text:.20}: several settings begin so: {', '.join(found)}")
+    if not found:
+        meant = near(wanted, NAMES)
+        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
+        raise ValueError(f"{text:.20}: no such setting; {hint}")
+    return found[0]
+
+
+def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
+    """The settings with one value as it was typed. Raises ValueError that says what is allowed."""
+    value: float | None
+    if name == "seed" and text in ("none", "-", ""):
+        value = None
+    else:
+        try:
+            value = int(text) if name in ("top_k", "max_tokens", "seed") else float(text)
+        except ValueError:
+            raise ValueError(f"{name}: {text!r:.40} is no number") from None
+    return replace(sampling, **{name: value})  # type: ignore[arg-type]
+
+
+def with_preset(sampling: Sampling, name: str) -> Sampling:
+    """The settings of a preset; length and seed stay. Raises KeyError."""
+    return replace(sampling, **({"repetition_penalty": 1.0} | PRESETS[name]))  # type: ignore[arg-type]
+
+
+def preset_of(sampling: Sampling) -> str:
+    """The preset that the settings are, or ""."""
+    return next((name for name in PRESETS if with_preset(sampling, name) == sampling), "")
+
+
+def said(name: str) -> str:
+    """What a preset sets."""
+    return " ".join(f"{key} {value:g}" for key, value in PRESETS[name].items())
+
+
+def told(sampling: Sampling) -> str:
+    """The seed; and the preset, or the settings that leave anything out."""
+    words = [f"T {sampling.temperature:g}"]
+    for name, without in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("repetition_penalty", 1)):
+        if (value := getattr(sampling, name)) != without:
+            words.append(f"{name} {value:g}")
+    seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
+    return " · ".join([*seed, preset_of(sampling) or " ".join(words)])
+
+
+def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
+    """The settings with one value a step up or down, within what is allowed."""
+    value = getattr(sampling, name)
+    if name == "seed":
+        return replace(sampling, seed=None if by < 0 else secrets.randbits(31))
+    if name == "max_tokens":
+        return replace(sampling, max_tokens=min(MAX_COUNT, max(1, value * 2 if by > 0 else value // 2)))
+    step = STEPS[name]
+    lowest = step if name in ("top_p", "repetition_penalty") else 0
+    moved = round((round(value / step) + by) * step, 2)
+    moved = min(max(lowest, moved), max(HIGHEST[name], value))
+    return replace(sampling, **{name: int(moved) if name == "top_k" else moved})  # type: ignore[arg-type]
+
+
+def filled(sampling: Sampling, name: str) -> float | None:
+    """How far a value is between nothing and the highest that is usual; None where there is no such."""
+    return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None
+
+
+def with_bias(sampling: Sampling, id: int, bias: float) -> Sampling:
+    """The settings with the bias of a token, which then is the newest; 0 is none."""
+    biases = {other: value for other, value in sampling.logit_bias if other != id}
+    return replace(sampling, logit_bias=(*biases.items(), *([(id, bias)] if bias else [])))
+
+
+def biased(sampling: Sampling, id: int, by: float) -> Sampling:
+    """The settings with the bias of a token changed; by -MAX_BIAS: banned, or no longer banned."""
+    now = dict(sampling.logit_bias).get(id, 0.0)
+    banned = now <= -MAX_BIAS
+    if by <= -MAX_BIAS:
+        now = 0.0 if banned else -MAX_BIAS
+    else:
+        now = min(max((0.0 if banned else now) + by, -MAX_BIAS), MAX_BIAS)
+    return with_bias(sampling, id, now)
+
+
+def said_bias(bias: float) -> str:
+    """A bias for people."""
+    return "banned" if bias <= -MAX_BIAS else f"{bias:+g}" if bias else "no bias"

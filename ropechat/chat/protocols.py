@@ -1,0 +1,95 @@
+"""What the terminal UI needs of an engine; `ropechat.engine.engine.Engine` and the fake of the tests both fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ropechat.conversation import Message
+    from ropechat.sampling import Sampling
+    from ropechat.trace import Step
+
+
+class ModelLoader(Protocol):
+    """Loads any model by its name; both are called from the inference thread."""
+
+    def check(self, model: str) -> object:
+        """Raises as `load` what can be known of the model without loading it."""
+
+    def load(self, model: str) -> ChatEngine:
+        """The loaded model."""
+
+
+class Prompts(Protocol):
+    """What makes prompts of messages. on_note: called with what people should know about them."""
+
+    on_note: Callable[[str], None]
+
+    def unused(self) -> list[str]:
+        """The variables that its template was told in vain."""
+
+
+class ChatEngine(Protocol):
+    """A loaded model that answers; only `cancel` is called from another thread."""
+
+    @property
+    def name(self) -> str:
+        """Display name of the model."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that prompt and answer may take together."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What is known of the model: dtype, parameters, ..."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache allocated now."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """False: the model continues text instead of answering."""
+
+    @property
+    def chat(self) -> Prompts:
+        """How messages become prompts."""
+
+    @property
+    def stop_ids(self) -> AbstractSet[int]:
+        """The ids that end an answer."""
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids that `reply` would feed."""
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        prefix: Sequence[int] = (),
+        top_k: int = 0,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> Iterator[Step]:
+        """One step for each token of the answer that follows `prefix`."""
+
+    def spell(
+        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
+    ) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id of an answer that stands behind the ids `after`."""
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of an answer that somebody wrote."""
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes of an id; asked from the UI's thread too."""
+
+    def cancel(self) -> None:
+        """Stop what runs now."""
+
+    def close(self) -> None:
+        """Give back memory and threads."""

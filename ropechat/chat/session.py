@@ -1,0 +1,377 @@
+"""The state of a chat, without a widget: turns, what the model does, and the figures on the screen."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ropechat.chat import events as ev
+from ropechat.chat.answer import Answer, State, Turn
+from ropechat.chat.context import WhenFull
+from ropechat.chat.draft import parted
+from ropechat.chat.recorder import Keeper
+from ropechat.conversation import Message, Role
+from ropechat.conversation_tree import State as NodeState
+from ropechat.conversation_tree import Tree, fresh
+from ropechat.store.queries import title_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.conversation_tree import Node, Origin
+    from ropechat.sampling import Sampling
+    from ropechat.store.queries import Chat
+    from ropechat.trace import FinishReason
+
+
+class Session:
+    """One chat with one model: the branch of its tree that is shown, as turns. The only writer of both."""
+
+    def __init__(
+        self,
+        model: str,
+        sampling: Sampling,
+        system: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        keeper: Keeper | None = None,
+    ) -> None:
+        self.model = model
+        self.sampling = sampling
+        self.chosen = system  # the system text of new chats
+        self.system = system  # of the next question
+        self.personas: dict[str, str] = {}  # system text -> name
+        self.when_full = WhenFull.ASK
+        self.notes: list[str] = []  # what is to be known of the prompts of the loaded model
+        self.info: ev.ModelInfo | None = None
+        self.coming = ""  # the model that is being loaded in the place of another
+        self.load_error: BaseException | None = None
+        self.keeper = keeper or Keeper(None)
+        self.tree = Tree()
+        self.turns: list[Turn] = []
+        self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
+        self.draft_alone = False  # the draft is too long by itself: the tokens are of it alone
+        self.coming_since = clock()
+        self._turned = False  # the next question begins a branch of its own, under another system text
+        self._serial = 0
+        self._clock = clock
+
+    @property
+    def last(self) -> Turn | None:
+        """The newest turn."""
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def generating(self) -> bool:
+        """Is an answer under way?"""
+        return self.last is not None and self.last.answer.state.live
+
+    @property
+    def context(self) -> int | None:
+        """Tokens the model can hold; None before it is loaded."""
+        return self.info.context if self.info else None
+
+    @property
+    def used(self) -> int | None:
+        """Tokens of the context that are taken now; None while that is not known."""
+        if self.generating and self.last is not None:
+            answer = self.last.answer
+            return answer.prompt_tokens + len(answer.steps) if answer.prompt_tokens else None
+        return self.draft_tokens
+
+    @property
+    def empty(self) -> bool:
+        """Is nothing asked in this chat?"""
+        return all(node.role is Role.SYSTEM for node in self.tree.nodes.values())
+
+    @property
+    def title(self) -> str:
+        """The chat's name, or its first words."""
+        if self.keeper.title or not self.turns:
+            return self.keeper.title or "new chat"
+        return title_of(parted(self.turns[0].question)[0])
+
+    def messages(self, draft: str = "") -> tuple[Message, ...]:
+        """What the model would be fed: system text, all turns that count, and the draft."""
+        begins = self._turned or not self.tree.nodes
+        system = [Message(Role.SYSTEM, self.system)] if self.system else []
+        found = system if begins else self._messages()
+        return (*found, Message(Role.USER, draft)) if draft else tuple(found)
+
+    def reads(self, question: str | None = None) -> list[Node]:
+        """The nodes that the model is fed for a question (without one: after all that was said)."""
+        found = self.tree.read(question)
+        start = next((node.start for node in reversed(found) if node.start), None)
+        head = 1 if found and found[0].role is Role.SYSTEM else 0
+        first = next((place for place, node in enumerate(found) if node.id == start), head)
+        return found[:head] + found[first:]
+
+    def _messages(self, question: str | None = None) -> tuple[Message, ...]:
+        return tuple(Message(node.role, node.text) for node in self.reads(question))
+
+    def _start(self, question: str, start: str) -> None:
+        """From a question on, what comes before the node `start` is left out."""
+        self.tree[question].start = start
+        self.keeper.start(self.tree[question])
+
+    def left_out(self, question: str) -> int:
+        """How many earlier questions the model is not fed for this one."""
+        asked = [node for node in self.tree.read(question) if node.role is Role.USER]
+        return len(asked) - sum(node.role is Role.USER for node in self.reads(question))
+
+    @property
+    def persona(self) -> str:
+        """What the system text of the next question is called; "" for none, or one without a name."""
+        return self.personas.get(self.system or "", "")
+
+    @property
+    def turned(self) -> bool:
+        """Does the next question begin a branch of its own?"""
+        return self._turned
+
+    # --- what the user does; a turn that comes back has a request to be submitted ---
+
+    def under(self, system: str | None) -> None:
+        """Give the next question another system text; what was said stays as it is, on its branch."""
+        self.chosen = self.system = system or None
+        self._turned = bool(self.tree.nodes) and self.system_of_path() != self.system
+        self.draft_tokens = None
+
+    def system_of_path(self) -> str | None:
+        """The system text of the branch that is shown; of an empty chat, that of the first question."""
+        if not self.tree.nodes:
+            return self.system
+        path = self.tree.path()
+        return path[0].text if path and path[0].role is Role.SYSTEM else None
+
+    def _turn(self) -> None:
+        roots = (node for node in self.tree.children(None) if node.role is Role.SYSTEM)
+        self.tree.follow(next((node.id for node in roots if node.text == self.system), None))
+        self._turned = False
+
+    def ask(self, question: str) -> Turn:
+        """Add a question."""
+        if self._turned:
+            self._turn()
+        if self.tree.current is None and self.system:
+            self.keeper.keep(self.tree.write(Role.SYSTEM, self.system), question)
+        node = self.tree.write(Role.USER, question)
+        self.keeper.keep(node, question)
+        return self.answer(node.id)
+
+    def rewrite(self, node: str, question: str) -> Turn:
+        """Ask something else in the place of a question; the old one stays beside it."""
+        made = self.tree.rewrite(node, question)
+        self.keeper.keep(made, question)
+        return self.answer(made.id)
+
+    def answer(
+        self,
+        question: str,
+        opening: ev.Opening | None = None,
+        origin: Origin | None = None,
+        sampling: Sampling | None = None,
+    ) -> Turn:
+        """Begin an answer to a question, beside those that it has."""
+        used = sampling or fresh(self.sampling, len(self.tree.children(question)))
+        messages = self._messages(question)
+        node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
+        asked = self._clock()
+        request = ev.Reply(
+            messages,
+            used,
+            self._next(),
+            opening=opening,
+            saved=self.keeper.saved,
+            recorder=self.keeper.record(node),
+            asked=asked,
+            cuts=self.cuts(question) if self.when_full is WhenFull.SLIDE else (),
+        )
+        self.show()
+        assert self.last is not None
+        self.last.answer = Answer(node, asked)
+        self.last.request = request
+        return self.last
+
+    def cuts(self, question: str) -> tuple[int, ...]:
+        """The places at which the messages for a question may begin: at questions, the first one included."""
+        read = self.reads(question)
+        return tuple(place for place, node in enumerate(read) if node.role is Role.USER)
+
+    def again(self, *, alone: bool) -> Turn:
+        """Ask the newest question, which did not fit, with fewer turns before it, or alone."""
+        turn = self.turns[-1]
+        assert turn.request is not None
+        if alone:
+            self._start(turn.asked, turn.asked)
+        turn.request = replace(
+            turn.request,
+            serial=self._next(),
+            messages=self._messages(turn.asked),
+            cuts=self.cuts(turn.asked),
+            asked=self._clock(),  # how long people thought it over is not the model's time
+        )
+        turn.answer.asked = turn.request.asked
+        return turn
+
+    def count(self, draft: str) -> ev.Count:
+        """A request for the size of the prompt with this draft."""
+        return ev.Count(self.messages(draft), self._next())
+
+    def encode(self, texts: tuple[str, ...]) -> ev.Encode:
+        """A request for the tokens of texts."""
+        return ev.Encode(texts, self._next())
+
+    def preview(self, node: str, opening: ev.Opening) -> ev.Preview:
+        """A request to look ahead from the middle of an answer."""
+        question = self.tree[node].parent
+        assert question is not None
+        return ev.Preview(self._messages(question), opening, self._next())
+
+    def await_model(self, model: str) -> None:
+        """Another model is being loaded."""
+        self.coming, self.coming_since = model, self._clock()
+        self.draft_tokens = None
+
+    @property
+    def loading_for(self) -> float:
+        """Seconds since loading began."""
+        return self._clock() - self.coming_since
+
+    def stop(self) -> Turn | None:
+        """Mark the running answer as stopping; None when none runs or it is stopping already."""
+        turn = self.last
+        if turn is None or not turn.answer.state.live or turn.answer.state is State.STOPPING:
+            return None
+        turn.answer.state = State.STOPPING
+        return turn
+
+    def withdraw(self) -> Turn:
+        """Take back the newest turn, which was never answered; other answers to its question stay."""
+        turn = self.turns[-1]
+        assert turn.node is not None
+        alone = len(self.tree.siblings(turn.node)) == 1
+        self.keeper.remove(self.tree.remove(turn.asked if alone else turn.node))
+        if self.empty:
+            self.clear()
+        self.show()
+        return turn
+
+    def show(self) -> None:
+        """Make the turns those of the current path."""
+        kept = {turn.node: turn for turn in self.turns if turn.node}
+        self.turns = []
+        for node in self.tree.path():
+            if node.role is Role.USER:
+                self.turns.append(Turn(node.text, Answer.missing(node.id), node.id, None))
+            elif node.role is Role.ASSISTANT and self.turns:
+                if node.id in kept:
+                    self.turns[-1] = kept[node.id]
+                else:
+                    self.turns[-1].node, self.turns[-1].answer = node.id, Answer.of(node)
+        self.draft_tokens = None
+
+    def go(self, node: str) -> None:
+        """Show the branch through a node."""
+        self.tree.go(node)
+        self.keeper.point(self.tree.current)
+        self._keep_system()
+        self.show()
+
+    def clear(self) -> None:
+        """Begin anew; a chat in which nothing is said any more is not kept."""
+        if self.empty and self.keeper.title:
+            self.keeper.drop()
+        else:
+            self.keeper.begin()
+        self.tree = Tree()
+        self.turns.clear()
+        self.system, self._turned = self.chosen, False
+        self.draft_tokens = None
+
+    def open(self, chat: Chat) -> None:
+        """Show a chat that was kept."""
+        self.keeper.begin(chat.id, chat.title)
+        self.tree = chat.tree
+        self.turns.clear()
+        self._keep_system()
+        self.show()
+
+    def _keep_system(self) -> None:
+        """A branch that is shown goes on under the system text that it has."""
+        self._turned = False
+        if self.tree.nodes:
+            self.system = self.system_of_path()
+
+    # --- what the inference thread reports ---
+
+    def apply(self, event: ev.Happening) -> bool:
+        """Take in one event; False if it belongs to something that is gone."""
+        match event:
+            case ev.Loaded(info):
+                self.info, self.load_error, self.coming = info, None, ""
+                self.notes.clear()
+            case ev.LoadFailed(error, kept):
+                self.coming = ""
+                if not kept:
+                    self.info, self.load_error = None, error
+            case ev.Counted(serial, tokens, alone):
+                if serial != self._serial or tokens < 0:
+                    return False
+                self.draft_tokens, self.draft_alone = tokens, alone
+            case ev.Noted(text):
+                self.notes.append(text)
+            case ev.Previewed() | ev.Encoded():
+                return True
+            case _:
+                turn = self.last
+                if turn is None or turn.request is None or turn.request.serial != event.serial:
+                    return False
+                self._progress(turn, event)
+        return True
+
+    def _progress(self, turn: Turn, event: ev.Happening) -> None:
+        assert turn.node is not None
+        answer, node = turn.answer, self.tree[turn.node]
+        match event:
+            case ev.Started(_, prompt_tokens):
+                node.prompt_tokens = prompt_tokens
+                node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
+                self._advance(answer, State.READING)
+            case ev.Slid(_, cut):
+                self._start(turn.asked, self.reads(turn.asked)[cut].id)
+            case ev.Prefilled(_, done, total, at):
+                answer.read(done, total, at)
+            case ev.Given(_, steps):
+                self._advance(answer, State.READING)
+                answer.give(steps)
+                self.tree.give(node.id, steps)
+            case ev.Produced(_, step, at):
+                self._advance(answer, State.WRITING)
+                answer.add(step, at)
+                self.tree.add(node.id, step)
+            case ev.Finished(_, reason, kv_bytes):
+                answer.kv_bytes = kv_bytes
+                answer.state = State.STOPPED if reason == "cancelled" else State.DONE
+                self._ended(answer, node, reason)
+                self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None
+                self.draft_alone = False
+            case ev.Failed(_, error):
+                answer.error = error
+                answer.state = State.FAILED
+                self._ended(answer, node)
+
+    def _ended(self, answer: Answer, node: Node, reason: FinishReason | None = None) -> None:
+        states = {State.STOPPED: NodeState.STOPPED, State.FAILED: NodeState.FAILED}
+        error = "" if answer.error is None else str(answer.error)
+        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), reason, error)
+        node.first_after, node.ended_after = answer.time_to_first_token, answer.seconds or None
+
+    @staticmethod
+    def _advance(answer: Answer, state: State) -> None:
+        if answer.state is not State.STOPPING:
+            answer.state = state
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial

@@ -1,0 +1,147 @@
+"""The one door out of every command: any failure becomes one line on stderr and an exit code."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import IO
+
+import click
+
+from ropechat.errors import RopechatError
+from ropechat.util.text import one_line
+
+OK = 0
+REFUSED = 2
+SOME_FAILED = 3
+BUG = 70
+IO_FAILED = 74
+HUNG_UP = 129
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP arrived. A BaseException, so that no `except Exception` on the way swallows it."""
+
+    def __init__(self, code: int = TERMINATED) -> None:
+        super().__init__()
+        self.code = code
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + number)
+
+
+@contextlib.contextmanager
+def _ending_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind the stack (and so free and flush) while a command runs.
+
+    One that the caller ignores, as `nohup` does, stays ignored.
+    """
+    before = {}
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, _terminate)
+    except ValueError:  # not the main thread: somebody else minds the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say(text: str) -> None:
+    """One line of talk on stderr, safe for a terminal; lost without complaint when stderr is gone."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(one_line(text) + "\n")
+        sys.stderr.flush()
+
+
+def fail(text: str, code: int) -> int:
+    say(f"error: {text}")
+    return code
+
+
+def run_command(command: click.Command, arguments: Sequence[str]) -> int:
+    """Run a click command and turn whatever happens into an exit code."""
+    with _ending_signals():
+        try:
+            code = _outcome(command, arguments)
+            _flush(sys.stdout)
+        except BrokenPipeError:
+            code = OK  # the reader has seen enough
+        except OSError as error:
+            code = fail(f"stdout: {error.strerror or error}", IO_FAILED)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except Terminated as stop:
+            code = stop.code
+    _silence(sys.stdout)
+    _silence(sys.stderr)
+    return code
+
+
+def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
+    try:
+        # Not command.main(): that one prints and exits by itself on Ctrl-C and on a closed pipe.
+        with command.make_context("ropechat", list(arguments)) as made:
+            result = command.invoke(made)
+        return result if isinstance(result, int) else OK
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except Terminated as stop:
+        return stop.code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else OK
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        return fail(f"{error.format_message()}{hint}", REFUSED)
+    except RopechatError as error:
+        _traceback_if_wanted()
+        return fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _traceback_if_wanted()
+        return fail(f"{error.filename or 'stdout'}: {error.strerror or error}", IO_FAILED)
+    except MemoryError:
+        return fail("memory: not enough; use a smaller model or --context", REFUSED)
+    except BaseException as error:
+        # Also PyO3's PanicException, which is no Exception.
+        _traceback_if_wanted()
+        what = f"{type(error).__name__}: {error}"
+        return fail(f"a bug in ropechat: {what}; ROPECHAT_DEBUG=1 shows where", BUG)
+
+
+def _traceback_if_wanted() -> None:
+    if os.environ.get("ROPECHAT_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+
+
+def _flush(stream: IO[str] | None) -> None:
+    if stream is not None and not stream.closed:
+        stream.flush()
+
+
+def _silence(stream: IO[str] | None) -> None:
+    """What is still buffered for a reader that left must not raise again when the interpreter ends."""
+    if stream is None or stream.closed:
+        return
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, stream.fileno())
+            os.close(sink)

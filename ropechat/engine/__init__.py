@@ -1,0 +1,1 @@
+"""Messages in, steps out: the engine, its prompts and its chat templates."""

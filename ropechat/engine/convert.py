@@ -1,0 +1,138 @@
+"""From the events of the compiled engine to the records that callers keep."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ropechat.engine.stop_strings import TextLane
+from ropechat.errors import InternalError
+from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.trace import FinishReason, Row, Stage, Step, TokenScore
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_ROWS = 64
+
+
+class RowLike(Protocol):
+    """What is read of `_core.Row`."""
+
+    @property
+    def logsumexp(self) -> float: ...
+    @property
+    def entropy(self) -> float: ...
+    @property
+    def top_ids(self) -> list[int]: ...
+    @property
+    def top_logprobs(self) -> list[float]: ...
+    @property
+    def top_mass(self) -> float: ...
+
+
+class StageLike(Protocol):
+    """What is read of `_core.Stage`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kept(self) -> int: ...
+    @property
+    def mass(self) -> float: ...
+    @property
+    def entropy(self) -> float: ...
+
+
+class EventLike(Protocol):
+    """What is read of `_core.Event`."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def id(self) -> int | None: ...
+    @property
+    def logprob(self) -> float | None: ...
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def row(self) -> RowLike | None: ...
+    @property
+    def stages(self) -> Sequence[StageLike]: ...
+    @property
+    def u(self) -> float | None: ...
+    @property
+    def finish_reason(self) -> Literal["stop", "length", "context"] | None: ...
+
+
+def row_of(row: RowLike, position: int) -> Row:
+    """The distribution after `position`."""
+    top = tuple(zip(row.top_ids, row.top_logprobs, strict=True))
+    return Row(position, top, row.logsumexp, row.entropy, row.top_mass + 0.0)  # an empty sum is -0.0
+
+
+def bytes_of(tokenizer: Tokenizer, id: int) -> bytes:
+    """The token's bytes; b"" without a tokenizer."""
+    return tokenizer.token_bytes(id) if tokenizer.present else b""
+
+
+def step_of(event: EventLike, lane: TextLane, tokenizer: Tokenizer) -> Step:
+    """The record of a token event; its text is what the lane lets go of with this token."""
+    if event.id is None or event.logprob is None or event.rank is None:
+        raise InternalError(f"engine: the token at position {event.position} has no id, logprob or rank")
+    reason: FinishReason | None = event.finish_reason
+    text = "" if reason == "stop" else lane.push(event.id)  # an id of stop_ids is no text
+    if lane.stopped:
+        reason = "stop"
+    elif reason is not None:
+        text += lane.finish()
+    row = None if event.row is None else row_of(event.row, event.position - 1)
+    return Step(
+        id=event.id,
+        bytes=bytes_of(tokenizer, event.id),
+        text=text,
+        logprob=event.logprob,
+        rank=event.rank,
+        entropy=math.nan if row is None else row.entropy,
+        top=() if row is None else row.top,
+        finish_reason=reason,
+        position=event.position,
+        row=row,
+        stages=tuple(Stage(stage.name, stage.kept, stage.mass, stage.entropy) for stage in event.stages),
+        u=event.u,
+    )
+
+
+def score_of(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> TokenScore:
+    """The record of a score event: the token at `position`, under the row of the position before."""
+    row = None if event.row is None else row_of(event.row, event.position - 1)
+    data = bytes_of(tokenizer, token.id)
+    return TokenScore(
+        index=event.position,
+        id=token.id,
+        bytes=data,
+        text=data.decode("utf-8", "replace"),
+        span=token.span,
+        role=token.role,
+        logprob=event.logprob,
+        rank=event.rank,
+        entropy=None if row is None else row.entropy,
+        row=row,
+    )
+
+
+def softmax_rows(values: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
+    """Turn rows of logits into probabilities in place, computed in f64 a few rows at a time."""
+    import numpy as np
+
+    for start in range(0, len(values), _ROWS):
+        block = values[start : start + _ROWS].astype(np.float64)
+        block -= block.max(axis=1, keepdims=True)
+        np.exp(block, out=block)
+        block /= block.sum(axis=1, keepdims=True)
+        values[start : start + _ROWS] = block
+    return values

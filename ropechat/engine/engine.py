@@ -1,0 +1,403 @@
+"""The engine as Python sees it: text and ids in, steps, traces and results out.
+
+Rows are computed in `ropechat._core` with the GIL released; here is what surrounds them: tokenizer, chat
+template, stop strings, cancelling, and the inspector's records.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ropechat.conversation import Message
+from ropechat.engine import model_check
+from ropechat.engine.convert import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
+from ropechat.engine.model_folder import display_name, find_stop_ids, revision_of, template_of, tokenizer_of
+from ropechat.engine.native import Loading, LoadOptions, compiled, gguf_metadata
+from ropechat.engine.prompt import ChatPrompt, Special
+from ropechat.engine.stop_strings import TextLane
+from ropechat.engine.validation import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
+from ropechat.models.resolve import resolve
+from ropechat.sampling import Sampling
+from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.trace import Row, Step, TokenScore, Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ropechat import _core
+    from ropechat.engine.scheduler import Job, Prompt, Result
+
+OnPrefill = Callable[[int, int], None]
+
+
+class _Request:
+    """One running request: what `Engine.cancel` reaches."""
+
+    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
+        self.core, self.token = core, token
+
+
+class Engine:
+    """A loaded model. Thread-safe; one request does not wait for another.
+
+    facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
+    num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
+    revision: its commit, None outside the Hub's cache. stop_ids: the ids that end a text. tokenizer: see
+    `Tokenizer`; without tokenizer.json only ids work. chat: how messages become a prompt, see `ChatPrompt`.
+    """
+
+    def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
+        """Use `Engine.load`."""
+        self._core: _core.Engine | None = core
+        self._module = compiled()
+        self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
+        self.context: int = self.facts["context"]
+        self.name, self.revision = display_name(folder), revision_of(folder)
+        self.tokenizer = tokenizer
+        template = template_of(folder, tokenizer) if tokenizer.present else None
+        self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
+        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
+        self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
+        """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
+
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
+        where that fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys
+        and values in f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default
+        all cores. context: most tokens of a sequence; default the model's, at most 8192. cache: auto, off or
+        all, by default as ROPECHAT_CACHE says: packed weights and a checked vocabulary are kept on disk for
+        the next start, see `ropechat.models.pack_cache`.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
+        """
+        return cls.of(Loading(resolve(model), **options))
+
+    @classmethod
+    def of(cls, loading: Loading, soon: str = "") -> "Engine":
+        """The engine of a load that has begun. soon: the text that is asked for first. Raises as `load`."""
+        tokenizer = loading.meanwhile(
+            lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.keeps)
+        )
+        tokenizer.prepare(soon)
+        return cls(loading.result(), loading.folder, tokenizer)
+
+    def finish_pack(self, seconds: float) -> bool:
+        """Wait for the pack cache to be written, at most so long; whether it is over."""
+        return self._core is None or self._core.finish_pack(seconds)
+
+    check = staticmethod(model_check.check)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache allocated now."""
+        return 0 if self._core is None else self._core.kv_bytes
+
+    def _request(self) -> _Request:
+        if self._core is None:
+            raise RequestError("engine: closed; load the model again")
+        request = _Request(self._core, self._module.CancelToken())
+        with self._lock:
+            self._requests.add(request)
+        return request
+
+    def cancel(self) -> None:
+        """Stop what runs now, within one layer; from any thread. The engine stays usable."""
+        with self._lock:
+            requests = list(self._requests)
+        for request in requests:
+            request.token.cancel()
+
+    def close(self) -> None:
+        """Stop what runs and let go of the weights. Requests after this raise RequestError."""
+        self.cancel()
+        self._core = None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model comes with a chat template; without one `reply` completes text."""
+        return self.chat.template is not None
+
+    def prompt_ids(
+        self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
+
+        Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
+        """
+        return self.chat.ids(messages, template_vars)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that an id stands for; b"" for one that stands for none."""
+        return bytes_of(self.tokenizer, id)
+
+    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Text encoded with special tokens as the tokenizer says; ids as they are."""
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else checked_ids(prompt)
+        if not ids:
+            raise RequestError("prompt: no tokens; at least one is required")
+        return ids
+
+    def _any_ids(self, prompt: "Prompt", template_vars: Mapping[str, Any] | None) -> list[int]:
+        """Ids of text, ids or messages."""
+        if isinstance(prompt, str | RopechatError):
+            return self._ids(str(prompt))
+        messages = [message for message in prompt if isinstance(message, Message)]
+        ids = [id for id in prompt if not isinstance(id, Message)]
+        if messages and ids:
+            raise RequestError("prompt: messages and ids together; one of them is allowed")
+        return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
+
+    def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        """Raw logits at every position.  # float32 [len(ids), vocab_size]
+
+        Row t is for the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` reads any length out
+        row by row), ContextFullError, RequestError, CancelledError.
+        """
+        ids = self._ids(ids)
+        check_array(len(ids), self.facts["vocab_size"])
+        request = self._request()
+        return request.core.logits(ids, request.token)
+
+    def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+        """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1
+
+        Line by line, P <- DTransformerRoPE(x | theta) of X. Zhan, "Pseudo code for Roformer" (2024):
+
+            Input: x in V*. Output: P in (0,1)^{N_V x length(x)}, P[:, t] = P(x[t+1] | x[1..t])
+            for t in [length(x)]: e_t <- R_e(t) W_e[:, x[t]];  X <- [e_1, e_2, ...]
+            for each layer:
+                X <- X + W_o attention(layer_norm(X)), all heads, Mask[t', t] = [t' <= t]
+                X <- X + MLP(layer_norm(X)), MLP(Z) = W_mlp2 GELU(W_mlp1 Z + b_mlp1) + b_mlp2
+            X <- layer_norm(X)
+            return P = softmax(W_u X)
+
+        We return P transposed: row t is the column of the token after ids[t]; softmax in f64, rounded to f32.
+        `dtransformer_rope` is computed as written. Every other family that rotates turns q and k, within the
+        layers, in place of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
+        """
+        return softmax_rows(self.logits(ids))
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        *,
+        top_k: int = 0,
+        stop: Sequence[str] | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> Generator[Step, None, None]:
+        """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
+
+        top_k: candidates that each step records; above 0 the sampler's stages too. stop: what ends it.
+        on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
+
+        One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
+        iterator then ends without an exception and half a character that was pending is dropped.
+        Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, MemoryLimitError.
+        """
+        return self._start(self._ids(prompt), sampling, top_k, stop, on_prefill)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        *,
+        prefix: Sequence[int] = (),
+        top_k: int = 0,
+        stop: Sequence[str] | None = None,
+        template_vars: Mapping[str, Any] | None = None,
+        on_prefill: OnPrefill | None = None,
+    ) -> Generator[Step, None, None]:
+        """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
+
+        prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
+        text goes on from theirs, and the draws are those of a turn that came to them by itself.
+        template_vars: more names for the chat template. Raises ChatTemplateError and as `generate`.
+        """
+        ids = self._ids(self.prompt_ids(messages, template_vars))
+        return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
+
+    def spell(
+        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
+    ) -> list[tuple[bytes, str]]:
+        """(bytes, text) of each id that follows `after` in a reply to `messages`, as its Steps have it."""
+        lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
+        lane.skip(after)
+        return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
+
+    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+        """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
+        return self.chat.reply_ids(messages, text)
+
+    def _start(
+        self,
+        ids: list[int],
+        sampling: Sampling,
+        top_k: int,
+        stop: Sequence[str] | None,
+        on_prefill: OnPrefill | None,
+        prefix: Sequence[int] = (),
+    ) -> Generator[Step, None, None]:
+        """Arguments are checked and the request can be cancelled before the first step is asked for."""
+        lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
+        lane.skip(checked_ids(prefix))
+        check_top_k(top_k)
+        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
+
+    def _steps(
+        self,
+        request: _Request,
+        ids: list[int],
+        sampling: Sampling,
+        top_k: int,
+        lane: TextLane,
+        on_prefill: OnPrefill | None,
+    ) -> Generator[Step, None, None]:
+        core = request.core
+        sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
+        try:
+            if on_prefill is not None:
+                on_prefill(core.reused(sequence), len(ids))
+            while True:
+                try:
+                    events = core.step([sequence], request.token)
+                except CancelledError:
+                    return
+                if not events:
+                    return
+                for event in events:
+                    if event.kind == "prefill" and on_prefill is not None:
+                        on_prefill(event.done, event.total)
+                    if event.kind == "token":
+                        step = step_of(event, lane, self.tokenizer)
+                        if step.finish_reason is None and request.token.cancelled:
+                            step = step._replace(finish_reason="cancelled")
+                        yield step
+                        if step.finish_reason is not None:
+                            return
+        finally:
+            core.free(sequence)
+
+    def _add(
+        self, core: "_core.Engine", ids: list[int], sampling: Sampling, seed: int, stream: int, top_k: int
+    ) -> int:
+        """Hand a prompt to the compiled engine; returns the sequence's number."""
+        return core.generate(
+            ids,
+            max_tokens=sampling.max_tokens,
+            temperature=float(sampling.temperature),
+            top_k=sampling.top_k,
+            top_p=float(sampling.top_p),
+            min_p=float(sampling.min_p),
+            repetition_penalty=float(sampling.repetition_penalty),
+            seed=seed,
+            stream=stream,
+            stop_ids=sorted(self.stop_ids),
+            readout_top_k=top_k,
+            logit_bias=sampling.logit_bias,
+        )
+
+    def generate_many(
+        self,
+        prompts: "Iterable[Prompt | Job]",
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        *,
+        stop: Sequence[str] | None = None,
+        window: int = 16,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> "Iterator[tuple[int, Result]]":
+        """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
+
+        Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
+        A prompt that fails has its error in its Result, the others go on; an error given as a prompt is
+        passed through. The draws of prompt i depend on (seed, i) or its Job's seed, not on its neighbours.
+        on_tokens(n): called with the number of tokens that each forward pass made.
+        On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
+        """
+        from ropechat.engine.scheduler import Schedule
+
+        if window < 1:
+            raise RequestError(f"window: {window} is not allowed; 1 or more is")
+        many = _Many(self, self._request(), sampling, checked_stops(stop))
+        return Schedule(many, window, on_tokens).run(iter(prompts))
+
+    def score(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        *,
+        top_k: int = 20,
+        special: Special = "tokens",
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Trace:
+        """What the model says about each token of a given text, ids or messages, in one pass.
+
+        Token i is scored under row i-1; the first has no context and None. `next` is the row after the last.
+        top_k: candidates recorded per row. special: what `<|im_end|>` in a text is read as; in messages it is
+        text, and only what they say has the role "text". on_progress(done, total): in tokens.
+        Raises CancelledError, ChatTemplateError and as `generate`.
+        """
+        text, tokens = self.chat.given(prompt, special)
+        if not tokens:
+            raise RequestError("prompt: no tokens; at least one is required")
+        check_top_k(top_k)
+        request = self._request()
+        core, scores = request.core, list[TokenScore]()
+        following: Row | None = None
+        sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
+        try:
+            while events := core.step([sequence], request.token):
+                for event in events:
+                    if event.kind == "score":
+                        scores.append(score_of(event, tokens[event.position], self.tokenizer))
+                    elif event.kind == "next" and event.row is not None:
+                        following = row_of(event.row, len(tokens) - 1)
+                if on_progress is not None:
+                    on_progress(len(scores), len(tokens))
+        finally:
+            core.free(sequence)
+        if following is None or [score.index for score in scores] != list(range(len(tokens))):
+            raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
+        return Trace(tuple(scores), following, self._meta(tokens, top_k) | {"text": text})
+
+    def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
+            "trained_length": self.facts["max_position_embeddings"],
+            "engine": self._module.__version__,
+            "top_k": top_k,
+            "bos": tokens[0].id == self.tokenizer.bos_id,
+        }
+
+
+class _Many:
+    """A request of many prompts: what `Schedule` needs."""
+
+    def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
+        self.seed = seed_of(sampling)
+        self._engine, self._request = engine, request
+        self._sampling, self._stops = sampling, stops
+
+    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, TextLane]:
+        engine = self._engine
+        ids = engine._any_ids(job.prompt, job.template_vars)
+        stops = self._stops if job.stop is None else checked_stops(job.stop)
+        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
+        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
+
+    def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
+        return self._request.core.step(sequences, self._request.token)
+
+    def record(self, event: EventLike, lane: TextLane) -> Step:
+        return step_of(event, lane, self._engine.tokenizer)
+
+    def free(self, sequence: int) -> None:
+        self._request.core.free(sequence)

@@ -1,0 +1,191 @@
+"""Many prompts at once: which sequences are in the next forward pass, and results in the prompts' order."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ropechat.conversation import Message
+from ropechat.engine.convert import EventLike
+from ropechat.engine.stop_strings import TextLane
+from ropechat.errors import CancelledError, InternalError, RopechatError
+from ropechat.sampling import Sampling
+from ropechat.trace import FinishReason, Step
+
+Prompt = str | Sequence[int] | Sequence[Message] | RopechatError
+"""Text, ids, messages, or an error to be passed through to the result."""
+
+LOOKAHEAD = 4
+"""How many windows of prompts may be ahead of the oldest unfinished one."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prompt with settings of its own; None takes those of the call.
+
+    A seed in `sampling` is used with stream 0, so the result is that of the prompt alone. Without one the
+    call's seed is used, with the prompt's index as the stream.
+    """
+
+    prompt: Prompt
+    sampling: Sampling | None = None
+    stop: Sequence[str] | None = None
+    template_vars: Mapping[str, Any] | None = None
+    """More names for the chat template, where the prompt is messages."""
+
+    def draws(self, seed: int, index: int) -> tuple[int, int]:
+        """(seed, stream) of prompt number `index` in a call with `seed`."""
+        if self.sampling is None or self.sampling.seed is None:
+            return seed, index
+        return self.sampling.seed, 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one prompt. With an `error` the text is "" and finish_reason None."""
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    logprobs: tuple[float, ...] = ()
+    """Raw logprob of each id."""
+    seed: int = 0
+    error: RopechatError | None = None
+
+
+class Backend(Protocol):
+    """What the schedule needs of an engine."""
+
+    seed: int
+
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
+        """Begin a prompt: the sequence's number, how many tokens it has, where its text comes out."""
+
+    def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
+        """One forward pass."""
+
+    def record(self, event: EventLike, lane: TextLane) -> Step:
+        """The step that a token event stands for."""
+
+    def free(self, sequence: int) -> None:
+        """Forget a sequence."""
+
+
+@dataclass
+class _Active:
+    """A sequence that is being continued."""
+
+    index: int
+    seed: int
+    prompt_tokens: int
+    lane: TextLane
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+class Schedule:
+    """Continuous batching: a finished sequence makes room for the next prompt."""
+
+    def __init__(self, backend: Backend, window: int, on_tokens: Callable[[int], None] | None) -> None:
+        self._backend = backend
+        self._window = window
+        self._on_tokens = on_tokens
+        self._active: dict[int, _Active] = {}
+        self._done: dict[int, Result] = {}
+
+    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Result]]:
+        """(index, result) in order; reads prompts only as there is room."""
+        admitted = yielded = 0
+        more = True
+        try:
+            while more or self._active:
+                # What is done goes out first: the next prompt may come only once it is seen.
+                while more and yielded not in self._done and self._has_room(admitted - yielded):
+                    try:
+                        prompt = next(prompts)
+                    except StopIteration:
+                        more = False
+                        break
+                    self._admit(admitted, prompt)
+                    admitted += 1
+                try:
+                    if yielded not in self._done:
+                        self._advance()
+                except CancelledError:
+                    more = False
+                    for sequence in list(self._active):
+                        self._finish(sequence, "cancelled")
+                while yielded in self._done:
+                    yield yielded, self._done.pop(yielded)
+                    yielded += 1
+        finally:
+            for sequence in self._active:
+                self._backend.free(sequence)
+
+    def _has_room(self, ahead: int) -> bool:
+        return len(self._active) < self._window and ahead < LOOKAHEAD * self._window
+
+    def _admit(self, index: int, prompt: Prompt | Job) -> None:
+        job = prompt if isinstance(prompt, Job) else Job(prompt)
+        seed, stream = job.draws(self._backend.seed, index)
+        try:
+            if isinstance(job.prompt, RopechatError):
+                raise job.prompt
+            sequence, length, lane = self._backend.add(job, seed, stream)
+        except RopechatError as error:
+            self._done[index] = Result(seed=seed, error=error)
+        else:
+            self._active[sequence] = _Active(index, seed, length, lane)
+
+    def _advance(self) -> None:
+        """One forward pass over all active sequences."""
+        if not self._active:
+            return
+        before = len(self._active)
+        try:
+            events = self._backend.step(list(self._active))
+        except CancelledError:
+            raise
+        except RopechatError:
+            events = self._advance_each()
+        if not events and len(self._active) == before:
+            raise InternalError("engine: a pass over unfinished sequences did nothing")
+        made = [event for event in events if event.kind == "token"]
+        for event in made:
+            self._take(event)
+        if made and self._on_tokens is not None:
+            self._on_tokens(len(made))
+
+    def _advance_each(self) -> list[EventLike]:
+        """A pass that failed left every sequence as it was: alone, only the one at fault fails again."""
+        events: list[EventLike] = []
+        for sequence in list(self._active):
+            try:
+                events += self._backend.step([sequence])
+            except CancelledError:
+                raise
+            except RopechatError as error:
+                self._finish(sequence, None, error)
+        return events
+
+    def _take(self, event: EventLike) -> None:
+        active = self._active[event.sequence]
+        step = self._backend.record(event, active.lane)
+        active.ids.append(step.id)
+        active.logprobs.append(step.logprob)
+        active.texts.append(step.text)
+        if step.finish_reason is not None:
+            self._finish(event.sequence, step.finish_reason)
+
+    def _finish(self, sequence: int, reason: FinishReason | None, error: RopechatError | None = None) -> None:
+        active = self._active.pop(sequence)
+        if error is None:
+            ids, logprobs = tuple(active.ids), tuple(active.logprobs)
+            text = "".join(active.texts)
+            result = Result(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
+        else:
+            result = Result(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
+        self._done[active.index] = result
+        self._backend.free(sequence)

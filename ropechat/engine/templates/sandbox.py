@@ -1,0 +1,221 @@
+"""The process in which chat templates run: jinja2's sandbox, within limits that the kernel keeps.
+
+The sandbox stops a template from running code; it does not stop one from taking all time and memory. So the
+templates of strangers are rendered here, in a process without files, network, environment or terminal, that
+is killed when it takes too much. Requests come in on descriptor 0, replies go out on 1; the end of the input,
+which is also the end of the parent, ends it.
+
+Limits that a system lacks are left out (macOS has no RLIMIT_AS); time and output are limited everywhere.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import resource
+import signal
+import unicodedata  # noqa: F401  (the compiler wants it for names beyond ASCII; later no file can be opened)
+from collections.abc import Iterator
+from encodings import ascii, latin_1, unicode_escape  # noqa: F401  (as above)
+from types import TracebackType
+from typing import Any
+
+import jinja2
+import jinja2.debug
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ropechat.engine.templates.limits import (
+    CPU_SECONDS,
+    HEAD_BYTES,
+    MAX_ERROR_LENGTH,
+    MAX_MEMORY_BYTES,
+    MAX_OUTPUT_BYTES,
+)
+
+_FEW_COMPILED = 8
+_UNSAFE_GLOBALS = ("lipsum", "cycler", "joiner")
+_FILE = "<template>"  # what jinja2 calls a template without a name
+
+
+class RefusalError(jinja2.TemplateError):
+    """The template called raise_exception."""
+
+
+class OutputLimitError(Exception):
+    """The text is longer than allowed."""
+
+
+class GenerationTag(Extension):
+    """`{% generation %}` marks the assistant's text for training; here it means its content."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers: without HTML escapes, keys in their order."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: object = "") -> None:
+    raise RefusalError(str(message))
+
+
+def environment() -> jinja2.Environment:
+    """What templates rely on: trim_blocks, lstrip_blocks, loop controls, the generation tag, `tojson`.
+
+    optimized=False: else constants are folded, and so computed, while the template is compiled.
+    """
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[GenerationTag, loopcontrols]
+    )
+    for name in _UNSAFE_GLOBALS:
+        made.globals.pop(name, None)
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = _raise_exception
+    return made
+
+
+class Renderer:
+    """Renders requests, JSON of {"source", "names", "now"}; keeps the few templates that it compiled last."""
+
+    def __init__(self) -> None:
+        self._environment = environment()
+        self._compiled: dict[str, jinja2.Template] = {}
+
+    def reply(self, body: bytes) -> dict[str, Any]:
+        """{"text"}, or {"error", "line", "kind"} with the kind "raised", "failed" or "limit"."""
+        try:
+            request = json.loads(body)
+            now = datetime.datetime.fromisoformat(request["now"])
+            return {"text": self._text(request["source"], {**request["names"], "strftime_now": now.strftime})}
+        except RefusalError as error:
+            return _failure("raised", str(error), error)
+        except OutputLimitError:
+            return _failure("limit", f"renders more than {MAX_OUTPUT_BYTES} bytes; that is the limit")
+        except MemoryError:
+            return _failure(
+                "limit", f"takes more than {MAX_MEMORY_BYTES >> 20} MB of memory; that is the limit"
+            )
+        except RecursionError as error:
+            return _failure("limit", "nested or recursing too deep; that is beyond a limit", error)
+        except Exception as error:
+            return _failure("failed", str(error).removesuffix(".") or type(error).__name__, error)
+
+    def _text(self, source: str, names: dict[str, Any]) -> str:
+        if source not in self._compiled:
+            template = self._environment.from_string(source)
+            while len(self._compiled) >= _FEW_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[source] = template
+        pieces, size = [], 0
+        for piece in self._compiled[source].generate(names):
+            size += len(piece)
+            if size > MAX_OUTPUT_BYTES:
+                raise OutputLimitError
+            pieces.append(piece)
+        text = "".join(pieces)
+        if len(text.encode("utf-8", "surrogatepass")) > MAX_OUTPUT_BYTES:
+            raise OutputLimitError
+        return text
+
+
+def _failure(kind: str, what: str, error: Exception | None = None) -> dict[str, Any]:
+    line = getattr(error, "lineno", None)
+    if error is not None and line is None:
+        lines = [at.tb_lineno for at in _frames(error.__traceback__)]
+        line = lines[-1] if lines else None
+    return {"error": what[:MAX_ERROR_LENGTH], "line": line, "kind": kind}
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The places in the template that a failure passed, outermost first."""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _FILE:
+            yield trace
+        trace = trace.tb_next
+
+
+def _address_space() -> int:
+    """Bytes of address space in use; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def lock_down() -> None:
+    """From here on: no new file, socket, process or byte on disk, and memory up to the limit."""
+    used = _address_space()
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NPROC": 0, "RLIMIT_NOFILE": 0}
+    if used:
+        limits["RLIMIT_AS"] = used + MAX_MEMORY_BYTES
+    for name, value in limits.items():
+        number = getattr(resource, name, None)
+        if number is not None:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(number, (value, value))
+
+
+def _read(count: int) -> bytes | None:
+    pieces = []
+    while count:
+        piece = os.read(0, min(count, 1 << 20))
+        if not piece:
+            return None
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _warm_up() -> Renderer:
+    """Use once what is loaded late, while files can still be opened."""
+    renderer = Renderer()
+    now = "2025-01-01T00:00:00"
+    for source in ("{{ 'é' ~ [1]|tojson(indent=1) }}{{ strftime_now('%d %b %Y') }}{{ x.y.z }}", "{% if %}"):
+        renderer.reply(json.dumps({"source": source, "names": {}, "now": now}).encode())
+    return renderer
+
+
+def serve() -> None:
+    """Answer until the input ends."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGPIPE, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)  # whoever started us may ignore or block them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    renderer = _warm_up()
+    lock_down()
+    while (head := _read(HEAD_BYTES)) is not None:
+        body = _read(int.from_bytes(head, "big"))
+        if body is None:
+            break
+        # A timer of processor time whose signal nobody catches: it ends the process also in the middle of one
+        # long operation, and unlike RLIMIT_CPU it begins anew with each rendering.
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        data = json.dumps(renderer.reply(body)).encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _write(len(data).to_bytes(HEAD_BYTES, "big") + data)
+    os._exit(0)

@@ -1,0 +1,1 @@
+"""What a trace shows: tables, JSON lines, why a token was drawn."""

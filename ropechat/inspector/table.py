@@ -1,0 +1,134 @@
+"""A trace as a table for a terminal: a line per token, and its candidates with bars.
+
+#  token      bytes         logprob  surprisal  rank  entropy
+3  ·Paris     20 50 61 …     -0.410   0.59 bit     1    1.37
+              ██████████████▌       66.4%  ·Paris  ◂
+              ██                     9.0%  ·the
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ropechat.trace import Row, TokenScore, Trace
+from ropechat.util.text import cells, fit, visible
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_MIN_WIDTH = 30
+_RESET = "\x1b[0m"
+_DIM = "\x1b[2m"
+_RANK_COLORS = ((1, "\x1b[32m"), (10, "\x1b[36m"), (100, "\x1b[33m"), (1000, "\x1b[35m"))
+_FAR_COLOR = "\x1b[31m"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How wide things are; `bytes` is 0 where there is no room for that column."""
+
+    width: int
+    index: int
+    token: int
+    bytes: int
+    bar: int
+    extras: bool
+    """Whether surprisal and entropy have columns."""
+    color: bool
+
+
+def bar(share: float, width: int) -> str:
+    """A horizontal bar of exactly `width` columns, filled to `share` of it in eighths."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8) if math.isfinite(share) else 0
+    full, rest = divmod(eighths, 8)
+    return fit("█" * full + (_EIGHTHS[rest] if rest else ""), width)
+
+
+def layout(trace: Trace, width: int, *, color: bool = False) -> Layout:
+    """The columns that fit into `width`."""
+    width = max(width, _MIN_WIDTH)
+    index = max(2, len(str(len(trace) - 1)))
+    extras = width >= 70
+    fixed = (
+        index + 2 + 8 + 2 + 7 + (2 + 9 + 2 + 7 if extras else 0)
+    )  # index, logprob, rank, surprisal, entropy
+    token = max(6, min(24, width - fixed - 2 - (14 if width >= 90 else 0)))
+    room = width - fixed - token - 2 - 2
+    hexes = min(24, room) if room >= 8 else 0
+    indent = index + 2
+    shown = max(4, min(20, (width - indent - 14) // 2))
+    return Layout(width, index, token, hexes, max(2, width - indent - 8 - shown - 6), extras, color)
+
+
+def header(at: Layout) -> str:
+    """The names of the columns."""
+    parts = ["#".rjust(at.index), fit("token", at.token)]
+    parts += [fit("bytes", at.bytes)] if at.bytes else []
+    parts += [" logprob"]
+    parts += ["surprisal"] if at.extras else []
+    parts += ["   rank"]
+    parts += ["entropy"] if at.extras else []
+    return _paint("  ".join(parts).rstrip(), _DIM, at)
+
+
+def token_line(token: TokenScore, at: Layout) -> str:
+    """A token and its numbers; – where there is no context."""
+    logprob, rank, entropy = token.logprob, token.rank, token.entropy
+    bits = "–" if logprob is None else f"{-logprob / math.log(2):.2f} bit"
+    parts = [str(token.index).rjust(at.index), fit(visible(token.bytes), at.token)]
+    parts += [fit(token.bytes.hex(" "), at.bytes)] if at.bytes else []
+    parts += [("–" if logprob is None else f"{logprob:.3f}").rjust(8)]
+    parts += [bits.rjust(9)] if at.extras else []
+    parts += [("–" if rank is None else str(rank)).rjust(7)]
+    parts += [("–" if entropy is None else f"{entropy:.2f}").rjust(7)] if at.extras else []
+    return _paint("  ".join(parts), _rank_color(rank), at)
+
+
+def candidate_lines(
+    row: Row | None, chosen: int | None, bytes_of: Callable[[int], bytes], at: Layout
+) -> Iterator[str]:
+    """The most probable tokens of a row with bars; ◂ marks the one that stands in the text."""
+    for id, logprob in row.top if row is not None else ():
+        share = math.exp(logprob)
+        data = bytes_of(id)
+        name = visible(data) or f"#{id}"
+        room = at.width - at.index - 2 - at.bar - 8 - 4
+        line = f"{' ' * at.index}  {bar(share, at.bar)}{share:7.1%}  "
+        yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
+
+
+def render(
+    trace: Trace, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
+) -> Iterator[str]:
+    """The table, line by line. bytes_of: id -> the bytes of a token."""
+    at = layout(trace, width, color=color)
+    yield header(at)
+    for token in trace:
+        yield token_line(token, at)
+        yield from candidate_lines(token.row, token.id, bytes_of, at)
+    yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {trace.next.entropy:.2f})", _DIM, at)
+    yield from candidate_lines(trace.next, None, bytes_of, at)
+    yield _paint(summary(trace), _DIM, at)
+
+
+def summary(trace: Trace) -> str:
+    """Sums over the tokens that are text and have a context."""
+    scored = sum(1 for token in trace if token.logprob is not None and token.role == "text")
+    if not scored:
+        return f"{len(trace)} tokens, none with a context"
+    return (
+        f"{len(trace)} tokens, {scored} scored: nll {trace.nll():.3f}, perplexity {trace.ppl():.2f}, "
+        f"{trace.bits_per_byte():.3f} bits/byte"
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    return fit(text, width).rstrip() if cells(text) > width else text
+
+
+def _rank_color(rank: int | None) -> str:
+    if rank is None:
+        return _DIM
+    return next((color for limit, color in _RANK_COLORS if rank <= limit), _FAR_COLOR)
+
+
+def _paint(text: str, code: str, at: Layout) -> str:
+    return f"{code}{text}{_RESET}" if at.color else text

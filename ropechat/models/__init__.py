@@ -1,0 +1,1 @@
+"""Where models are: names to files, what is on this machine, the Hub."""

@@ -1,0 +1,153 @@
+"""The models on this machine and what their headers say: in the Hub cache, built in, or named by a path."""
+
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropechat.engine.model_check import header
+from ropechat.errors import RopechatError
+from ropechat.models.hub import cached_models as shelf
+from ropechat.models.hub.names import HubName
+from ropechat.models.pack_cache import PackedEntry, packed_entries
+from ropechat.models.resolve import BUILTIN, builtin_folder
+from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
+from ropechat.util.files import read_json
+
+_TEMPLATE_KEY = b"tokenizer.chat_template"
+_GGUF_HEAD = 64 << 20  # bytes of a GGUF in which its keys are looked for
+_CONTEXT = 8192  # tokens, the most that are taken when nobody asks for more
+_VALUE = 2  # bytes of a number in the KV cache
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded, if it cannot.
+
+    needs: about how many bytes of memory it takes: the weights as stored, and the KV cache of a full context.
+    """
+
+    name: str
+    path: Path
+    size: int
+    packed: int = 0
+    model_type: str | None = None
+    num_parameters: int | None = None
+    dtype: str | None = None
+    context: int | None = None
+    chat_template: bool | None = None
+    needs: int | None = None
+    reason: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The object of --json; size and packed are in bytes."""
+        return {**self.__dict__, "path": str(self.path)}
+
+
+def count(number: int) -> str:
+    """Parameters for people: 135M."""
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= limit:
+            return f"{number / limit:.3g}{unit}"
+    return str(number)
+
+
+def rows() -> Iterator[Row]:
+    """Every model in the Hub cache, then the built-in one if there is one."""
+    for one in shelf.models():
+        if one.missing:
+            reason = f"incomplete: {', '.join(one.missing)}; `ropechat models pull {one.name}` completes it"
+            yield Row(str(one.name), one.path, one.size, reason=reason)
+        else:
+            yield read(str(one.name), one.path, one.size)
+    folder = builtin_folder()
+    if (folder / CONFIG).is_file():
+        yield read(BUILTIN, folder, sum(path.stat().st_size for path in folder.iterdir() if path.is_file()))
+
+
+def read(name: str, path: Path, size: int) -> Row:
+    """The row of a model: its headers are read, its weights are not."""
+    try:
+        facts = header(path)
+        return Row(
+            name,
+            path,
+            size,
+            packed_size(path),
+            facts["model_type"],
+            facts["num_parameters"],
+            stored_dtype(path),
+            facts["max_position_embeddings"],
+            has_template(path),
+            size + _kv_bytes(facts),
+        )
+    except RopechatError as error:
+        return Row(name, path, size, reason=str(error))
+
+
+def packed_size(path: Path) -> int:
+    """Bytes of the packed weights that earlier starts of a model left on disk."""
+    files = [path] if path.is_file() else [path / name for name in (SINGLE, INDEX)]
+    listings = {str(file.resolve()) for file in files}
+    return sum(entry.size for entry in packed_entries() if entry.model in listings)
+
+
+def packs_below(roots: Sequence[Path]) -> list[PackedEntry]:
+    """Packed weights of what lies below one of these, links of the Hub cache followed."""
+    real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
+    tops = [root.resolve() for root in roots]
+    return [
+        entry
+        for entry in packed_entries()
+        if Path(entry.model) in real or any(Path(entry.model).is_relative_to(top) for top in tops)
+    ]
+
+
+def remove(name: HubName) -> int:
+    """Remove a model from the Hub cache with its packed weights; returns the bytes that this freed.
+
+    Raises ModelNotFoundError, OSError.
+    """
+    gone = shelf.removal(name)
+    packs = packs_below(gone.paths)
+    size = gone.size + sum(entry.size for entry in packs)
+    shelf.Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
+    return size
+
+
+def stored_dtype(path: Path) -> str | None:
+    """How the weights are stored: a GGUF's quantization, else what config.json says."""
+    if path.is_file():
+        return quant_of(path.name)
+    config = read_json(path, CONFIG) or {}
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(part.get(key), str):
+                return str(part[key])
+    return None
+
+
+def has_template(path: Path) -> bool:
+    """Whether a model comes with a chat template; it is not compiled.
+
+    In a GGUF the key is looked for as it is stored: its length in 8 bytes, then its name.
+    """
+    folder = path if path.is_dir() else path.parent
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    if (read_json(folder, "tokenizer_config.json") or {}).get("chat_template"):
+        return True
+    if path.is_dir():
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        stored = len(_TEMPLATE_KEY).to_bytes(8, "little") + _TEMPLATE_KEY
+        return data.find(stored, 0, _GGUF_HEAD) >= 0
+
+
+def _kv_bytes(facts: dict[str, Any]) -> int:
+    """Bytes of the KV cache of a full context, as it is without latent attention."""
+    tokens = min(facts["max_position_embeddings"], _CONTEXT)
+    width = facts["num_key_value_heads"] * facts["head_dim"]
+    return int(2 * _VALUE * tokens * facts["num_hidden_layers"] * width)

@@ -1,0 +1,153 @@
+"""What lies in the Hub's cache on this machine: models, what they take up, and removing them."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropechat.errors import ModelFileError, ModelNotFoundError, UnsafePathError
+from ropechat.models.hub import cache
+from ropechat.models.hub.names import MAIN, HubName, is_repo
+from ropechat.models.weights import INDEX, SINGLE, Contents, choose, gguf_sets
+
+_INCOMPLETE = ".incomplete"
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A model in the cache. path: what is opened. missing: files that it lacks, so it cannot be loaded."""
+
+    name: HubName
+    path: Path
+    size: int
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Files and folders to remove, and the bytes that this frees."""
+
+    paths: tuple[Path, ...]
+    size: int
+
+    def execute(self) -> None:
+        """Remove them; what is gone already is no error. Raises OSError."""
+        for path in self.paths:
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+
+def models() -> list[Cached]:
+    """Every model in the cache, whole or not, by name."""
+    found: list[Cached] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for folder in sorted(cache.cache_folder().iterdir()):
+            repo = folder.name.removeprefix(cache.PREFIX).replace("--", "/", 1)
+            if folder.name.startswith(cache.PREFIX) and is_repo(repo) and folder.is_dir():
+                found += _models_of(repo, folder)
+    return found
+
+
+def _models_of(repo: str, folder: Path) -> list[Cached]:
+    found: list[Cached] = []
+    for commit, revision in _revisions(folder):
+        found += _in_snapshot(repo, revision, cache.snapshot_folder(repo, commit))
+    partial = sum(_size(path) for path in _entries(folder / "blobs") if path.name.endswith(_INCOMPLETE))
+    if partial and not any(one.missing for one in found):
+        found.append(Cached(HubName(repo), folder, partial, ("what a stopped download has not fetched yet",)))
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _revisions(folder: Path) -> list[tuple[str, str]]:
+    """(commit, the name of it that people use) of each snapshot."""
+    names: dict[str, str] = {}
+    refs = folder / "refs"
+    for path in sorted(path for path in refs.rglob("*") if path.is_file()):
+        name, commit = str(path.relative_to(refs)), path.read_text(encoding="ascii", errors="replace").strip()
+        if name == MAIN or commit not in names:
+            names[commit] = name
+    commits = [path.name for path in _entries(folder / "snapshots") if cache.COMMIT.fullmatch(path.name)]
+    return [(commit, names.get(commit, commit)) for commit in commits]
+
+
+def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[Cached]:
+    names = cache.file_names(folder)
+    quants: list[str | None] = [None] if {SINGLE, INDEX} & set(names) else []
+    sets = gguf_sets(names)
+    labels = [one.quant for one in sets]
+    quants += [one.quant if one.quant and labels.count(one.quant) == 1 else one.name for one in sets]
+    for quant in quants:
+        name = HubName(repo, revision, quant)
+        try:
+            chosen, missing = cache.contents(folder, quant, str(name))
+        except (ModelNotFoundError, ModelFileError, UnsafePathError) as error:
+            yield Cached(name, folder, 0, (str(error),))
+            continue
+        there = [folder / file for file in chosen.files if file not in missing]
+        path = folder / chosen.gguf if chosen.gguf else folder
+        yield Cached(name, path, sum(map(_size, there)), tuple(missing))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, through links; 0 when it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def removal(name: HubName) -> Removal:
+    """What removing a model takes away: the repository, or with a quantization or revision only that.
+
+    Bytes that another snapshot of the repository uses stay. Raises ModelNotFoundError when it is not there.
+    """
+    folder = cache.repo_folder(name.repo)
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"{name}: not in the Hub cache {cache.cache_folder()}; nothing to remove")
+    if name.quant is None and name.revision == MAIN:
+        locks = cache.cache_folder() / ".locks" / folder.name
+        return Removal((folder, locks), _bytes_below(folder))
+    commit = cache.commit_of(name)
+    snapshot = None if commit is None else cache.snapshot_folder(name.repo, commit)
+    if commit is None or snapshot is None or not snapshot.is_dir():
+        raise ModelNotFoundError(f"{name}: no such revision in the Hub cache; nothing to remove")
+    if name.quant is None:
+        links = [snapshot / file for file in cache.file_names(snapshot)]
+        refs = [path for path in (folder / "refs").rglob("*") if path.is_file() and _names(path, commit)]
+        return _with_blobs(folder, links, [snapshot, *refs])
+    chosen: Contents = choose(cache.file_names(snapshot), name.quant, dict, str(name))
+    links = [snapshot / file for file in chosen.files]
+    return _with_blobs(folder, links, links)
+
+
+def _names(ref: Path, commit: str) -> bool:
+    return ref.read_text(encoding="ascii", errors="replace").strip() == commit
+
+
+def _with_blobs(folder: Path, links: Iterable[Path], paths: Iterable[Path]) -> Removal:
+    """`paths`, and the blobs that `links` and no other links of the repository lead to."""
+    gone = set(links)
+    snapshots = folder / "snapshots"
+    kept = {path.resolve() for path in snapshots.rglob("*") if path not in gone and path.is_file()}
+    freed = {path.resolve() for path in gone if path.is_file()} - kept
+    blobs = [path for path in freed if path.parent == (folder / "blobs").resolve()]
+    return Removal((*paths, *blobs), sum(map(_size, freed)))
+
+
+def _bytes_below(folder: Path) -> int:
+    """Bytes of the regular files below a folder, links not followed."""
+    return sum(
+        os.lstat(path).st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
+    )

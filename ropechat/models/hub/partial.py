@@ -1,0 +1,197 @@
+"""One file on its way: the bytes so far, their hash, and how they go on."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ropechat.errors import DownloadError
+from ropechat.models.hub import client
+from ropechat.models.hub.plan import SHA256_DIGITS, Plan, RemoteFile, blob_path, partial_path
+
+_PIECE = 1 << 20
+_TURN = 0.1  # seconds between two looks at a file that another download holds
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-")
+
+
+class StoppedError(Exception):
+    """The download was told to stop."""
+
+
+class BrokeOffError(DownloadError):
+    """The Hub stopped sending before the end."""
+
+
+class _UselessError(Exception):
+    """What was gathered is no beginning of the file."""
+
+
+@dataclass
+class FileProgress:
+    """How far one file is, in bytes. state: waiting, running, done."""
+
+    file: RemoteFile
+    done: int = 0
+    state: str = "waiting"
+
+
+class Partial:
+    """The partial file of a download, held by one process at a time."""
+
+    def __init__(self, plan: Plan, progress: FileProgress, stop: threading.Event) -> None:
+        self._plan = plan
+        self._wanted = progress.file
+        self._progress = progress
+        self._stop = stop
+        self._digest = _digest_of(progress.file)
+
+    def gather(self, received: Callable[[int], None], wait: Callable[[int], bool]) -> None:
+        """Fetch the bytes, verify them and give them their final name, unless another process does so first.
+
+        received(count): called for bytes from the network. wait(failures): called after each failure that may
+        pass, with how many there were since the last byte came; False gives up. Wrong bytes are fetched anew
+        once. Raises DownloadError, StoppedError, OSError and what the session raises.
+        """
+        blob, path = (
+            blob_path(self._plan.name.repo, self._wanted),
+            partial_path(self._plan.name.repo, self._wanted),
+        )
+        with self._held(path, blob) as file:
+            if file is None:
+                return
+            failures, fresh = 0, False
+            while not self._is_whole():
+                before = self._progress.done
+                try:
+                    self._append(file, received)
+                except _UselessError:
+                    self._forget(file)
+                    if fresh:
+                        raise DownloadError(self._wrong()) from None
+                    fresh = True
+                except Exception as error:
+                    if not (isinstance(error, BrokeOffError) or client.is_transient(error)):
+                        raise
+                    failures = 1 if self._progress.done > before else failures + 1
+                    if not wait(failures):
+                        raise
+            os.fsync(file.fileno())
+            os.replace(path, blob)
+
+    def _is_whole(self) -> bool:
+        return self._progress.done == self._wanted.size and self._digest.hexdigest() == self._wanted.etag
+
+    @contextlib.contextmanager
+    def _held(self, path: Path, blob: Path) -> Iterator[IO[bytes] | None]:
+        """The partial file for us alone, read up to its end; None when another process completed it."""
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:  # another download of the same file
+                    if self._stop.wait(_TURN):
+                        raise StoppedError from None
+                    continue
+                if blob.is_file():
+                    with contextlib.suppress(FileNotFoundError):
+                        path.unlink()
+                    yield None
+                    return
+                if _is_same(file.fileno(), path):
+                    while piece := file.read(_PIECE):
+                        self._take(piece)
+                    yield file
+                    return
+
+    def _append(self, file: IO[bytes], received: Callable[[int], None]) -> None:
+        """Stream the rest of the file to the end of the partial one.
+
+        Raises _UselessError when the bytes cannot be right, BrokeOffError when they end early.
+        """
+        size = self._wanted.size
+        if self._progress.done >= size and not self._is_whole():
+            raise _UselessError
+        start = self._progress.done
+        try:
+            with client.opened(self._plan.name, self._plan.commit, self._wanted.name, start) as response:
+                if start and response.status_code == 200:  # the server sends all of it
+                    self._forget(file)
+                elif start and not _continues(response, start):
+                    raise _UselessError
+                for piece in response.iter_raw():
+                    if self._progress.done + len(piece) > size:
+                        raise _UselessError
+                    _write(file, piece)
+                    self._take(piece)
+                    received(len(piece))
+        except Exception as error:
+            if client.status(error) == 416:  # no such range
+                raise _UselessError from None
+            raise
+        if self._progress.done < size:
+            raise BrokeOffError(f"{self._plan.name}: {self._wanted.name}: the Hub stopped sending")
+        if not self._is_whole():
+            raise _UselessError
+
+    def _take(self, piece: bytes) -> None:
+        if self._stop.is_set():
+            raise StoppedError
+        self._digest.update(piece)
+        self._progress.done += len(piece)
+
+    def _forget(self, file: IO[bytes]) -> None:
+        file.seek(0)
+        file.truncate()
+        self._digest = _digest_of(self._wanted)
+        self._progress.done = 0
+
+    def _wrong(self) -> str:
+        kind = "sha256" if len(self._wanted.etag) == SHA256_DIGITS else "git hash"
+        return (
+            f"{self._plan.name}: {self._wanted.name}: twice other bytes came than the Hub lists ({kind} or "
+            "size differs); none of them are kept; a proxy or mirror in between may alter files"
+        )
+
+
+def discard(plan: Plan) -> None:
+    """Remove what a stopped download has gathered; those that another process holds stay. Raises OSError."""
+    for wanted in plan.files:
+        path = partial_path(plan.name.repo, wanted)
+        with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+def _write(file: IO[bytes], piece: bytes) -> None:
+    """All of it: an unbuffered write may take less."""
+    view = memoryview(piece)
+    while view:
+        view = view[file.write(view) :]
+
+
+def _digest_of(file: RemoteFile) -> Any:
+    """The hash that the etag is: sha256, or git's: sha1 over "blob <size>", a zero byte and the content."""
+    if len(file.etag) == SHA256_DIGITS:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+
+
+def _continues(response: Any, start: int) -> bool:
+    """Whether a response goes on at byte `start`."""
+    match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+    return response.status_code == 206 and match is not None and int(match[1]) == start
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has this name: its last holder may have renamed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

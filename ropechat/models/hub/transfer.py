@@ -1,0 +1,195 @@
+"""Fetching the files of a plan: resumed where it broke off, verified by hash, whole or not there at all.
+
+Bytes gather in a partial file that survives Ctrl-C, kill -9 and a lost connection. Only when its length and
+hash are right does it get its final name, by rename. The revision is noted last, when all files are in place.
+"""
+
+import contextlib
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ropechat.errors import DownloadError, FileAccessError, RequestError, RopechatError
+from ropechat.models.hub import cache, client
+from ropechat.models.hub.names import parse
+from ropechat.models.hub.partial import BrokeOffError, FileProgress, Partial, StoppedError
+from ropechat.models.hub.plan import Plan, RemoteFile, blob_path, make_plan
+from ropechat.models.weights import TOKENIZER
+from ropechat.util.text import byte_size
+
+PAUSES: Sequence[float] = (0.5, 1, 2, 4, 8)  # seconds before trying again while no byte comes
+_WORKERS = 4
+_TICK = 0.1  # seconds
+_GRACE = 0.5  # seconds that threads have to end in
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass
+class Progress:
+    """How far a download is. received: bytes that came over the network in this run."""
+
+    files: list[FileProgress]
+    received: int = 0
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def done(self) -> int:
+        """Bytes that are here."""
+        return sum(one.done for one in self.files)
+
+    @property
+    def total(self) -> int:
+        """Bytes of all files."""
+        return sum(one.file.size for one in self.files)
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
+    """Fetch what is missing; returns the path to open.
+
+    on_progress: called about ten times a second, from this thread. An exception in this thread (Ctrl-C) stops
+    the download at once; what came is kept, and the next `fetch` goes on from there.
+    Raises DownloadError, FileAccessError.
+    """
+    download = _Download(plan)
+    threads = [
+        # Daemons: nobody waits long for one that waits for the network.
+        threading.Thread(target=download.work_off, daemon=True)
+        for _ in range(min(_WORKERS, len(plan.files)))
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive() and not download.stop.is_set():
+                thread.join(_TICK)
+                if on_progress is not None:
+                    on_progress(download.progress)
+    finally:
+        download.stop.set()
+        end = time.monotonic() + _GRACE
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
+    if download.error is not None:
+        raise download.error
+    if on_progress is not None:
+        on_progress(download.progress)
+    _note(plan)
+    return plan.path
+
+
+def pull(model: str, on_progress: OnProgress | None = None) -> Path:
+    """Download a Hub model, or what is missing of it; returns what `Engine.load` takes.
+
+    model: org/name, org/name:QUANT or org/name@revision. Raises as `make_plan` and `fetch` do, RequestError.
+    """
+    name = parse(model)
+    if name is None:
+        raise RequestError(f"{model}: no Hub id; org/name, org/name:QUANT and org/name@revision are allowed")
+    return fetch(make_plan(name), on_progress)
+
+
+class _Download:
+    """What the threads of one download share."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.stop = threading.Event()
+        self.error: RopechatError | None = None
+        small_first = sorted(plan.files, key=lambda file: file.size)
+        self.progress = Progress([FileProgress(file) for file in small_first])
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[FileProgress] = queue.SimpleQueue()
+        for one in self.progress.files:
+            self._waiting.put(one)
+
+    def work_off(self) -> None:
+        """Fetch file after file; the first error stops all threads."""
+        with contextlib.suppress(queue.Empty):
+            while not self.stop.is_set():
+                one = self._waiting.get_nowait()
+                try:
+                    self._place(one)
+                except StoppedError:
+                    return
+                except Exception as error:
+                    with self._lock:
+                        self.error = self.error or self._explained(error, one.file)
+                    self.stop.set()
+
+    def _place(self, one: FileProgress) -> None:
+        """Make the file be there under its final name."""
+        blob, link = blob_path(self._plan.name.repo, one.file), self._plan.folder / one.file.name
+        one.state = "running"
+        if not link.is_file():
+            if not blob.is_file():
+                blob.parent.mkdir(parents=True, exist_ok=True)
+                Partial(self._plan, one, self.stop).gather(self._received, self._wait)
+            _link(blob, link)
+        one.done, one.state = one.file.size, "done"
+
+    def _received(self, count: int) -> None:
+        with self._lock:
+            self.progress.received += count
+
+    def _wait(self, failures: int) -> bool:
+        """Pause before another try; False when there were enough."""
+        if failures > len(PAUSES):
+            return False
+        if self.stop.wait(PAUSES[failures - 1]):
+            raise StoppedError
+        return True
+
+    def _explained(self, error: Exception, file: RemoteFile) -> RopechatError:
+        name = self._plan.name
+        kept = (
+            f"{byte_size(self.progress.done)} of {byte_size(self.progress.total)} are kept for the next try"
+        )
+        if isinstance(error, BrokeOffError):
+            return DownloadError(f"{error}; {kept}")
+        if isinstance(error, RopechatError):
+            return error
+        if isinstance(error, OSError) and not client.is_answer(error):
+            if error.errno in _FULL:
+                where = cache.cache_folder()
+                return DownloadError(f"{name}: disk full at {file.name}; make room in {where}; {kept}")
+            return FileAccessError(f"{error.filename or cache.cache_folder()}: {error.strerror or error}")
+        return DownloadError(f"{client.explanation(error, name)}; {kept}")
+
+
+def _link(blob: Path, link: Path) -> None:
+    """Give a blob its name in the snapshot, at once; where there are no links the blob moves there."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    fresh = link.with_name(f".{os.getpid()}-{threading.get_ident()}")
+    try:
+        fresh.symlink_to(os.path.relpath(blob, link.parent))
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.replace(blob, link)
+        return
+    os.replace(fresh, link)
+
+
+def _note(plan: Plan) -> None:
+    """Note, as huggingface_hub does, which commit the revision is, and that there is no tokenizer.json."""
+    if plan.gguf is None and all(file.name != TOKENIZER for file in plan.files):
+        mark = cache.lacks(plan.name, plan.commit, TOKENIZER)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    if plan.name.revision == plan.commit:
+        return
+    ref = cache.repo_folder(plan.name.repo) / "refs" / plan.name.revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    fresh = ref.with_name(f".{ref.name}.{os.getpid()}-{threading.get_ident()}")
+    fresh.write_text(plan.commit, encoding="ascii")
+    os.replace(fresh, ref)

@@ -1,1 +1,0 @@
-"""Ways to show and keep a trace."""

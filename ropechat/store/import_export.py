@@ -1,0 +1,307 @@
+"""Conversations to and from files.
+
+JSON holds everything, and is read back: {"ropechat": 1, "title", "current", "nodes": [...]}; a node has the
+fields of tree.Node (`written` is "text"), its tokens those of trace.Step. NaN is null, bytes are hex.
+Markdown and HTML hold the branch that is shown. Nothing in a file acts on a terminal: JSON escapes what
+could, the others have marks in its place.
+"""
+
+import dataclasses
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from ropechat.conversation import Role
+from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.errors import FileAccessError, HistoryError
+from ropechat.sampling import Sampling
+from ropechat.store.codec import REASONS
+from ropechat.store.files import write_private
+from ropechat.store.html import to_html
+from ropechat.store.queries import MAX_TITLE, Chat, valid
+from ropechat.trace import Row, Stage, Step
+from ropechat.util.text import clean, inert_json
+
+FORMAT = 1
+MAX_BYTES = 256 << 20
+CHANGES = ("fork", "edit", "continue")
+
+
+def export(chat: Chat, form: str, path: Path) -> None:
+    """Write a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
+    write_private(path, as_text(chat, form))
+
+
+def as_text(chat: Chat, form: str) -> str:
+    """A chat in one of the formats."""
+    return {"md": to_markdown, "json": to_json, "html": to_html}[form](chat)
+
+
+def to_markdown(chat: Chat) -> str:
+    """The branch that is shown, as it was said, cleaned."""
+    lines = [f"# {' '.join(chat.title.split())}", ""]
+    for node in chat.tree.path():
+        who = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: node.model or "Answer"}[node.role]
+        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.created))
+        lines += [f"## {who} · {date}", "", node.text.rstrip("\n"), ""]
+    return clean("\n".join(lines))
+
+
+def to_json(chat: Chat) -> str:
+    """The whole tree with all token records."""
+    data = {
+        "ropechat": FORMAT,
+        "title": chat.title,
+        "current": chat.tree.current,
+        "nodes": [_node(node) for node in chat.tree.nodes.values()],
+    }
+    return inert_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "parent": node.parent,
+        "role": str(node.role),
+        "text": node.text,
+        "state": str(node.state),
+        "created": node.created,
+        "origin": None if node.origin is None else dataclasses.asdict(node.origin),
+        "given": node.given,
+        "model": node.model,
+        "sampling": None if node.sampling is None else dataclasses.asdict(node.sampling),
+        "prompt_tokens": node.prompt_tokens,
+        "finish_reason": node.finish_reason,
+        "error": node.error,
+        "first_after": node.first_after,
+        "ended_after": node.ended_after,
+        "start": node.start,
+        "tokens": [_step(step) for step in node.steps],
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    row = step.row
+    return {
+        "id": step.id,
+        "bytes": step.bytes.hex(),
+        "text": step.text,
+        "position": step.position,
+        "logprob": _number(step.logprob),
+        "rank": step.rank,
+        "entropy": _number(step.entropy),
+        "u": step.u,
+        "top": [[id, _number(logprob)] for id, logprob in step.top],
+        "row": None if row is None else [row.position, _number(row.logsumexp), _number(row.top_mass)],
+        "stages": [
+            [stage.name, stage.kept, _number(stage.mass), _number(stage.entropy)] for stage in step.stages
+        ],
+        "finish_reason": step.finish_reason,
+    }
+
+
+# --- reading ---
+
+
+class _Field:
+    """A value of the file and where it stands; what is not wanted is an error that names the place."""
+
+    def __init__(self, value: Any, place: str) -> None:
+        self.value, self.place = value, place
+
+    def fail(self, allowed: str) -> HistoryError:
+        return HistoryError(
+            f"{self.place}: {self.value!r:.40} is not allowed; {allowed} is; nothing was imported"
+        )
+
+    def of(self, name: str) -> "_Field":
+        if not isinstance(self.value, dict):
+            raise self.fail("an object")
+        return _Field(self.value.get(name), f"{self.place}.{name}" if self.place else name)
+
+    def items(self, most: int = 10_000_000) -> "list[_Field]":
+        if not isinstance(self.value, list) or len(self.value) > most:
+            raise self.fail("a list")
+        return [_Field(value, f"{self.place}[{index}]") for index, value in enumerate(self.value)]
+
+    def text(self, default: str | None = None) -> str:
+        if self.value is None and default is not None:
+            return default
+        if not isinstance(self.value, str):
+            raise self.fail("a text")
+        return valid(self.value)
+
+    def one_of(self, allowed: Any, default: str | None = None) -> Any:
+        value = default if self.value is None else self.value
+        if not isinstance(value, str | None) or value not in allowed:
+            raise self.fail(", ".join(map(str, allowed)))
+        return value
+
+    def count(self, limit: int = 2**32 - 1) -> int:
+        value = 0 if self.value is None else self.value
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+            raise self.fail(f"an integer from 0 to {limit}")
+        return value
+
+    def number(self) -> float:
+        """NaN for null."""
+        if self.value is None:
+            return math.nan
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.fail("a number")
+        try:
+            return float(self.value)
+        except OverflowError:
+            raise self.fail("a number") from None
+
+    def optional(self) -> float | None:
+        value = self.number()
+        return None if math.isnan(value) else value
+
+
+def read_json(path: Path) -> Chat:
+    """A chat of a file that `to_json` wrote, with new ids. Raises HistoryError, FileAccessError."""
+    try:
+        with path.open("rb") as file:
+            return of_stream(file, str(path))
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror or error}; give a file of `chats export`") from None
+
+
+def of_stream(stream: IO[bytes], where: str) -> Chat:
+    """`read_json` of an open file. where: its name, for messages. Raises HistoryError, OSError."""
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise HistoryError(f"{where}: more than {MAX_BYTES} bytes; that is the limit")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise HistoryError(
+            f"{where}: no JSON ({error}); give a file of `chats export --format json`"
+        ) from None
+    try:
+        return _chat(_Field(value, ""))
+    except HistoryError as error:
+        raise HistoryError(f"{where}: {error}") from None
+
+
+def _chat(root: _Field) -> Chat:
+    version = root.of("ropechat").value
+    if version != FORMAT:
+        raise HistoryError(f"ropechat: {version!r:.20} is not allowed; {FORMAT} is; export it again")
+    title = root.of("title").text("")[:MAX_TITLE]
+    tree, ids = Tree(), dict[str, str]()
+    for field in root.of("nodes").items():
+        node = _read_node(field, ids)
+        tree.restore(node)
+    current = root.of("current").value
+    if tree.nodes:
+        known = ids.get(current) if isinstance(current, str) else None
+        tree.current = tree.go(known or next(reversed(tree.nodes))).id
+    return Chat(secrets.token_hex(4), title, tree)
+
+
+def _read_node(field: _Field, ids: dict[str, str]) -> Node:
+    old = field.of("id").text()
+    if old in ids:
+        raise field.of("id").fail("an id of its own")
+    parent = field.of("parent")
+    if parent.value is not None and parent.text() not in ids:
+        raise parent.fail("the id of an earlier node, or null")
+    role = Role(field.of("role").one_of([str(role) for role in Role]))
+    state = State(field.of("state").one_of([str(state) for state in State], "done"))
+    steps = [_read_step(item) for item in field.of("tokens").items()] if field.of("tokens").value else []
+    origin = field.of("origin")
+    node = Node(
+        id=secrets.token_hex(8),
+        parent=None if parent.value is None else ids[parent.text()],
+        role=role,
+        written=field.of("text").text(""),
+        state=State.STOPPED if state is State.STREAMING else state,
+        created=field.of("created").optional() or 0.0,
+        steps=steps if role is Role.ASSISTANT else [],
+        origin=None if origin.value is None else _origin(origin, ids),
+        given=min(field.of("given").count(), len(steps)),
+        model=field.of("model").text(""),
+        sampling=_read_sampling(field.of("sampling")),
+        prompt_tokens=field.of("prompt_tokens").count(),
+        finish_reason=field.of("finish_reason").one_of(REASONS),
+        error=field.of("error").text(""),
+        first_after=field.of("first_after").optional(),
+        ended_after=field.of("ended_after").optional(),
+    )
+    ids[old] = node.id
+    start = field.of("start")
+    node.start = None if start.value is None else ids.get(start.text())
+    return node
+
+
+def _origin(field: _Field, ids: dict[str, str]) -> Origin | None:
+    """None when the node that it names is not in the file (its branch was deleted)."""
+    node, index = field.of("node").text(), field.of("index").count()
+    change = field.of("change").one_of(CHANGES)
+    return Origin(ids[node], index, change) if node in ids else None
+
+
+def _read_sampling(field: _Field) -> Sampling | None:
+    if field.value is None:
+        return None
+    try:
+        return Sampling(**field.value)
+    except (TypeError, ValueError) as error:
+        raise HistoryError(f"{field.place}: {error}; nothing was imported") from None
+
+
+def _read_step(field: _Field) -> Step:
+    top = tuple(_pair(item) for item in field.of("top").items(65535)) if field.of("top").value else ()
+    row = field.of("row")
+    position = field.of("position").count()
+    entropy = field.of("entropy").number()
+    stages = field.of("stages").items(255) if field.of("stages").value else []
+    try:
+        data = bytes.fromhex(field.of("bytes").text(""))[:65535]
+    except ValueError:
+        raise field.of("bytes").fail("bytes in hex") from None
+    return Step(
+        id=field.of("id").count(),
+        bytes=data,
+        text=field.of("text").text(""),
+        logprob=field.of("logprob").number(),
+        rank=field.of("rank").count(),
+        entropy=entropy,
+        top=top,
+        finish_reason=field.of("finish_reason").one_of(REASONS),
+        position=position,
+        row=None if row.value is None else _row(row, top, entropy),
+        stages=tuple(_read_stage(stage) for stage in stages),
+        u=field.of("u").optional(),
+    )
+
+
+def _parts(field: _Field, *kinds: Callable[[_Field], Any]) -> list[Any]:
+    items = field.items()
+    if len(items) != len(kinds):
+        raise field.fail(f"a list of {len(kinds)}")
+    return [kind(item) for kind, item in zip(kinds, items, strict=True)]
+
+
+def _pair(field: _Field) -> tuple[int, float]:
+    id, logprob = _parts(field, _Field.count, _Field.number)
+    return id, logprob
+
+
+def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> Row:
+    position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
+    return Row(position, top, logsumexp, entropy, mass)
+
+
+def _read_stage(field: _Field) -> Stage:
+    return Stage(*_parts(field, _Field.text, _Field.count, _Field.number, _Field.number))

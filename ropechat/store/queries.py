@@ -1,0 +1,238 @@
+"""Nodes and conversations as rows, and back."""
+
+import dataclasses
+import json
+import sqlite3
+from dataclasses import dataclass
+
+from ropechat.conversation import Role
+from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.errors import HistoryError
+from ropechat.sampling import Sampling
+from ropechat.store import codec
+from ropechat.trace import Step
+
+MAX_TITLE = 200
+_COLUMNS = (
+    "id, conversation, parent, role, state, text, created, origin, origin_index, origin_change, given, "
+    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, start, owner"
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A conversation in a list. changed: seconds since 1970. running: an answer is being written now."""
+
+    id: str
+    title: str
+    created: float
+    changed: float
+    nodes: int
+    running: bool
+    snippet: str = ""
+    """Of a search: the text around what was found."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation with all its branches. damaged: what could not be read, one line each."""
+
+    id: str
+    title: str
+    tree: Tree
+    damaged: tuple[str, ...] = ()
+
+
+def valid(text: str) -> str:
+    """Text that can be kept: half a surrogate pair becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def title_of(text: str) -> str:
+    """The title of a chat that begins with this text: its first words on one line."""
+    return valid(" ".join(text.split()))[:MAX_TITLE]
+
+
+def put_conversation(
+    connection: sqlite3.Connection, id: str, title: str, created: float, changed: float
+) -> None:
+    """Add a conversation, unless it is there."""
+    connection.execute(
+        "INSERT OR IGNORE INTO conversation(id, title, created, changed) VALUES(?, ?, ?, ?)",
+        (id, valid(title)[:MAX_TITLE], created, changed),
+    )
+
+
+def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owner: str | None) -> None:
+    """Add a node and make it the current one; its tokens come as chunks."""
+    origin = node.origin
+    sampling = None if node.sampling is None else json.dumps(dataclasses.asdict(node.sampling))
+    values = (
+        node.id,
+        conversation,
+        node.parent,
+        str(node.role),
+        str(node.state),
+        "" if node.state is State.STREAMING else valid(node.text),
+        node.created,
+        origin and origin.node,
+        origin and origin.index,
+        origin and origin.change,
+        node.given,
+        valid(node.model),
+        sampling,
+        node.prompt_tokens,
+        node.finish_reason,
+        valid(node.error),
+        node.first_after,
+        node.ended_after,
+        node.start,
+        owner,
+    )
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO node({_COLUMNS}) VALUES({marks})", values)
+    connection.execute(
+        "UPDATE conversation SET current = ?, changed = max(changed, ?) WHERE id = ?",
+        (node.id, node.created, conversation),
+    )
+
+
+def put_steps(connection: sqlite3.Connection, node: Node) -> None:
+    """Add the tokens of a node that is known whole."""
+    if node.steps:
+        connection.execute("INSERT INTO chunk VALUES(?, 0, ?)", (node.id, codec.encode(node.steps)))
+
+
+def steps_of(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str]:
+    """The token records of a node up to the first that cannot be read, and what is wrong with it."""
+    steps: list[Step] = []
+    for first, data in connection.execute(
+        "SELECT first, data FROM chunk WHERE node = ? ORDER BY first", (id,)
+    ):
+        if first != len(steps):
+            return steps, f"node {id}: the records of tokens {len(steps)} to {first - 1} are missing"
+        try:
+            steps += codec.decode(data)
+        except HistoryError as error:
+            return steps, f"node {id}: {error}"
+    return steps, ""
+
+
+def _sampling(text: str | None) -> Sampling | None:
+    """Settings as they were; None where they are not to be had any more."""
+    if text is None:
+        return None
+    try:
+        return Sampling(**json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
+def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
+    """The node of a row."""
+    origin = Origin(row["origin"], row["origin_index"], row["origin_change"]) if row["origin"] else None
+    return Node(
+        id=row["id"],
+        parent=row["parent"],
+        role=Role(row["role"]),
+        written=row["text"],
+        state=State(row["state"]),
+        created=row["created"],
+        steps=steps,
+        origin=origin,
+        given=row["given"],
+        model=row["model"],
+        sampling=_sampling(row["sampling"]),
+        prompt_tokens=row["prompt_tokens"],
+        finish_reason=row["finish_reason"],
+        error=row["error"],
+        first_after=row["first_after"],
+        ended_after=row["ended_after"],
+        start=row["start"],
+    )
+
+
+def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
+    """A conversation by its id or the beginning of it. Raises HistoryError for none, and for several."""
+    found = connection.execute(
+        "SELECT id, title, current FROM conversation "
+        "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
+        (id,),
+    ).fetchall()
+    if not found or not id:
+        raise HistoryError(f"conversation {id!r:.40}: there is none; `ropechat chats list` names them")
+    if len(found) > 1 and found[0][0] != id:
+        raise HistoryError(f"conversation {id!r:.40}: several begin so; give more of the id")
+    whole, title, current = found[0]
+    cursor = connection.execute(
+        f"SELECT {_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
+    )
+    cursor.row_factory = sqlite3.Row
+    tree, damaged = Tree(), []
+    for row in cursor.fetchall():
+        steps, fault = steps_of(connection, row["id"])
+        damaged += [fault] if fault else []
+        node = node_of(row, [] if fault and row["state"] != "streaming" else steps)
+        if node.parent not in tree.nodes:
+            node.parent = None  # what it followed was lost
+        tree.restore(node)
+    if tree.nodes:
+        tree.current = tree.go(current if current in tree.nodes else next(reversed(tree.nodes))).id
+    return Chat(whole, title, tree, tuple(damaged))
+
+
+def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:
+    """Conversations, the newest first."""
+    rows = connection.execute(
+        "SELECT id, title, created, changed, (SELECT count(*) FROM node WHERE conversation = c.id), "
+        "EXISTS(SELECT 1 FROM node WHERE conversation = c.id AND state = 'streaming') "
+        "FROM conversation AS c ORDER BY changed DESC, id LIMIT ?",
+        (limit,),
+    )
+    return [
+        Summary(id, title, created, changed, nodes, bool(running))
+        for id, title, created, changed, nodes, running in rows
+    ]
+
+
+def read_questions(connection: sqlite3.Connection, limit: int) -> list[str]:
+    """The newest questions of all conversations, the oldest of them first; none twice in a row."""
+    query = "SELECT text FROM node WHERE role = 'user' ORDER BY number DESC LIMIT ?"
+    found = [text for (text,) in connection.execute(query, (limit,))][::-1]
+    return [text for index, text in enumerate(found) if index == 0 or text != found[index - 1]]
+
+
+def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool) -> list[Summary]:
+    """Conversations in which one message (or the title) holds every word of the query, the newest first.
+
+    Words are found anywhere, also within words, whatever their case. indexed: there is a full-text index.
+    """
+    words = [word.lower() for word in valid(query).replace("\0", " ").split()]
+    if not words:
+        return read_summaries(connection, limit)
+    long = [word for word in words if len(word) >= 3] if indexed else []
+    clauses = [f"instr(fold(text), ?{number + 2})" for number in range(len(words))]
+    if long:  # narrows down; the exact test is the same with and without the index
+        clauses.insert(0, "number IN (SELECT rowid FROM node_search WHERE node_search MATCH ?1)")
+    match = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
+    hits = connection.execute(
+        f"SELECT conversation, text FROM node WHERE ?1 = ?1 AND {' AND '.join(clauses)} ORDER BY number DESC",
+        (match, *words),
+    )
+    snippets: dict[str, str] = {}
+    for conversation, text in hits:
+        snippets.setdefault(conversation, _snippet(text, words[0]))
+    found = []
+    for summary in read_summaries(connection, -1):
+        title = summary.title.lower()
+        if summary.id in snippets or all(word in title for word in words):
+            found.append(dataclasses.replace(summary, snippet=snippets.get(summary.id, "")))
+    return found[:limit] if limit >= 0 else found
+
+
+def _snippet(text: str, word: str) -> str:
+    """Some words around the first place of `word`."""
+    at = max(0, text.lower().find(word))
+    start = max(0, at - 30)
+    piece = " ".join(text[start : at + len(word) + 50].split())
+    return ("…" if start else "") + piece + ("…" if at + len(word) + 50 < len(text) else "")

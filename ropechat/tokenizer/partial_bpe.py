@@ -1,0 +1,169 @@
+"""Short texts are encoded with those parts of a BPE vocabulary that they can need; the rest stays on disk.
+
+BPE begins with the letters of a word (characters, or bytes of one without a token) and joins neighbours. So
+each token that a word can become is a run of its letters, and only merges that make such runs can apply. The
+library encodes a text twice: by letters alone, which shows its words as the model sees them; then with the
+runs that the vocabulary holds and their merges, in the order of their ranks. What is left out could not have
+been used: the ids are those of the whole vocabulary.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ropechat.tokenizer.components import components
+from ropechat.tokenizer.library import hand_over
+from ropechat.tokenizer.pieces import byte_level_alphabet, byte_of
+from ropechat.tokenizer.vocabulary_pages import Pages, Word
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_MOST_BYTES = 8 << 10
+_MOST_RUNS = 20_000  # looked up in all: beyond, the whole vocabulary is built in less time
+
+
+def letters_of(data: dict[str, Any]) -> dict[str, int] | None:
+    """Token -> id of what a BPE model begins with, and of the added tokens.
+
+    None for models that are no plain BPE: with prefixes or suffixes, and those that look up whole words which
+    may hold characters without a token.
+    """
+    model = data["model"]
+    if "merges" not in model or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        return None
+    vocab: dict[str, int] = model["vocab"]
+    letters = {token: id for token, id in vocab.items() if _is_letter(token)}
+    if model.get("ignore_merges") and not _knows_all_bytes(data, letters):
+        return None
+    unknown = model.get("unk_token")
+    if unknown in vocab:
+        letters[unknown] = vocab[unknown]
+    names = {id: token for token, id in letters.items()}
+    added = added_tokens(data)
+    for content, id in added.items():
+        if names.get(id, content) != content or (_is_letter(content) and content not in vocab):
+            return None  # a letter that the library calls by another name, or one for added tokens only
+    return letters | added
+
+
+def _is_letter(token: str) -> bool:
+    return len(token) == 1 or byte_of(token) is not None
+
+
+def added_tokens(data: dict[str, Any]) -> dict[str, int]:
+    """Content -> id."""
+    return {token["content"]: token["id"] for token in data.get("added_tokens") or []}
+
+
+def _knows_all_bytes(data: dict[str, Any], letters: Mapping[str, int]) -> bool:
+    kinds = [part.get("type") for part in components(data.get("pre_tokenizer"))]
+    return "ByteLevel" in kinds and byte_level_alphabet().keys() <= letters.keys()
+
+
+class ShortTexts:
+    """A kept vocabulary, for texts that are short.
+
+    where: the file, for messages. data: `tokenizer_cache.Kept.data`. Methods raise OSError and ValueError
+    where the pages cannot be read.
+    """
+
+    def __init__(self, where: str, data: dict[str, Any], pages: Pages) -> None:
+        self._pages = pages
+        model = data["model"]
+        self._letters: dict[str, int] = model["vocab"]
+        self._settings = {
+            "unk_token": model.get("unk_token"),
+            "fuse_unk": bool(model.get("fuse_unk")),
+            "byte_fallback": bool(model.get("byte_fallback")),
+        }
+        self._ignores_merges = bool(model.get("ignore_merges"))
+        by_letters = {"type": "BPE", "vocab": self._letters, "merges": [], **self._settings}
+        self._inner = hand_over(where, json.dumps(data | {"model": by_letters}).encode())
+        self._by_letters = self._by_words = self._inner.model
+        self._added = added_tokens(data)
+        self._added_ids = frozenset(self._added.values())
+        self._words: set[tuple[str, ...]] = set()
+        self._vocab: dict[str, int] = {}
+        self._found: dict[str, Word] = {}
+        self._runs_left = _MOST_RUNS
+        self._lock = threading.Lock()
+
+    def token_to_id(self, token: str) -> int | None:
+        word = self._pages.word(token)
+        return self._added.get(token) if word is None else word[0]
+
+    def id_to_token(self, id: int) -> str | None:
+        if id in self._added_ids:  # the library may call them by another name than the file
+            return self._inner.id_to_token(id)
+        return self._pages.token(id)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """As the library's `decode` with all tokens."""
+        tokens = [token for id in ids if (token := self.id_to_token(id)) is not None]
+        decoder = self._inner.decoder
+        return " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
+
+    def encode(self, text: str, add_special_tokens: bool) -> "tokenizers.Encoding | None":
+        """As the library's `encode`; None for a text that is too long."""
+        if len(text.encode()) > _MOST_BYTES:
+            return None
+        with self._lock:
+            self._inner.model = self._by_letters
+            fresh = set(_words(self._inner.encode(text, add_special_tokens=False))) - self._words
+            if fresh and not self._learn(fresh):
+                return None
+            self._inner.model = self._by_words
+            return self._inner.encode(text, add_special_tokens=add_special_tokens)
+
+    def _learn(self, words: set[tuple[str, ...]]) -> bool:
+        """Look up what the words can become; whether that was not too much."""
+        longest = self._pages.longest
+        count = sum(len(word) * min(len(word), longest) for word in words)
+        if count > self._runs_left:
+            return False
+        self._runs_left -= count
+        runs = {run for word in words for run in _runs(word, longest)}
+        self._found |= self._pages.words(runs - self._found.keys())
+        letters = {letter for word in words for letter in word}
+        letters &= self._letters.keys()  # the rest are added tokens that the library renamed
+        self._vocab |= {letter: self._letters[letter] for letter in letters}
+        self._vocab |= {token: id for token, (id, _) in self._found.items()}
+        self._words |= words
+        self._by_words = self._model()
+        return True
+
+    def _model(self) -> "tokenizers.models.BPE":
+        """What was found, as the library's model."""
+        import tokenizers
+
+        made = [
+            (rank, token[:left], token[left:])
+            for token, (_, merges) in self._found.items()
+            for left, rank in merges
+        ]
+        merges = [
+            (left, right) for _, left, right in sorted(made) if left in self._vocab and right in self._vocab
+        ]
+        return tokenizers.models.BPE(
+            self._vocab, merges, ignore_merges=self._ignores_merges, **self._settings
+        )
+
+
+def _words(encoding: "tokenizers.Encoding") -> Iterator[tuple[str, ...]]:
+    """The letters of each word."""
+    for _, pairs in groupby(zip(encoding.word_ids, encoding.tokens, strict=True), lambda pair: pair[0]):
+        yield tuple(token for _, token in pairs)
+
+
+def _runs(word: tuple[str, ...], longest: int) -> Iterator[str]:
+    """The texts of two and more neighbours, up to `longest` characters."""
+    for begin in range(len(word)):
+        text = word[begin]
+        for letter in word[begin + 1 :]:
+            text += letter
+            if len(text) > longest:
+                break
+            yield text

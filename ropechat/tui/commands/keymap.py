@@ -1,0 +1,167 @@
+"""Which keys do what: the defaults of `keys`, and what the user chose instead."""
+
+from __future__ import annotations
+
+import unicodedata
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from textual.keys import Keys, _character_to_key
+
+from ropechat.tui.commands.command import SHEETS, TYPED
+from ropechat.tui.commands.registry import ALL, BY_ID, WHILE_IDLE, WHILE_WRITING, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Item = str | tuple[str, str]  # id of a command, or (key, label)
+_MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
+_NAMES = {key.value for key in Keys if key.value.isidentifier()}
+_DISGUISED = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
+_SHOWN = {
+    "enter": "⏎",
+    "escape": "esc",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "slash": "/",
+    "backslash": "\\",
+    "minus": "-",
+    "plus": "+",
+}
+
+
+class KeymapError(ValueError):
+    """A choice of keys that cannot be; `command` is the id it was for."""
+
+    def __init__(self, command: str, what: str) -> None:
+        super().__init__(what)
+        self.command = command
+
+
+class Keymap:
+    """The keys of every command. chosen: other keys than the default ones, by command id.
+
+    Raises KeymapError for commands and keys that there are not, and for a key with two meanings in one place.
+    """
+
+    def __init__(self, chosen: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._chosen: dict[str, tuple[str, ...]] = {}
+        for id, wanted in (chosen or {}).items():
+            command = BY_ID.get(id)
+            if command is None or not command.keys:
+                raise KeymapError(id, f"no such command; {_near(id)}")
+            self._chosen[id] = tuple(_known(command, key) for key in wanted)
+        self._refuse_conflicts()
+
+    def keys(self, id: str) -> tuple[str, ...]:
+        """The keys of a command, as Textual names them."""
+        default = BY_ID[id].keys
+        return self._chosen.get(id) or tuple(default.split(",") if default else ())
+
+    def shown(self, id: str) -> str:
+        """The keys of a command, for people."""
+        if id not in self._chosen:
+            return BY_ID[id].shown
+        return " ".join(shown(key) for key in self.keys(id))
+
+    def first(self, *ids: str) -> str:
+        """The first key of each of several commands, for people."""
+        return " ".join(shown(self.keys(id)[0]) for id in ids)
+
+    def beside_text(self, *ids: str) -> str:
+        """The first key of each of several commands that is no text, for people."""
+        return " ".join(shown(self._beside_text(id)) for id in ids)
+
+    def _beside_text(self, id: str) -> str:
+        keys = self.keys(id)
+        return next((key for key in keys if not _types(key.split("+")[:-1], key.split("+")[-1])), keys[0])
+
+    def named(self, id: str) -> str:
+        """The first key of a command, as in a sentence."""
+        return shown(self.keys(id)[0], long=True)
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """What differs from the defaults, for Textual's `set_keymap`."""
+        return {id: ",".join(chosen) for id, chosen in self._chosen.items()}
+
+    def of(self, commands: Iterable[Command]) -> dict[str, str]:
+        """{key: command id} of some commands."""
+        return {key: command.id for command in commands for key in self.keys(command.id)}
+
+    def pairs(self, items: Iterable[Item]) -> list[tuple[str, str]]:
+        """(key, label) of each: of commands by their ids, others as they are."""
+        return [(self.first(item), BY_ID[item].label) if isinstance(item, str) else item for item in items]
+
+    def footer(self, generating: bool) -> list[tuple[str, str]]:
+        """(key, label) pairs, the most wanted first."""
+        names = WHILE_WRITING if generating else WHILE_IDLE
+        return [(self.shown(name).partition(" ")[0], BY_ID[name].label) for name in names]
+
+    def _refuse_conflicts(self) -> None:
+        taken: dict[tuple[str, str], str] = {}
+        for command in sorted(ALL, key=lambda command: command.id in self._chosen):
+            for key in self.keys(command.id):
+                for place in _places(command):
+                    other = taken.setdefault((place, key), command.id)
+                    if other != command.id:
+                        what = f"{shown(key, long=True)} is also a key of {other}; give one of them another"
+                        raise KeymapError(command.id, what)
+
+
+def shown(key: str, *, long: bool = False) -> str:
+    """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
+    *modifiers, name = key.split("+")
+    name = _SHOWN.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
+    if "_" in name:  # equals_sign
+        with suppress(KeyError):
+            name = unicodedata.lookup(name.replace("_", " "))
+    if modifiers == ["ctrl"] and not long:
+        return f"^{name}"
+    return "+".join([*modifiers, name])
+
+
+def _places(command: Command) -> Sequence[str]:
+    """Where its keys must mean nothing else."""
+    if command.context == "everywhere":
+        return ("composer", "transcript", *(SHEETS if command.priority else ()))
+    return SHEETS if command.context == "sheet" else (command.context,)
+
+
+def _known(command: Command, wanted: str) -> str:
+    """The key as Textual names it."""
+    *modifiers, name = wanted.split("+") if len(wanted) > 1 else [wanted]
+    name = _character_to_key(name) if len(name) == 1 else name
+    key = "+".join([*sorted(part.lower() for part in modifiers), name])
+    if not {part.lower() for part in modifiers} <= _MODIFIERS or not (len(name) == 1 or _is_name(name)):
+        raise KeymapError(command.id, f"{wanted}: no such key; as in ctrl+o, f10, alt+enter, G or pageup")
+    if key in _DISGUISED:
+        raise KeymapError(command.id, f"{wanted}: terminals send the same for {_DISGUISED[key]}")
+    if command.context in TYPED and _types(modifiers, name):
+        raise KeymapError(command.id, f"{wanted}: would be typed; take a key with ctrl or alt, or f1 to f24")
+    return key
+
+
+def _is_name(name: str) -> bool:
+    if name in _NAMES or name in _SHOWN:
+        return True
+    try:
+        return name == _character_to_key(unicodedata.lookup(name.replace("_", " ")))
+    except KeyError:
+        return False
+
+
+def _types(modifiers: Sequence[str], name: str) -> bool:
+    return not set(modifiers) - {"shift"} and (len(name) == 1 or name not in _NAMES or name == "space")
+
+
+def _near(id: str) -> str:
+    near = get_close_matches(id, [command.id for command in ALL if command.keys], 1)
+    return f"perhaps {near[0]}" if near else "F1 in the chat lists them"

@@ -1,0 +1,1 @@
+"""What the app does when a command runs, one subject per file."""

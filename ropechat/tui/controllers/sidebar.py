@@ -1,0 +1,219 @@
+"""What stands at the left of the transcript: the chats, the branches of this one, personas, sampling."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ropechat.chat import presets
+from ropechat.errors import RopechatError
+from ropechat.tui.controllers.models import Switching
+from ropechat.tui.format import lists as listing
+from ropechat.tui.render.width import cells
+from ropechat.tui.widgets.sidebar import EDGE, Line, Overview, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from textual.worker import Worker
+
+    from ropechat.conversation_tree import Node
+    from ropechat.store.queries import Summary
+
+NEEDS = 150  # columns of a screen with an overview
+WIDTH, RAIL_WIDTH = 30, 48  # columns of the overview and of the rail at the right, as in app.tcss
+READABLE = 76  # columns that the transcript keeps
+LISTED = 60  # chats that are looked up
+DAYS = ("today", "yesterday", "older")
+NARROWEST = 8  # cells of a branch's text
+
+
+class Surveying(Switching):
+    """The overview: what it shows, when it is looked up anew, and what a click opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overview = Overview(id="overview")
+        self._wanted_overview = True
+        self._chats: list[Summary] = []
+        self._listed: Hashable = None  # how things stood when the chats were looked up
+        self._surveyed: Hashable = None  # how things stood when the overview was drawn
+
+    def apply_look(self) -> None:
+        """Also: is it wanted?"""
+        super().apply_look()
+        self._wanted_overview = self.look.overview
+
+    def action_overview(self) -> None:
+        """Show or hide it; where there is no room, say what it needs."""
+        self._wanted_overview = not (self._wanted_overview and self._has_room)
+        self._redraw()
+        if self._wanted_overview and not self._has_room:
+            beside = "" if self.size.width < NEEDS else " beside the panel at the right"
+            needed = WIDTH + RAIL_WIDTH + READABLE if beside else NEEDS
+            has = f"this screen has {self.size.width}"
+            self._say_hint(f"the overview{beside} needs {needed} columns; {has}")
+
+    @property
+    def _has_room(self) -> bool:
+        beside = WIDTH + (RAIL_WIDTH if self.rail.display else 0)
+        return self.size.width >= NEEDS and self.size.width - beside >= READABLE
+
+    def show_rail(self) -> None:
+        """Also what stands at the left; while nothing of it changes, it costs a comparison."""
+        super().show_rail()
+        self.overview.display = self._wanted_overview and self._has_room
+        if not self.overview.display:
+            return
+        self._look_up()
+        now = self._standing()
+        if now != self._surveyed and self.overview.content_size:
+            self._surveyed = now
+            sections = (self._of_chats(), self._of_branches(), self._of_personas(), self._of_sampling())
+            self.overview.show([section for section in sections if section is not None])
+
+    def sheet_closed(self) -> None:
+        """Chats and personas may have been renamed or deleted."""
+        self._listed = None
+        self.learn_personas()
+
+    # --- when something changed ---
+
+    def _asked(self) -> Hashable:
+        keeper, session = self.session.keeper, self.session
+        return keeper.id, keeper.title, len(session.tree), session.generating
+
+    def _standing(self) -> Hashable:
+        session = self.session
+        return (
+            self._asked(),
+            self._listed,
+            len(self._chats),
+            session.tree.current,
+            session.system,
+            tuple(session.personas.items()),
+            session.sampling,
+            self.dials.display,
+            self.overview.content_size,
+            date.today(),
+        )
+
+    def _look_up(self) -> None:
+        """Have the chats listed anew when one was begun, renamed or deleted."""
+        now = self._asked()
+        if self.session.keeper.store is not None and now != self._listed:
+            self._listed = now
+            _: Worker[None] = self.run_worker(self._list_chats, group="overview", exclusive=True)
+
+    async def _list_chats(self) -> None:
+        store = self.session.keeper.store
+        assert store is not None
+        try:
+            self._chats = await asyncio.wrap_future(store.conversations(LISTED))
+        except RopechatError:
+            self._chats = []  # the footer says what is wrong with the disk
+        self._surveyed = None
+        self._redraw()
+
+    # --- the parts ---
+
+    @property
+    def _width(self) -> int:
+        return self.overview.content_size.width - EDGE
+
+    def _of_chats(self) -> Section | None:
+        items: list[Summary | str] = []
+        for day, chats in groupby(self._chats, lambda one: max(0, min(2, listing.days_ago(one.changed)))):
+            items += [DAYS[day], *chats]
+        if not items:
+            return None
+        key, current = self.keymap.first("chat.list"), self.session.keeper.id
+        chosen = next((n for n, one in enumerate(items) if not isinstance(one, str) and one.id == current), 0)
+        return Section("chats", "", key, ("do", "chats"), items, self._chat_line, chosen)
+
+    def _chat_line(self, summary: Summary) -> Line:
+        hour = f" {listing.when(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
+        room = self._width - 2 - len(hour)
+        parts = listing.chat_line(summary, self.session.keeper.id, hour, room)
+        return Line(tuple(parts), ("chat", summary.id))
+
+    def _of_branches(self) -> Section | None:
+        tree = self.session.tree
+        leaves = len(tree.leaves())
+        if leaves < 2:
+            return None
+        rows = listing.short_rows(tree)
+        kept = {node.id for _, node in rows}
+        path = {node.id for node in tree.path()}
+        end = listing.standing_for(tree, tree[tree.current], kept).id if tree.current else ""
+        chosen = next((place for place, (_, node) in enumerate(rows) if node.id == end), 0)
+
+        def draw(row: tuple[str, Node]) -> Line:
+            stem, node = row
+            head = listing.told_apart(tree, node)
+            room = max(NARROWEST, self._width - 2 - cells(stem))
+            mark = "●" if node.id == end else " "
+            parts = listing.branch_line(node, stem, head, mark, room, node.id in path)
+            return Line(tuple(parts), ("node", node.id))
+
+        key = self.keymap.first("chat.branches")
+        return Section("branches", str(leaves), key, ("do", "branches"), rows, draw, chosen)
+
+    def _of_personas(self) -> Section | None:
+        session = self.session
+        kept = {name: text for text, name in session.personas.items()}
+        if not kept and not session.system:
+            return None
+        rows = listing.persona_rows(session.system, kept)
+        used = next(place for place, (_, text) in enumerate(rows) if text == (session.system or ""))
+
+        def draw(row: tuple[str, str]) -> Line:
+            name, text = row
+            parts = listing.persona_line(name, text == (session.system or ""), self._width - 2)
+            return Line(tuple(parts), ("persona", text))
+
+        return Section("personas", "", "/persona", ("do", "personas"), rows, draw, used)
+
+    def _of_sampling(self) -> Section | None:
+        """Left out while the settings themselves stand at the right."""
+        sampling, target = self.session.sampling, ("do", "sampling")
+        if self.dials.display:
+            return None
+
+        def draw(name: str) -> Line:
+            return Line(tuple(listing.setting_line(sampling, name, "  ", width=self._width - 2)), target)
+
+        # a tuple each: texts between things are strings
+        rows = [(name,) for name in presets.NAMES]
+        preset = presets.preset_of(sampling)
+        key = self.keymap.first("sampling.open")
+        return Section("sampling", preset, key, target, rows, lambda row: draw(row[0]))
+
+    # --- what it reports ---
+
+    def on_overview_resized(self) -> None:
+        """It has other rows than before."""
+        self._redraw()
+
+    def on_overview_chosen(self, message: Overview.Chosen) -> None:
+        """A chat, a branch, a persona, or the sheet with all of a part."""
+        self.action_write()
+        match message.target:
+            case ("chat", id) if id != self.session.keeper.id:
+                self.when_idle(lambda: self.open_chat(id))
+            case ("node", id):
+                self._to_node(id)
+            case ("persona", text) if text != (self.session.system or ""):
+                self.use_system(text)
+            case ("do", action):
+                self.call_later(self.run_action, action)
+
+    def _to_node(self, id: str) -> None:
+        """Show the branch through a node; of the branch that is shown, scroll there."""
+        shown = next((block for block in self.transcript.blocks if block.node == id), None)
+        if shown is not None:
+            self.transcript.go_to(shown)
+        elif id in self.session.tree.nodes:
+            self.when_idle(lambda: self._show_branch(id))

@@ -1,0 +1,156 @@
+"""Chats, branches, personas and settings as lines: of their sheets, and of the overview beside the text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ropechat.chat import presets
+from ropechat.conversation import Role
+from ropechat.tui.render.width import fit
+from ropechat.util.text import one_line, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ropechat.conversation_tree import Node, Tree
+    from ropechat.sampling import Sampling
+    from ropechat.store.queries import Summary
+
+Part = tuple[str, str]  # text, style
+DEEPEST = 12  # levels of a tree that are indented
+SNIPPET = 200  # tokens, and characters, of an answer that are looked at
+NAME, VALUE = 18, 6  # cells of a setting
+COMPARED = 4  # answers that stand side by side, at most
+
+# --- chats ---
+
+
+def when(seconds: float, now: float | None = None) -> str:
+    """A time for people: of today the hour, else the day."""
+    return _at(seconds).strftime("%H:%M" if days_ago(seconds, now) == 0 else "%Y-%m-%d")
+
+
+def days_ago(seconds: float, now: float | None = None) -> int:
+    """How many midnights have passed since then."""
+    today = datetime.now() if now is None else _at(now)
+    return today.toordinal() - _at(seconds).toordinal()
+
+
+def _at(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds)
+    except (OverflowError, OSError, ValueError):  # of a file that a stranger wrote
+        return datetime.fromtimestamp(0)
+
+
+def chat_line(summary: Summary, current: str, facts: str, room: int) -> list[Part]:
+    """A chat's title in `room` cells, then facts; marked when it is open or an answer is being written."""
+    shown = summary.id == current
+    mark = "●" if shown else "…" if summary.running else " "
+    title = fit(one_line(summary.title) or "untitled", max(10, room))
+    return [(f"{mark} ", "$primary"), (title, "bold" if shown else ""), (facts, "$quiet")]
+
+
+# --- branches ---
+
+
+def rows(tree: Tree) -> list[tuple[str, Node]]:
+    """(lines that lead to it, node) of every node; a chain without branches is not indented further."""
+    found: list[tuple[str, Node]] = []
+    waiting = [("", "", root) for root in reversed(tree.children(None))]  # lines to it, lines below it
+    while waiting:
+        stem, under, node = waiting.pop()
+        found.append((stem, node))
+        below = tree.children(node.id)
+        if len(below) == 1 or len(under) >= 3 * DEEPEST:
+            waiting += [(under, under, child) for child in reversed(below)]
+            continue
+        for child in reversed(below):
+            last = child is below[-1]
+            waiting.append((under + ("└─ " if last else "├─ "), under + ("   " if last else "│  "), child))
+    return found
+
+
+def short_rows(tree: Tree) -> list[tuple[str, Node]]:
+    """Those of `rows` that tell branches apart: where they part, and the last question of each."""
+    found = rows(tree)
+    kept = {node.id for _, node in found if tree.place(node.id)[1] > 1 or len(tree.children(node.id)) > 1}
+    for leaf in tree.leaves():
+        kept.add(standing_for(tree, leaf, kept).id)
+    return [(stem, node) for stem, node in found if node.id in kept]
+
+
+def standing_for(tree: Tree, leaf: Node, kept: set[str]) -> Node:
+    """The last node before a branch's end that is kept, or its last question."""
+    node = leaf
+    while node.id not in kept and node.role is not Role.USER:
+        if node.parent is None:
+            return leaf
+        node = tree[node.parent]
+    return node
+
+
+def describe(tree: Tree, node: Node) -> str:
+    """Who, which of how many, and how it came about."""
+    who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: "answer"}[node.role]
+    return f"{who} {told_apart(tree, node)}".rstrip()
+
+
+def told_apart(tree: Tree, node: Node) -> str:
+    """Which of how many, and how it came about; "" for one that stands alone."""
+    place, of = tree.place(node.id)
+    words = [f"{place}/{of}"] if of > 1 else []
+    if (origin := node.origin) is not None:
+        forked = origin.change == "fork" and origin.index < len(node.steps)
+        token = one_line(visible(node.steps[origin.index].bytes)) if forked else ""
+        words.append(f"@{origin.index + 1} → {token}" if forked else f"({origin.change})")
+    return " ".join(words)
+
+
+def own_text(node: Node) -> str:
+    """The beginning of what a node says; of a fork what comes after the token that was put there."""
+    if not node.steps:
+        return node.written
+    forked = node.origin is not None and node.origin.change == "fork"
+    start = node.origin.index + 1 if forked and node.origin is not None else 0
+    return "".join(step.text for step in node.steps[start : start + SNIPPET])
+
+
+def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: bool) -> list[Part]:
+    """A node in `room` cells behind its stem: what tells it apart, then its beginning."""
+    said = one_line(" ".join(own_text(node)[:SNIPPET].split()))
+    text = fit(f"{head}  {said}" if head else said, room)
+    return [
+        (f"{mark} ", "$primary"),
+        (stem, "$quiet"),
+        (text[: len(head)], "bold $primary" if node.role is Role.USER else "bold" if shown else ""),
+        (text[len(head) :], "" if shown else "$quiet"),
+    ]
+
+
+# --- personas and settings ---
+
+
+def persona_rows(system: str | None, kept: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(name, text) of no system text, the one in use where it has no name, and every persona."""
+    found = [("no system text", ""), *kept.items()]
+    if (system or "") not in [text for _, text in found]:
+        found.insert(1, ("not kept", system or ""))
+    return found
+
+
+def persona_line(name: str, used: bool, width: int) -> list[Part]:
+    """A persona's name, marked when it is in use."""
+    return [("● " if used else "  ", "$primary"), (fit(one_line(name), width), "bold" if used else "")]
+
+
+def setting_line(
+    sampling: Sampling, name: str, lead: str, here: bool = False, width: int = NAME + VALUE + 1
+) -> list[Part]:
+    """A setting of the sampler and its value, in `width` cells; `here`: the one that keys change."""
+    return [
+        (lead, "$primary"),
+        (name.ljust(NAME), "bold" if here else ""),
+        (presets.shown(sampling, name).rjust(width - NAME), "bold $primary" if here else "$foreground"),
+    ]

@@ -1,0 +1,163 @@
+"""What the title, the gauge and the footer say: plain functions of the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropechat.chat.answer import State
+from ropechat.chat.context import WhenFull
+from ropechat.chat.presets import preset_of
+from ropechat.tui.render.tint import BY_NAME
+from ropechat.tui.render.width import fit
+from ropechat.tui.widgets.bars import JOIN, Part, meter
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from ropechat.chat.answer import Answer
+    from ropechat.chat.session import Session
+
+
+def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
+    """Left: the chat. Right: the model and what it does."""
+    name = session.coming or (session.info.name if session.info else session.model)
+    left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
+    left.append((session.title, "$foreground"))
+    known = session.info is not None and not session.coming and width >= 70
+    dtype = f"·{session.info.dtype}" if known and session.info and session.info.dtype else ""
+    mark, colour, words = activity(session)
+    right: list[Part] = [
+        *_under(session, width),
+        ("  " + name, "$foreground"),
+        (dtype, "$quiet"),
+        (f"  {mark} ", colour),
+        (words + "  ", "$quiet"),
+    ]
+    return left, right
+
+
+def _under(session: Session, width: int) -> list[Part]:
+    """The persona and the preset, where there is room."""
+    if width < 100:
+        return []
+    parts: list[Part] = []
+    if session.system:
+        name = session.persona
+        parts.append(("  persona " if name else "  system ", "$quiet"))
+        parts.append((name or fit(one_line(session.system), 20).rstrip(), "$foreground"))
+    if width >= 120:
+        preset = preset_of(session.sampling) or f"T {session.sampling.temperature:g}"
+        parts += [("  sampling ", "$quiet"), (preset, "$foreground")]
+    return [*parts, ("  ", "")]
+
+
+def short(model: str) -> str:
+    """A model's name for a heading."""
+    return one_line(model) or "answer"
+
+
+def activity(session: Session) -> tuple[str, str, str]:
+    """(mark, colour, words) for what the model does now."""
+    if session.load_error is not None:
+        return "✗", "$error", "not loaded"
+    if session.info is None or session.coming:
+        waited = session.loading_for
+        return "○", "$quiet", f"loading {waited:.0f} s" if waited >= 1 else "loading"
+    if session.last is None:
+        return "●", "$success", "ready"
+    answer = session.last.answer
+    match answer.state:
+        case State.STOPPING:
+            return "●", "$warning", "stopping"
+        case State.WRITING:
+            return "●", "$primary", per_second(answer.rate) or "writing"
+        case State.DONE | State.STOPPED:
+            return "●", "$success", (per_second(answer.rate) if _by_this_model(session) else "") or "ready"
+        case State.FAILED:
+            return "●", "$success", "ready"
+        case State.READING:
+            part = f" {answer.prefilled:,}/{answer.prompt_tokens:,}" if answer.prefilled else ""
+            return "●", "$primary", "reading" + part
+    return "●", "$primary", "waiting"
+
+
+def _by_this_model(session: Session) -> bool:
+    """Was the newest answer written in this chat by the model that is loaded?"""
+    last = session.last
+    node = session.tree.nodes.get(last.node or "") if last is not None else None
+    asked = last is not None and last.request is not None
+    return asked and node is not None and session.info is not None and node.model == session.info.name
+
+
+def per_second(value: float | None) -> str:
+    """Tokens per second in words; nothing while that is not known."""
+    if value is None:
+        return ""
+    return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
+
+
+def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
+    """The context: what is taken, of what; and what happens to a question that does not fit.
+
+    share: also in percent.
+    """
+    context, used = session.context, session.used
+    if context is None:
+        return [("  context", "$quiet")]
+    known = used if used is not None else 0
+    full = known >= context
+    cells = 10 if width < 70 or full else 20 if width < 120 else 16 if width < 180 else 32
+    colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
+    filled, rest = meter(known / context, cells)
+    left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]
+    if full and not session.generating:
+        return [*left, (f" {known:,} tokens do not fit in {context:,}", colour), _when_full(session, width)]
+    count = f" {known:,}/{context:,}" if used is not None else f" {context:,} tokens"
+    left.append((count, "$foreground"))
+    if used is not None and width >= 70 and (share or full):
+        left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
+    if session.when_full is not WhenFull.ASK and width >= 70:
+        left.append((f"  {session.when_full}", "$quiet"))
+    return left
+
+
+def _when_full(session: Session, width: int) -> Part:
+    if session.draft_alone:
+        return (": too long by itself" if width >= 76 else "", "$quiet")
+    words = {
+        WhenFull.ASK: "⏎ asks what to leave out",
+        WhenFull.SLIDE: "⏎ leaves out the oldest turns",
+        WhenFull.STOP: "it will not be sent",
+    }
+    return (f": {words[session.when_full]}" if width >= 76 else "", "$quiet")
+
+
+def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
+    """What the tints mean: from which value each begins."""
+    if tint not in BY_NAME:
+        return []
+    shown = BY_NAME[tint]
+    samples = [(f" {limit:g} ", colour) for limit, colour in zip(shown.limits, colours[1:], strict=True)]
+    return [(f"{shown.name} ", "$quiet"), *samples, (f" {shown.unit}   ", "$quiet")]
+
+
+def seconds(value: float) -> str:
+    """A duration, three figures at most."""
+    return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+
+
+def summary(answer: Answer) -> str:
+    """The note at the right of a finished answer's heading."""
+    count = len(answer.steps)
+    words = [f"{count:,} tok" + (f" ({count - answer.given:,} new)" if answer.given else "")]
+    if answer.steps:
+        words += [seconds(answer.seconds)] if answer.last_at is not None else []
+        if answer.rate is not None:
+            words.append(per_second(answer.rate))
+        words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
+    if answer.state is State.STOPPED:
+        words.insert(0, "stopped")
+    elif answer.state is State.FAILED:
+        words.insert(0, "failed")
+    elif answer.reason == "length":
+        words.insert(0, "cut at the token limit")
+    return JOIN.join(words)

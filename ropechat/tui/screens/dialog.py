@@ -1,0 +1,106 @@
+"""What all sheets over the chat have in common: a title, a line of keys, how to leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+
+from rich.style import Style
+from textual.await_remove import AwaitRemove
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import OptionList
+
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.commands import sheet_keys
+from ropechat.tui.widgets.bars import KeyLine
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.await_complete import AwaitComplete
+    from textual.strip import Strip
+
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.commands.keymap import Item
+
+Result = TypeVar("Result")
+LATER = 0.5  # seconds from when a sheet is left until its widgets go
+
+
+def bindings(context: str, opener: str = "") -> list[BindingType]:
+    """The keys of a sheet; those that open it close it."""
+    found = keys.bindings(command for command in sheet_keys.ALL if command.context == context)
+    if opener:
+        found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
+    return [*found]
+
+
+class Choices(OptionList):
+    """A list whose chosen row shows in terminals of few colours, and of none, too."""
+
+    def render_line(self, y: int) -> Strip:
+        """One row; Textual leaves out `reverse` of a style sheet."""
+        strip = super().render_line(y)
+        shown = self.app.native_ansi_color or self.app.no_color
+        if shown and any(s.style and s.style.meta.get("option") == self.highlighted for s in strip):
+            return strip.apply_style(Style(reverse=True))
+        return strip
+
+
+class Sheet(ModalScreen[Result]):
+    """A sheet over the chat. items: what its last line tells; heading: its title."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *keys.bindings(sheet_keys.COMMON),
+        Binding(keys.BY_ID["app.help"].keys, "app.help", id="app.help", show=False),
+    ]
+    context: ClassVar[str] = "sheet"
+    heading: ClassVar[str] = ""
+    items: ClassVar[Sequence[Item]] = ("sheet.leave",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key_line = KeyLine(self.items)
+
+    def on_mount(self) -> None:
+        """Say what this is, where the sheet itself did not."""
+        if not self.query_one(".sheet").border_title:
+            self.title_with("")
+
+    def remove(self) -> AwaitRemove:
+        """Go, but later: that lays out the whole chat anew, and people wait for what they chose."""
+        self.app.set_timer(LATER, super().remove)
+        return AwaitRemove([])
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close it; people write then."""
+        cast("ChatApp", self.app).action_write()
+        return super().dismiss(result)
+
+    def title_with(self, words: str) -> None:
+        """The title, and what there is to add to it."""
+        sheet = self.query_one(".sheet")
+        more = f" · {one_line(words)}" if words else ""
+        sheet.border_title = Content.assemble(self.heading, (more, "not bold $quiet"))
+
+    def say(self, text: str, style: str = "$warning") -> None:
+        """Say something in the last line; "" shows the keys again."""
+        self.key_line.say(text, style)
+
+    def action_leave(self) -> None:
+        """Back."""
+        self.dismiss(None)
+
+    def action_move(self, by: int) -> None:
+        """Up or down: in the list, or in the text."""
+        for options in self.query(OptionList):
+            if by > 0:
+                options.action_cursor_down()
+            else:
+                options.action_cursor_up()
+            return
+        for text in self.query(VerticalScroll):
+            text.scroll_relative(y=by, animate=False)

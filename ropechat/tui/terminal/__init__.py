@@ -1,0 +1,1 @@
+"""The terminal: screen modes, clipboard, editor, recovery after a crash."""

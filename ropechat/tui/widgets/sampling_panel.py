@@ -1,0 +1,240 @@
+"""The sampler's settings, and what they would do with a token that was drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from ropechat.chat import presets
+from ropechat.inspector.what_if import tried
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.commands import sheet_keys
+from ropechat.tui.format.lists import NAME, VALUE, setting_line
+from ropechat.tui.render.width import fit
+from ropechat.tui.widgets.bars import KeyLine, meter
+from ropechat.tui.widgets.input import Field
+from ropechat.tui.widgets.inspector import CUTS, barred, probability
+from ropechat.util.text import one_line, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from ropechat.inspector.explain import Candidate, Explanation
+    from ropechat.sampling import Sampling
+    from ropechat.tui.app import ChatApp
+    from ropechat.tui.commands.keymap import Item
+    from ropechat.tui.render.cursor import TokenPlace
+
+METER, NOTE = 16, 26  # cells
+TOKEN = 14
+AROUND = 5  # rows around settings and candidates; two more with a line of keys
+ITEMS = (
+    ("↓ ↑", "setting"),
+    ("← →", "value"),
+    "dials.type",
+    ("1-4", "preset"),
+    "dials.restore",
+    "sheet.leave",
+)
+
+
+class Dials(Vertical, can_focus=True):
+    """Every change is used from the next answer on, and tried at once on a recorded token.
+
+    items: what the last line tells of the keys.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*sheet_keys.COMMON, *sheet_keys.DIALS))]
+
+    class Closed(Message):
+        """It is to be left."""
+
+    def __init__(self, items: Sequence[Item] = (), *, id: str | None = None) -> None:
+        super().__init__(id=id, classes="dials")
+        self.border_title = Content(" sampling ")
+        self._before: Sampling | None = None
+        self._token: TokenPlace | None = None
+        self._row = 0
+        self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
+        self._field = Field(placeholder="value", classes="value")
+        self._key_line = KeyLine(items)
+
+    @property
+    def _app(self) -> ChatApp:
+        return cast("ChatApp", self.app)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The settings that are in use."""
+        return self._app.session.sampling
+
+    def compose(self) -> ComposeResult:
+        """Settings, presets, what they do, keys."""
+        self._field.display = False
+        yield self._settings
+        yield self._field
+        yield self._choices
+        yield self._effect
+        yield self._key_line
+
+    def on_resize(self) -> None:
+        """As many candidates as fit."""
+        self.redraw()
+
+    def begin(self, token: TokenPlace | None) -> None:
+        """Remember what is in use; the effect is shown on this token."""
+        self._before = self.sampling
+        self.try_on(token)
+
+    def try_on(self, token: TokenPlace | None) -> None:
+        """Show the effect on another token."""
+        self._token = token
+        self.redraw()
+
+    # --- keys ---
+
+    @property
+    def own_keys(self) -> Iterable[str]:
+        """The keys that mean something here."""
+        return self._bindings.key_to_bindings
+
+    # --- changing ---
+
+    @property
+    def _chosen(self) -> str:
+        return presets.NAMES[self._row]
+
+    def _set(self, sampling: Sampling) -> None:
+        self._app.use_sampling(sampling)
+        self.redraw()
+
+    def action_move(self, by: int) -> None:
+        """Another setting."""
+        self._row = (self._row + by) % len(presets.NAMES)
+        self.redraw()
+
+    def action_step(self, by: int) -> None:
+        """A step up or down."""
+        self._set(presets.stepped(self.sampling, self._chosen, by))
+
+    def action_preset(self, name: str) -> None:
+        """All of a preset's values."""
+        self._set(presets.with_preset(self.sampling, name))
+
+    def action_restore(self) -> None:
+        """As it was when this was opened."""
+        if self._before is not None:
+            self._set(self._before)
+
+    def action_type(self) -> None:
+        """Let a value be typed."""
+        self._field.display = True
+        self._field.value = presets.shown(self.sampling, self._chosen).replace(",", "")
+        self._field.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the value, or say what is allowed."""
+        event.stop()
+        try:
+            self._set(presets.with_value(self.sampling, self._chosen, event.value.strip()))
+        except ValueError as error:
+            self._key_line.say(str(error))
+            return
+        self._end_typing()
+
+    def action_leave(self) -> None:
+        """Out of typing first."""
+        if self._field.display:
+            self._end_typing()
+        else:
+            self.post_message(self.Closed())
+
+    def _end_typing(self) -> None:
+        self._field.display = False
+        self.focus()
+        self._key_line.say("")
+
+    # --- showing ---
+
+    def redraw(self) -> None:
+        """Show what is in use now."""
+        if not self.is_attached or not self.size.width:
+            return
+        rows = [self._setting(row, name) for row, name in enumerate(presets.NAMES)]
+        self._settings.update(Content("\n").join(rows))
+        self._choices.update(self._presets())
+        self._effect.update(Content("\n").join(self._effects()))
+
+    def _setting(self, row: int, name: str) -> Content:
+        here = row == self._row
+        width = self.content_size.width
+        room = width - 3 - NAME - VALUE - 3
+        cells = max(4, min(METER, room))
+        share = presets.filled(self.sampling, name)
+        full, rest = ("", " " * cells) if share is None else meter(share, cells)
+        return Content.assemble(
+            *setting_line(self.sampling, name, " ▸ " if here else "   ", here),
+            "  ",
+            (full, "$primary"),
+            (rest, "$rule"),
+            ("  " + presets.MEANING[name] if room >= METER + NOTE else "", "$quiet"),
+        )
+
+    def _presets(self) -> Content:
+        now = presets.preset_of(self.sampling)
+        parts: list[tuple[str, str]] = [("\n   ", "")]
+        for number, name in enumerate(presets.PRESETS, 1):
+            style = "bold $primary" if name == now else "$foreground"
+            parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
+        words = f"{now}: {presets.said(now)}" if now else "settings of your own"
+        lines = [words, *([f"bias: {biases}"] if (biases := self._app.told_biases()) else [])]
+        parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
+        return Content.assemble(*parts)
+
+    def _effects(self) -> list[Content]:
+        """The candidates of a recorded token under these settings."""
+        token = self._token
+        if token is None or not token.block.steps[token.index].top:
+            return [Content.styled("\n   Ask something: then the effect on a token shows here.", "$quiet")]
+        block, step = token.block, token.block.steps[token.index]
+        seen = None
+        if block.prompt is not None:
+            seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
+        info = self._app.session.info
+        found = tried(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
+        kept = "?" if found.kept is None else f"{found.kept:,}"
+        name, about = one_line(visible(step.bytes)), "" if found.exact else ", about"
+        rows = [
+            Content.assemble(
+                (f"\n   token {token.index + 1} ", "$quiet"),
+                (name, "bold"),
+                f": {kept} could be drawn{about}",
+            )
+        ]
+        height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
+        room = height - len(presets.NAMES) - AROUND - bool(self.sampling.logit_bias)
+        if room < 1:
+            return []
+        return rows + [self._candidate(one, found, one.id == step.id) for one in found.candidates[:room]]
+
+    def _candidate(self, one: Candidate, found: Explanation, drawn: bool) -> Content:
+        cells = max(6, min(40, self.content_size.width - TOKEN - 23))
+        look = "" if one.cut is None else "$quiet"
+        name = fit(one_line(self._app.inspector.spelled(one.id)), TOKEN)
+        if one.cut is not None:
+            right = fit(CUTS.get(one.cut, f"cut by {one.cut}"), cells + 7)
+        else:
+            right = f"{probability(one.sampled, found.exact):>6} {barred(one.sampled or 0.0, cells)}"
+        return Content.assemble(
+            (" ● " if drawn else "   ", "$primary"),
+            (name, look),
+            (right, look or "$primary"),
+            (f"  raw {probability(one.raw):>6}", "$quiet"),
+        )

@@ -1,0 +1,83 @@
+"""From pieces of a row to what Textual draws: names of looks become styles of the theme."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.style import Style
+
+from ropechat.tui.format.theme import tints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.widget import Widget
+
+    from ropechat.tui.render.pieces import Piece
+
+_TEXT = {"asked", "bar", "caret", "error", "more", "quiet", "title"}
+_MARKED = {"cursor", "found", "here"}
+_MARKDOWN = {"code", "em", "heading", "link", "major", "marker", "quote", "rule", "strike", "strong", "url"}
+_CODE = {"block", "comment", "keyword", "name", "number", "string"}
+COMPONENTS = {f"look--{name}" for name in _TEXT | _MARKED | _MARKDOWN | _CODE}
+
+
+class Brush:
+    """The styles of one widget under the theme of now."""
+
+    def __init__(self, widget: Widget) -> None:
+        self._widget = widget
+        self._styles: dict[str, Style] = {}
+
+    def forget(self) -> None:
+        """The theme changed."""
+        self._styles.clear()
+
+    def style(self, look: str) -> Style:
+        """The style of a look: that of each of its names, the last on top."""
+        found = self._styles.get(look)
+        if found is None:
+            found = self._styles[look] = self._mixed(look)
+        return found
+
+    def _mixed(self, look: str) -> Style:
+        style = self._widget.rich_style
+        for name in look.split():
+            if name.startswith("tint"):
+                style += self._tint(int(name[4:]))
+            else:
+                partial = self._widget.get_component_styles(f"look--{name}").partial_rich_style
+                style += partial
+        return style
+
+    def _tint(self, level: int) -> Style:
+        app = self._widget.app
+        words = tints(app.current_theme.dark, app.native_ansi_color, app.no_color)[level]
+        return Style.parse(words) if words else Style.null()
+
+    def segments(self, pieces: Iterable[Piece], look: str = "") -> list[Segment]:
+        """The pieces drawn; equal neighbours become one."""
+        found: list[Segment] = []
+        for text, own, _ in pieces:
+            if not text:
+                continue
+            style = self.style(f"{look} {own}" if look and own else look or own)
+            if found and found[-1].style is style:
+                found[-1] = Segment(found[-1].text + text, style)
+            else:
+                found.append(Segment(text, style))
+        return found
+
+
+def stylize(segments: Iterable[Segment], start: int, end: int, style: Style) -> list[Segment]:
+    """The segments with a style over characters `start` to `end`; an end of -1 is the end of the row."""
+    marked: list[Segment] = []
+    place = 0
+    for text, own, _ in segments:
+        stop = len(text) if end < 0 else min(max(0, end - place), len(text))
+        begin = min(max(0, start - place), stop)
+        pieces = ((text[:begin], own), (text[begin:stop], (own or style) + style), (text[stop:], own))
+        marked += [Segment(piece, look) for piece, look in pieces if piece]
+        place += len(text)
+    return marked

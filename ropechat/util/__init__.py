@@ -1,0 +1,1 @@
+"""Small helpers that import nothing else of ropechat."""
