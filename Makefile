@@ -36,8 +36,9 @@ lint: build $(VENV)/.dev
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest ropechat._core
+	$(BIN)/python -m mypy.stubtest ropechat.engine._core
 
 bench: build
 	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
@@ -76,4 +77,4 @@ $(VENV)/.dev: $(VENV)/.maturin pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) target ropechat/*.so
+	rm -rf $(VENV) target ropechat/engine/*.so

@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 LAUNCH = """
 import sys
 sys.path[:0] = {paths!r}
-import fake_core, ropechat
-sys.modules["ropechat._core"] = ropechat._core = fake_core
+import fake_core, ropechat.engine
+sys.modules["ropechat.engine._core"] = ropechat.engine._core = fake_core
 from ropechat.cli import main
 code = main(sys.argv[1:])
 {after}
@@ -72,12 +72,12 @@ class Door:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         import fake_core
 
-        import ropechat
+        import ropechat.engine
 
         self._monkeypatch = monkeypatch
         self._capfd = capfd
-        monkeypatch.setitem(sys.modules, "ropechat._core", fake_core)
-        monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)
+        monkeypatch.setitem(sys.modules, "ropechat.engine._core", fake_core)
+        monkeypatch.setattr(ropechat.engine, "_core", fake_core, raising=False)
         monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
 
     def __call__(self, *arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ropechat._core import CancelToken, Event, Row
-from ropechat._core import Engine as Core
+from ropechat.engine._core import CancelToken, Event, Row
+from ropechat.engine._core import Engine as Core
 
 GREEDY: dict[str, Any] = {
     "temperature": 0.0,

@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from fakes import STORY, FakeEngine  # noqa: E402
 
-from ropechat.chat import events as ev
+from ropechat.chat import events as ev  # noqa: E402
 from ropechat.chat.answer import Turn  # noqa: E402
 from ropechat.chat.inference import Inference  # noqa: E402
 from ropechat.chat.recorder import Keeper  # noqa: E402

@@ -1,4 +1,4 @@
-"""A stand-in for ropechat._core: a bigram model in NumPy that keeps the stub's promises.
+"""A stand-in for ropechat.engine._core: a bigram model in NumPy that keeps the stub's promises.
 
 Logits of the next token depend on the last token only (a fixed table), so a test can recompute every number.
 """

@@ -61,7 +61,7 @@ def tokenizer_of(keys: Mapping[str, Any]) -> Tokenizer:
 def read_metadata(path: Path) -> Mapping[str, Any]:
     """Of a file, by the compiled reader or by the gguf package; skipped where there is neither."""
     try:
-        from ropechat._core import gguf_metadata
+        from ropechat.engine._core import gguf_metadata
     except ImportError:
         gguf = pytest.importorskip("gguf")
         return {key: field.contents() for key, field in gguf.GGUFReader(path).fields.items()}

@@ -104,11 +104,11 @@ def load_fake(monkeypatch: Any, folder: Path, **options: Any) -> Any:
     """An Engine on fake_core, which takes the place of the compiled module."""
     import fake_core
 
-    import ropechat
+    import ropechat.engine
     from ropechat.engine.engine import Engine
 
-    monkeypatch.setitem(sys.modules, "ropechat._core", fake_core)
-    monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)
+    monkeypatch.setitem(sys.modules, "ropechat.engine._core", fake_core)
+    monkeypatch.setattr(ropechat.engine, "_core", fake_core, raising=False)
     return Engine.load(folder, **options)
 
 

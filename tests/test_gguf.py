@@ -11,7 +11,7 @@ from gguf_files import write
 from golden_cases import CASES, GOLDEN, Golden
 
 from ropechat import Engine, Sampling
-from ropechat._core import check, gguf_metadata
+from ropechat.engine._core import check, gguf_metadata
 from ropechat.errors import ConfigError, TensorError, UnsupportedModelError
 
 FOLDERS = sorted(path.parent for path in (GOLDEN / "gguf").glob("*/golden.safetensors"))

@@ -9,7 +9,7 @@ import pytest
 from gguf_vocabularies import bytes_vocabulary
 from model_folders import CHATML
 
-import ropechat
+import ropechat.engine
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
 from ropechat.engine.model_folder import find_stop_ids, template_of, tokenizer_of
@@ -26,8 +26,8 @@ def write_gguf(folder: Path, **changes: Any) -> Path:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setitem(__import__("sys").modules, "ropechat._core", fake_core)
-    monkeypatch.setattr(ropechat, "_core", fake_core, raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "ropechat.engine._core", fake_core)
+    monkeypatch.setattr(ropechat.engine, "_core", fake_core, raising=False)
 
     def loaded(path: Path) -> Engine:
         facts = fake_core.facts({"vocab_size": 262, "eos_token_id": 257})

@@ -89,7 +89,7 @@ def test_a_model_with_safetensors(hub: Hub) -> None:
         "config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"
     }  # fmt: skip
     assert (plan.here, plan.rest, plan.weights) == (0, plan.total, len(WEIGHTS))
-    text = "\n".join(plan.lines())
+    text = "\n".join(plan.lines(None))
     assert "4 files, 320 kB" in text
     assert "free)" in text
     path = fetch(plan)
@@ -114,7 +114,7 @@ def test_a_gguf_by_quantization(hub: Hub) -> None:
     hub.repos["org/ggufs"] = Repo({"m-Q8_0.gguf": b"8", "m-Q4_K_M.gguf": b"4"})
     plan = make_plan(name_of("org/ggufs"))
     assert plan.gguf == "m-Q4_K_M.gguf"
-    assert "m-Q4_K_M.gguf" in plan.lines()[0]
+    assert "m-Q4_K_M.gguf" in plan.lines(None)[0]
 
 
 def test_shards_and_revisions(hub: Hub) -> None:

@@ -1,123 +1,75 @@
-"""The Python half of CONTRIBUTING's map: who may import whom, who may import which library, and how late."""
+"""What the layers contract of import-linter (pyproject.toml, `make lint`) does not see.
 
-import ast
+Circles between the files of one room, which room may use which library, and what a process really loads.
+"""
+
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ropechat"
-
-# Each module imports only modules of the rungs before its own.
-LADDER: list[set[str]] = [
-    # leaves
-    {"errors", "conversation", "sampling", "trace", "paths", "machine", "text", "detokenizer"}
-    | {"template_limits", "beside", "builtin", "vocabulary_pages"},
-    {"arguments", "model_files", "weight_files", "text_lane", "packed", "tokenizer_cache", "tree"}
-    | {"settings"}
-    | {"template_child", "template_process"},
-    {"template", "tokenizer", "compiled"},
-    {"hub"},
-    {"model_folder", "model_source", "records", "chat_prompt"},
-    {"model_check", "schedule"},
-    {"engine", "model_list"},
-    {"store", "batch", "report", "bench"},
-    {"tui"},
-    {"cli"},
-]
-
-
-def below(rung: int) -> set[str]:
-    return set().union(*LADDER[:rung])
-
-
-MAY_IMPORT: dict[str, set[str]] = {name: below(rung) for rung, names in enumerate(LADDER) for name in names}
-MAY_IMPORT["compiled"] |= {"_core"}  # and nobody else
-MAY_IMPORT["engine"] |= {"_core"}  # as a type
-MAY_IMPORT["builtin.training"] = below(7) | {"builtin"}  # not in the wheel; it trains and evaluates
-MAY_IMPORT |= {"store": LADDER[0] | {"tree"}, "__init__": below(7), "__main__": {"cli"}}
-
-LIBRARIES: dict[str, set[str]] = {
+LIBRARIES = {
     "textual": {"tui"},
     "rich": {"tui"},
     "markdown_it": {"tui"},
     "pygments": {"tui"},
-    "tokenizers": {"tokenizer", "builtin.training"},
-    "jinja2": {"template_child"},
-    "huggingface_hub": {"hub"},
+    "tokenizers": {"tokenizer", "builtin"},
+    "jinja2": {"engine"},
+    "huggingface_hub": {"models"},
     "click": {"cli"},
-    "platformdirs": {"paths"},
+    "platformdirs": {"util"},
     "sqlite3": {"store"},
 }
+"""Library: the rooms that may import it."""
 
 
-def module_of(file: Path) -> str:
-    """The module or subpackage of ropechat that a file belongs to: tui/render/x.py is `tui`."""
-    parts = file.relative_to(PACKAGE).parts
-    return "builtin.training" if parts[:2] == ("builtin", "training") else parts[0].removesuffix(".py")
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """All imports of the package, those for types and those inside functions included."""
+    return grimp.build_graph("ropechat", include_external_packages=True, cache_dir=None)
 
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of every import statement, however late it runs."""
-    package = ["ropechat", *file.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            for alias in node.names:
-                yield node.lineno, f"{module}.{alias.name}" if module == "ropechat" else module
+def circle(graph: grimp.ImportGraph) -> list[str]:
+    """A circle of imports; empty where there is none."""
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        for imported in sorted(graph.find_modules_directly_imported_by(module)):
+            if found := visit(imported, [*path, module]):
+                return found
+        done.add(module)
+        return []
+
+    return next((found for module in sorted(graph.modules) if (found := visit(module, []))), [])
 
 
-def faults(files: list[Path]) -> list[str]:
-    found = []
-    for file in files:
-        own = module_of(file)
-        for line, name in imports(file):
-            top, _, rest = name.partition(".")
-            other = rest.partition(".")[0]
-            where = f"{file.relative_to(PACKAGE.parent)}:{line}: {own} imports {name}"
-            if top == "ropechat" and other not in {own, "__version__"} | MAY_IMPORT.get(own, set()):
-                found.append(f"{where}; it may import {sorted(MAY_IMPORT.get(own, set()))}")
-            if own not in LIBRARIES.get(top, {own}):
-                found.append(f"{where}; only {sorted(LIBRARIES[top])} may")
-    return found
+def test_no_circles(graph: grimp.ImportGraph) -> None:
+    assert circle(graph) == []
 
 
-def test_who_imports_whom() -> None:
-    files = sorted(PACKAGE.rglob("*.py"))
-    unknown = {module_of(file) for file in files} - MAY_IMPORT.keys()
-    assert not unknown, f"give {unknown} a line in MAY_IMPORT and in CONTRIBUTING"
-    assert not faults(files)
+def test_a_circle_is_found() -> None:
+    small = grimp.ImportGraph()
+    for importer, imported in (("a", "b"), ("b", "c"), ("c", "b")):
+        small.add_import(importer=importer, imported=imported)
+    assert circle(small) == ["b", "c", "b"]
 
 
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("sampling.py", "from .errors import RequestError"),
-        ("sampling.py", "from ropechat import errors"),
-        ("tokenizer/gguf.py", "def f():\n    from .. import _core"),
-        ("engine.py", "import ropechat.tui.app"),
-        ("tui/app.py", "from ..cli import main"),
-        ("tui/widgets/composer.py", "from ... import _core"),
-        ("batch/runner.py", "import textual.widgets"),
-        ("cli/run.py", "import huggingface_hub"),
-        ("nowhere.py", "from ropechat import engine"),
-    ],
-)
-def test_the_check_can_fail(file: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path / "ropechat")
-    path = tmp_path / "ropechat" / file
-    path.parent.mkdir(parents=True)
-    path.write_text(line)
-    assert len(faults([path])) == 1
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_stay_in_their_rooms(library: str, graph: grimp.ImportGraph) -> None:
+    importers = graph.find_modules_that_directly_import(library)
+    rooms = {module.split(".")[1] for module in importers}
+    assert rooms
+    assert rooms <= LIBRARIES[library], f"{library}: {sorted(importers)}"
 
 
 # ---- What pyproject.toml says ----------------------------------------------------------------------------
@@ -125,13 +77,12 @@ def test_the_check_can_fail(file: str, line: str, tmp_path: Path, monkeypatch: p
 PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_every_library_that_is_imported_is_declared() -> None:
+def test_every_library_that_is_imported_is_declared(graph: grimp.ImportGraph) -> None:
     """One that only comes with another may be of any version, or go."""
     lines = chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
     names = {re.split(r"[<>=~]", line)[0] for line in lines}
-    files = sorted(PACKAGE.rglob("*.py"))
-    used = {name.partition(".")[0] for file in files for _, name in imports(file)}
-    used -= sys.stdlib_module_names | {"ropechat", "__future__"}
+    used = {module for module in graph.modules if graph.is_module_squashed(module)}
+    used -= sys.stdlib_module_names | {"__future__"}
     assert used > {"rich", "textual"}
     distributions = {"markdown_it": "markdown-it-py", "aiohttp": "textual-serve"}  # else the same name
     assert {distributions.get(name, name.replace("_", "-")) for name in used} <= names
@@ -153,7 +104,7 @@ def test_the_systems_that_it_runs_on() -> None:
 
 # ---- What a process really loads -------------------------------------------------------------------------
 
-HEAVY = {"textual", "huggingface_hub", "jinja2", "sqlite3", "tokenizers", "numpy", "ropechat._core"}
+HEAVY = {"textual", "huggingface_hub", "jinja2", "sqlite3", "tokenizers", "numpy", "ropechat.engine._core"}
 
 
 def loaded_by(code: str) -> set[str]:
@@ -202,9 +153,9 @@ def test_templates_are_rendered_elsewhere() -> None:
     """jinja2 stays out of the process with the model, and all but the limits out of the one with jinja2."""
     render = "from datetime import datetime; from ropechat.engine.templates.process import SHARED as s"
     assert not loaded_by(f"{render}; assert s.render('{{{{ 1 }}}}', {{}}, datetime.now()) == '1'")
-    code = "import ropechat.engine.templates.sandbox, sys; print(*(name for name in sys.modules if 'ropechat.' in name))"
+    names = "print(*(name for name in sys.modules if 'ropechat.' in name))"
+    code = f"import ropechat.engine.templates.sandbox, sys; {names}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert set(done.stdout.split()) == {
-        "ropechat.engine.templates.sandbox",
-        "ropechat.engine.templates.limits",
-    }
+    templates = "ropechat.engine.templates"
+    ours = {"ropechat.engine", templates, f"{templates}.sandbox", f"{templates}.limits"}
+    assert set(done.stdout.split()) == ours

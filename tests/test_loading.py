@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from models import write_llama
 
-from ropechat import _core
+from ropechat.engine import _core
 from ropechat.engine.native import Loading
 from ropechat.errors import InternalError
 

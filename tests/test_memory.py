@@ -19,7 +19,7 @@ import resource, sys
 from ropechat import Engine, Sampling
 from ropechat.errors import MemoryLimitError
 model, context, dtype, room = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-import tokenizers, numpy, ropechat._core
+import tokenizers, numpy, ropechat.engine._core
 def kib(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
 if room:

@@ -1,4 +1,4 @@
-"""What the terminal UI needs of an engine; `ropechat.engine.engine.Engine` and the fake of the tests both fit."""
+"""What the chat needs of an engine and of a loader of models; the fakes of the tests have it too."""
 
 from __future__ import annotations
 

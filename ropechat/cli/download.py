@@ -70,8 +70,10 @@ def download(name: "HubName", plan: "Plan | None" = None) -> Path:
 
 
 def tell(plan: "Plan") -> None:
-    """The plan, on stderr."""
-    for line in plan.lines():
+    """Write the plan to stderr."""
+    from ropechat.engine.native import free_memory
+
+    for line in plan.lines(free_memory()):
         say(line)
 
 
@@ -95,7 +97,7 @@ def find_or_download(model: str, *, unasked: bool) -> Path:
     """What to load for a model's name. A Hub model that is not here is downloaded when it is wanted.
 
     On a terminal the plan is shown and a question asked; elsewhere it takes `unasked` (--download), without
-    which no byte crosses the network. Raises as `model_source.resolve`, `make_plan` and `fetch` do.
+    which no byte crosses the network. Raises as `models.resolve.resolve`, `make_plan` and `fetch` do.
     """
     name = hub_name(model)
     try:

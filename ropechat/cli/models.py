@@ -84,12 +84,13 @@ def list_models(as_json: bool) -> None:
     """List the models in the Hub cache and the built-in one, from their headers."""
     from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
+    from ropechat.engine.model_check import header
     from ropechat.models.catalog import Row, rows
     from ropechat.models.hub.cache import cache_folder
     from ropechat.models.pack_cache import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[Row](), Out()
-    for row in rows():
+    for row in rows(header):
         found.append(row)
         if line.is_terminal and line.is_due:
             line.show(f"{len(found)} models read")

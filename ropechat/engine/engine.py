@@ -1,7 +1,7 @@
 """The engine as Python sees it: text and ids in, steps, traces and results out.
 
-Rows are computed in `ropechat._core` with the GIL released; here is what surrounds them: tokenizer, chat
-template, stop strings, cancelling, and the inspector's records.
+Rows are computed in `ropechat.engine._core` with the GIL released; here is what surrounds them: tokenizer,
+chat template, stop strings, cancelling, and the inspector's records.
 """
 
 import threading
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ropechat import _core
+    from ropechat.engine import _core
     from ropechat.engine.scheduler import Job, Prompt, Result
 
 OnPrefill = Callable[[int, int], None]

@@ -1,4 +1,4 @@
-"""The compiled engine, `ropechat._core`, and the weights of a model on their way into it.
+"""The compiled engine, `ropechat.engine._core`, and the weights of a model on their way into it.
 
 The only importer of `_core`. A load begins in a thread of its own, where Python is not needed: tokenizer,
 template and all that is imported for them are made ready beside it.
@@ -15,17 +15,19 @@ from ropechat.models.pack_cache import cache_mode, load_options
 from ropechat.util.background import Beside
 
 if TYPE_CHECKING:
-    from ropechat import _core
+    from ropechat.engine import _core
 
 T = TypeVar("T")
 
 
 def compiled() -> ModuleType:
-    """`ropechat._core`. Raises InternalError where it was not built."""
+    """`ropechat.engine._core`. Raises InternalError where it was not built."""
     try:
-        from ropechat import _core
+        from ropechat.engine import _core
     except ImportError as error:
-        raise InternalError(f"ropechat._core: {error}; build it with `make` or reinstall ropechat") from None
+        raise InternalError(
+            f"ropechat.engine._core: {error}; build it with `make` or reinstall ropechat"
+        ) from None
     return _core
 
 

@@ -1,12 +1,11 @@
 """The models on this machine and what their headers say: in the Hub cache, built in, or named by a path."""
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropechat.engine.model_check import header
 from ropechat.errors import RopechatError
 from ropechat.models.hub import cached_models as shelf
 from ropechat.models.hub.names import HubName
@@ -14,6 +13,9 @@ from ropechat.models.pack_cache import PackedEntry, packed_entries
 from ropechat.models.resolve import BUILTIN, builtin_folder
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
+
+ReadHeader = Callable[[str | Path], dict[str, Any]]
+"""The facts in a model's config and headers: `ropechat.engine.model_check.header`."""
 
 _TEMPLATE_KEY = b"tokenizer.chat_template"
 _GGUF_HEAD = 64 << 20  # bytes of a GGUF in which its keys are looked for
@@ -53,20 +55,21 @@ def count(number: int) -> str:
     return str(number)
 
 
-def rows() -> Iterator[Row]:
+def rows(header: ReadHeader) -> Iterator[Row]:
     """Every model in the Hub cache, then the built-in one if there is one."""
     for one in shelf.models():
         if one.missing:
             reason = f"incomplete: {', '.join(one.missing)}; `ropechat models pull {one.name}` completes it"
             yield Row(str(one.name), one.path, one.size, reason=reason)
         else:
-            yield read(str(one.name), one.path, one.size)
+            yield read(str(one.name), one.path, one.size, header)
     folder = builtin_folder()
     if (folder / CONFIG).is_file():
-        yield read(BUILTIN, folder, sum(path.stat().st_size for path in folder.iterdir() if path.is_file()))
+        size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+        yield read(BUILTIN, folder, size, header)
 
 
-def read(name: str, path: Path, size: int) -> Row:
+def read(name: str, path: Path, size: int, header: ReadHeader) -> Row:
     """The row of a model: its headers are read, its weights are not."""
     try:
         facts = header(path)

@@ -19,9 +19,9 @@ from textual.timer import Timer  # noqa: E402
 from ropechat.conversation import Message  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.trace import Step  # noqa: E402
-from ropechat.tui import app
+from ropechat.tui import app  # noqa: E402
 from ropechat.tui.render.blocks import AnswerBlock, Block  # noqa: E402
-from ropechat.tui.terminal import gc_pause as garbage
+from ropechat.tui.terminal import gc_pause as garbage  # noqa: E402
 
 BEAT = 0.01
 QUIET = (2.0, 4.0)  # seconds after the end in which no timer may tick

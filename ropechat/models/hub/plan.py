@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropechat.engine.native import free_memory
 from ropechat.errors import DownloadError
 from ropechat.models.hub import cache, client
 from ropechat.models.hub.names import HubName
@@ -59,8 +58,8 @@ class Plan:
         """What is opened: the folder, or the GGUF in it."""
         return self.folder / self.gguf if self.gguf else self.folder
 
-    def lines(self) -> list[str]:
-        """The plan for people."""
+    def lines(self, free_memory: int | None) -> list[str]:
+        """The plan in words. free_memory: bytes that a model could take; None: not known."""
         begun = f" ({byte_size(self.here)} of them are here already)" if self.here else ""
         count = len(self.files)
         opens = f": {self.gguf}" if self.gguf and count == 1 else ""
@@ -68,7 +67,7 @@ class Plan:
         return [
             f"{self.name}: {count} file{'' if count == 1 else 's'}, {byte_size(self.total)}{begun}{opens}",
             f"to {self.folder} ({free})",
-            _memory_line(self.weights),
+            _memory_line(self.weights, free_memory),
         ]
 
     def check_disk(self) -> None:
@@ -81,8 +80,7 @@ class Plan:
             )
 
 
-def _memory_line(weights: int) -> str:
-    free = free_memory()
+def _memory_line(weights: int, free: int | None) -> str:
     if free is None:
         return f"weights: {byte_size(weights)}"
     fits = "fit" if weights <= free else "will not fit"

@@ -12,6 +12,7 @@ from textual.widgets.option_list import Option
 
 from ropechat import builtin
 from ropechat.chat.download import Stage
+from ropechat.engine.model_check import header
 from ropechat.engine.native import free_memory
 from ropechat.errors import RopechatError
 from ropechat.models.catalog import count, read, remove, rows
@@ -43,14 +44,14 @@ PATHS = ("/", "./", "../", "~")
 
 def found_models(current: str) -> tuple[list[Row], Path | None]:
     """Every model that is known here, the current one among them, and the path of that."""
-    found = list(rows())
+    found = list(rows(header))
     try:
         path = resolve(current)
     except RopechatError:
         return found, None
     if all(row.path != path for row in found):
         files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-        found.insert(0, read(current, path, sum(file.stat().st_size for file in files)))
+        found.insert(0, read(current, path, sum(file.stat().st_size for file in files), header))
     return found, path
 
 
@@ -317,7 +318,7 @@ def told(download: Download, keymap: Keymap) -> list[Content]:
         case Stage.ASKING:
             return [Content.assemble(head, ("  asking the Hub …", "$quiet"))]
         case Stage.PLANNED if plan is not None:
-            lines = [Content.styled("  " + one_line(line), "$quiet") for line in plan.lines()]
+            lines = [Content.styled("  " + one_line(line), "$quiet") for line in plan.lines(free_memory())]
             return [
                 head,
                 *lines,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import termios
 from array import array
 from contextlib import suppress
-
-try:
-    import fcntl
-    import termios
-except ImportError:  # no such terminals on Windows
-    termios = None  # type: ignore[assignment]
 
 _INPUT, _LOCAL, _CHARACTERS = 0, 3, 6  # places in what `tcgetattr` returns
 _WORDS = {  # those that are switched off, by their names in termios and for stty
@@ -29,7 +25,7 @@ def hold() -> None:
     Nothing happens without a terminal, or where it is held already.
     """
     global before, _lines
-    if termios is None or before is not None or "TEXTUAL_DRIVER" in os.environ:
+    if before is not None or "TEXTUAL_DRIVER" in os.environ:
         return
     if not (os.isatty(0) and os.isatty(1)):
         return

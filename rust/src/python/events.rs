@@ -6,7 +6,7 @@ use crate::sampler::Stage;
 use pyo3::prelude::*;
 
 /// What one logit row says.
-#[pyclass(frozen, name = "Row", module = "ropechat._core")]
+#[pyclass(frozen, name = "Row", module = "ropechat.engine._core")]
 pub struct PyRow(Readout);
 
 #[pymethods]
@@ -34,7 +34,7 @@ impl PyRow {
 }
 
 /// The candidates that survive one stage of the sampler.
-#[pyclass(frozen, name = "Stage", module = "ropechat._core")]
+#[pyclass(frozen, name = "Stage", module = "ropechat.engine._core")]
 #[derive(Clone)]
 pub struct PyStage(Stage);
 
@@ -59,7 +59,7 @@ impl PyStage {
 }
 
 /// What happened to one sequence in a step.
-#[pyclass(frozen, get_all, name = "Event", module = "ropechat._core")]
+#[pyclass(frozen, get_all, name = "Event", module = "ropechat.engine._core")]
 pub struct PyEvent {
     sequence: u64,
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! The module `ropechat._core`: bindings only. Every call into the engine goes through [`door`], which releases the
+//! The module `ropechat.engine._core`: bindings only. Every call into the engine goes through [`door`], which releases the
 //! GIL, turns panics into `InternalError` and maps each [`Error`] to its class in `ropechat.errors`.
 
 mod events;
@@ -68,7 +68,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// A flag shared between threads.
-#[pyclass(frozen, name = "CancelToken", module = "ropechat._core")]
+#[pyclass(frozen, name = "CancelToken", module = "ropechat.engine._core")]
 struct PyCancelToken(Arc<CancelToken>);
 
 #[pymethods]
@@ -89,7 +89,7 @@ impl PyCancelToken {
 }
 
 /// A loaded model with its thread pool and KV cache.
-#[pyclass(frozen, name = "Engine", module = "ropechat._core")]
+#[pyclass(frozen, name = "Engine", module = "ropechat.engine._core")]
 struct PyEngine {
     engine: Mutex<Engine>,
     model: Arc<Model>,
