@@ -93,7 +93,7 @@ def test_run_takes_the_model_from_the_environment(
 def test_no_cache_is_of_one_command(
     door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("packed", "tokenizer_cache"):
+    for module in ("models.pack_cache", "tokenizer.cache"):
         monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr("ropechat.tokenizer.cache._WORTH", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "all")

@@ -50,7 +50,7 @@ def test_a_question_typed_before_the_program_runs_is_asked(tmp_path: Path) -> No
 
 HOLDING = f"""{OWN_TERMINAL}
 import os, select, tty
-from ropechat.tui import typeahead
+from ropechat.tui.terminal import typeahead
 typeahead.hold()
 print("held", flush=True)
 select.select([0], [], [], 20)
