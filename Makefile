@@ -44,7 +44,7 @@ bench: build
 	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
 
 shots: build
-	$(BIN)/python tests/shots.py $(SHOTS)
+	$(BIN)/python tests/support/shots.py $(SHOTS)
 
 train: $(VENV)/.train
 	nice -n 19 $(BIN)/python -m ropechat.builtin.training.train --work "$(WORK)" $(TRAIN)

@@ -30,7 +30,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+sys.path[:0] = [
+    str(Path(__file__).parents[1] / "support"),
+    str(Path(__file__).parents[2]),
+    str(Path(__file__).parent),
+]
 
 from endless import BUSY, IDLE, endless  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
 from echo import STOP  # noqa: E402
 from endless import BUSY, IDLE, endless  # noqa: E402

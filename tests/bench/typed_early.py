@@ -14,7 +14,7 @@ import time
 from itertools import zip_longest
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
 from program import Program  # noqa: E402
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

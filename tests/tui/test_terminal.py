@@ -21,11 +21,11 @@ from textual import screen as textual_screen
 
 from ropechat.tui.terminal.screen import REPAINTS, TURN, QuickSelector, take_short_turns
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
 HEAD = f"""
 import fcntl, os, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
+sys.path[:0] = [{str(SUPPORT)!r}, {str(SUPPORT.parents[1])!r}]
 from fakes import STORY, FakeEngine
 from ropechat.errors import ModelNotFoundError
 from ropechat.sampling import Sampling

@@ -194,7 +194,7 @@ def test_a_prompt_of_nan_fails_alone(tmp_path: Path) -> None:
 
 def child(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that can import what the tests can."""
-    path = f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n"
+    path = f"import sys; sys.path.append({str(Path(__file__).parents[1] / 'support')!r})\n"
     command = [sys.executable, "-c", path + textwrap.dedent(code), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, errors="replace")
 

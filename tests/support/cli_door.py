@@ -26,7 +26,7 @@ sys.exit(code)
 
 def command(arguments: list[str], after: str = "") -> list[str]:
     """The argv of a process that runs the command line; `after` runs at its end."""
-    source = LAUNCH.format(paths=[str(HERE), str(HERE.parent)], after=after)
+    source = LAUNCH.format(paths=[str(HERE), str(HERE.parents[1])], after=after)
     return [sys.executable, "-c", source, *arguments]
 
 

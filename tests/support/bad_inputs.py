@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "shared" / "bad_inputs" / "make_bad_inputs.py"
+SCRIPT = Path(__file__).parents[3] / "shared" / "bad_inputs" / "make_bad_inputs.py"
 
 
 class Corpus:

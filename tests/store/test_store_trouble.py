@@ -258,7 +258,8 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "data")],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])},
         timeout=60,
     )
     assert done.stdout.splitlines()[-1:] == ["all there"], done.stdout + done.stderr

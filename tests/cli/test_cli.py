@@ -397,7 +397,7 @@ def test_the_package_itself_imports_nothing() -> None:
         [sys.executable, "-c", source],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         check=True,
     )
     loaded = set(done.stdout.split())

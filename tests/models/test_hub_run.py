@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hub_server import COMMIT, Repo, serve, use
 
-GOLDEN = Path(__file__).parent / "golden" / "gguf" / "llama3"
+GOLDEN = Path(__file__).parents[1] / "golden" / "gguf" / "llama3"
 LAUNCH = """
 import sys
 seen = []

@@ -11,7 +11,7 @@ from models import TINY
 
 from ropechat.bench import shapes
 
-SCRIPTS = Path(__file__).parent / "bench"
+SCRIPTS = Path(__file__).parents[1] / "bench"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from ropechat.errors import ChatTemplateError, RequestError, UnsafePathError
 
 CASES = sorted((GOLDEN / "templates").glob("own_*.json"))
 CONVERSATIONS = json.loads((GOLDEN / "templates" / "conversations.json").read_text())
-PUBLISHED = Path(__file__).parents[2] / "shared" / "goldens" / "templates"  # others' templates: not kept here
+PUBLISHED = Path(__file__).parents[3] / "shared" / "goldens" / "templates"  # others' templates: not kept here
 TURN = [Message(Role.USER, "hi")]
 SYSTEM_AND_TURN = [Message(Role.SYSTEM, " be kind "), *TURN]
 REFUSES_SYSTEM = (

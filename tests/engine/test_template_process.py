@@ -227,7 +227,7 @@ def test_no_process_to_be_had(process: TemplateProcess, monkeypatch: pytest.Monk
 def test_the_sandbox_is_one_without_known_holes() -> None:
     """CVE-2025-27516 and CVE-2024-56326 are closed in 3.1.6."""
     assert tuple(map(int, version("jinja2").split(".")[:3])) >= (3, 1, 6)
-    assert '"jinja2>=3.1.6"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert '"jinja2>=3.1.6"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
 # ---- The end of the parent

@@ -8,7 +8,7 @@ import random
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from fakes import FakeEngine  # noqa: E402
 from payloads import BRACKETS, ESCAPES, in_markdown  # noqa: E402

@@ -22,11 +22,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from picture import svg  # noqa: E402
 
-FOLDER = Path(__file__).parent / "shots"
+FOLDER = Path(__file__).parents[1] / "shots"
 SIZES = ("80x24", "160x45")
 README = (
     *(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from reference import read_safetensors
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 DTRANSFORMER = GOLDEN / "dtransformer_rope"  # the pseudo-code's own case, with its own tensor names
 CASES = sorted({path.parent for path in GOLDEN.glob("*/golden.safetensors")} - {DTRANSFORMER})
 LLAMA_CASES = [path for path in CASES if path.name.startswith("llama")]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fcntl import ioctl
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SIZE = (40, 120)  # rows, columns
 OWN_TERMINAL = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
 MAIN = OWN_TERMINAL + "from ropechat.cli import main; sys.exit(main())"

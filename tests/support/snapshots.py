@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "tui" / "snapshots"
+FOLDER = Path(__file__).parents[1] / "tui" / "snapshots"
 
 
 def drawn(widget: Any) -> str:
