@@ -77,8 +77,8 @@ class ReadingApp(App[None]):
 
     @property
     def reading(self) -> bool:
-        """Are letters commands? On a token that was reached by keys, and while a text is looked for."""
-        return self.has_keys(self.transcript) and (self.transcript.on_token or self.finding)
+        """Are letters commands? From when a key goes to a token, and while a text is looked for."""
+        return self.has_keys(self.transcript) and (self.transcript.commands or self.finding)
 
     def action_write(self) -> None:
         """Give the keys to where people write."""
@@ -269,7 +269,7 @@ class ReadingApp(App[None]):
         self.screen.remove_class("-finding")
         self.find_bar.value = ""
         self.transcript.find("")
-        if self.transcript.on_token:
+        if self.transcript.commands:
             self.give_keys(self.transcript)
         else:
             self.action_write()
