@@ -177,7 +177,7 @@ class Prompting(Composing):
         key = self.keymap.first
         steps = [
             "Tinted tokens surprised the model. "
-            f"{key('chat.stop')}, then {key('read.left', 'read.right')} go from token to token; "
+            f"{key('chat.stop')}, then {self.keymap.beside_text('read.left', 'read.right')} go from token to token; "
             f"{key('read.take')} tells why this one came and what else could have; "
             f"{key('alternative.1')}-{key('alternative.9')} go on from another.",
             " · ".join(

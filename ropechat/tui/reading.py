@@ -320,8 +320,8 @@ class ReadingApp(App[None]):
         """What the rule above the composer says of where keys go; "" while they go to the composer."""
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
-            return f"READING  {back} or {write}: write"
-        return f"READING  type or {back}: write" if self.has_keys(self.transcript) else ""
+            return f" READING  {back} or {write}: write "
+        return f" READING  type or {back}: write " if self.has_keys(self.transcript) else ""
 
     def reading_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs while the transcript has the keys."""
