@@ -23,5 +23,5 @@ async def read(c: Any) -> None:
     """Put the cursor on a token in sight, if it is on none, as keys do: letters are commands from then on."""
     c.app.transcript.focus()
     await c.pilot.pause(0)
-    if not c.app.transcript.on_token:
+    if not c.app.transcript.commands:
         await c.pilot.press("right")

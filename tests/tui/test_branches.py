@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
 from ropechat.chat.answer import State
+from ropechat.conversation import Role
 from ropechat.conversation_tree import State as NodeState
 from ropechat.tui.format.lists import describe, own_text, rows, when
 from ropechat.tui.render.sparkline import curve
@@ -353,3 +355,27 @@ async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
         await c.until(lambda: "broke off" in c.screen())
         assert [block.text for block in c.app.transcript.blocks if block.kind == "answer"] == [""]
         assert last(c).answer.text == ""
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)])
+async def test_no_frame_of_many_branches_is_wrapped(
+    size: tuple[int, int], chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heights: set[int] = set()
+    drawn = BranchesScreen._compositor_refresh
+
+    def refresh(self: BranchesScreen) -> None:
+        drawn(self)
+        heights.add(self.query_one("#nodes").virtual_size.height)
+
+    monkeypatch.setattr(BranchesScreen, "_compositor_refresh", refresh)
+    async with chat(FakeEngine(STORY), size=size) as c:
+        await c.ask("Tell")
+        await c.idle()
+        tree = c.app.session.tree
+        for number in range(60):
+            tree.write(Role.USER, f"question number {number} " + "words " * 40)
+        await c.pilot.press("f5")
+        await c.until(lambda: isinstance(c.app.screen, BranchesScreen))
+        await c.pilot.pause(0.3)
+    assert max(heights) <= len(tree)

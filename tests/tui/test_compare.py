@@ -131,7 +131,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
         engine.gate.set()
         await c.idle()
         assert len(answers(c)) == 3
-        assert "2 answers are there: /compare compares them" in c.line("footer")
+        assert "2 answers are there: /compare shows them side by side" in c.line("footer")
         assert c.app.composer.text == "x"
         c.app.composer.set_text("")
         for words in ("0", "5", "two"):

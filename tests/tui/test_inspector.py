@@ -81,7 +81,7 @@ async def test_f4_opens_and_escape_closes(chat: Any) -> None:
         assert c.app.composer.has_focus
         await c.pilot.press("f4", "f4")
         assert not c.app.inspector.display
-        assert c.app.transcript.on_token
+        assert c.app.reading
 
 
 async def test_an_empty_chat_has_nothing_to_inspect(chat: Any) -> None:

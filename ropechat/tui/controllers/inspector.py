@@ -78,8 +78,8 @@ class ReadingApp(App[None]):
 
     @property
     def reading(self) -> bool:
-        """Are letters commands? On a token that was reached by keys, and while a text is looked for."""
-        return self.has_keys(self.transcript) and (self.transcript.on_token or self.finding)
+        """Are letters commands? From when a key goes to a token, and while a text is looked for."""
+        return self.has_keys(self.transcript) and (self.transcript.commands or self.finding)
 
     def action_write(self) -> None:
         """Give the keys to where people write."""
@@ -282,7 +282,7 @@ class ReadingApp(App[None]):
     def close_find(self) -> None:
         """Look for nothing; who was at a token is there again."""
         self.leave_find()
-        if self.transcript.on_token:
+        if self.transcript.commands:
             self.give_keys(self.transcript)
         else:
             self.action_write()
@@ -339,8 +339,8 @@ class ReadingApp(App[None]):
         """What the rule above the composer says of where keys go; "" while they go to the composer."""
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
-            return f"READING  {back} or {write}: write"
-        return f"READING  type or {back}: write" if self.has_keys(self.transcript) else ""
+            return f" READING  {back} or {write}: write "
+        return f" READING  type or {back}: write " if self.has_keys(self.transcript) else ""
 
     def reading_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs while the transcript has the keys."""

@@ -187,10 +187,10 @@ class Prompting(Composing):
 
     def _first_steps(self, asks: bool) -> list[str]:
         """What somebody who sees this for the first time may try."""
-        key = self.keymap.first
+        key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
         steps = [
             "Tinted tokens surprised the model. "
-            f"{key('chat.stop')}, then {key('read.left', 'read.right')} go from token to token; "
+            f"{key('chat.stop')}, then {arrows} go from token to token; "
             f"{key('read.take')} tells why this one came and what else could have; "
             f"{key('alternative.1')}-{key('alternative.9')} go on from another.",
             " · ".join(

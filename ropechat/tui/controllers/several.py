@@ -60,7 +60,7 @@ class Several(Branching):
         if len(nodes) < 2:
             return
         if self.composer.text or len(self.screen_stack) > 1:
-            self._say_hint(f"{len(nodes)} answers are there: {self.way_to('answer.compare')} compares them")
+            self._say_hint(f"{len(nodes)} answers are there: /compare shows them side by side")
         else:
             self._compare(nodes)
 

@@ -47,6 +47,7 @@ class BranchesScreen(Sheet["str | None"]):
         self._marked: list[str] = []
         self._sure: str | None = None
         self._changed = False
+        self._width = 0  # of the screen, when the lines were made
 
     def compose(self) -> ComposeResult:
         """Tree and keys."""
@@ -60,7 +61,7 @@ class BranchesScreen(Sheet["str | None"]):
         self.query_one(OptionList).focus()
 
     def _fill(self, chosen: str | None) -> None:
-        tree = self._session.tree
+        tree, self._width = self._session.tree, self.app.size.width
         shown = {node.id for node in tree.path()}
         options = self.query_one(OptionList)
         options.clear_options()
@@ -77,19 +78,19 @@ class BranchesScreen(Sheet["str | None"]):
         )
 
     def on_resize(self) -> None:
-        """Fit the lines."""
+        """Fit the lines, if they were made for another width."""
         chosen = self._chosen()
-        if chosen is not None:
+        if chosen is not None and self._width != self.app.size.width:
             self._fill(chosen.id)
 
     def _line(self, node: Node, stem: str, shown: bool) -> Content:
         facts = ""
         if node.steps:
-            ppl = "" if math.isnan(node.ppl) or self.app.size.width < 70 else f"  ppl {node.ppl:5.1f}"
+            ppl = "" if math.isnan(node.ppl) or self._width < 70 else f"  ppl {node.ppl:5.1f}"
             facts = f"  {len(node.steps):5,} tok{ppl}  {when(node.created)}"
         mark = "◆" if node.id in self._marked else "●" if shown else " "
         head = describe(self._session.tree, node)
-        width = self.app.size.width
+        width = self._width
         room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cells(stem) - 2)
         return Content.assemble(*branch_line(node, stem, head, mark, room, shown), (facts, "$quiet"))
 

@@ -155,7 +155,7 @@ class Inspector(Widget):
     def _nothing(self) -> list[Row]:
         return [
             [Piece(" No token is selected.", "quiet")],
-            [Piece(" Click one, or press esc, then h l.", "quiet")],
+            [Piece(" Click one, or press esc, then an arrow key.", "quiet")],
         ]
 
     def _about(self, width: int) -> list[Row]:

@@ -76,7 +76,7 @@ class Reader(Transcript):
         super().__init__(id=id)
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down go through alternatives
-        self.commands = False  # letters are commands where the cursor stands: a key has put it there
+        self.commands = False  # letters are commands: from when a key goes to a token until people write
         self.finder = Finder(self.page)
         self._filling = False
         self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
@@ -86,11 +86,6 @@ class Reader(Transcript):
     def awaits(self) -> bool:
         """Is the cursor about to stand on a token that is not there yet?"""
         return self._awaited is not None
-
-    @property
-    def on_token(self) -> bool:
-        """Does the cursor stand where a key has put it?"""
-        return self.commands and self.cursor is not None
 
     def cursor_token(self) -> tuple[str, int] | None:
         """(node of the answer, index of the token) under the cursor."""
@@ -183,7 +178,7 @@ class Reader(Transcript):
         if token == self.cursor:
             return
         before, self.cursor = self.cursor, token
-        self.commands = self.commands and token is not None and not clicked
+        self.commands = self.commands and not clicked
         self._awaited, self._held = None, token is not None
         if token is not None:
             self.bring_into_sight(token)
@@ -265,7 +260,7 @@ class Reader(Transcript):
     def _walk_to(self, token: TokenPlace | None) -> None:
         """A key moves the cursor: from here on letters are commands."""
         self.move_to(token)
-        self.commands = token is not None
+        self.commands = self.commands or token is not None
 
     def action_word(self, step: int) -> None:
         """One word on or back."""
