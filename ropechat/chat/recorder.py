@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropechat.store.store import Recorder, Store
 
 
-class Keeper:
+class ConversationRecorder:
     """Writes the nodes of one conversation down. A chat in which nothing was asked leaves no trace."""
 
     def __init__(self, store: Store | None) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
 
 __all__ = ["run_chat"]
 
@@ -24,7 +24,7 @@ def run_chat(
     system: str | None = None,
     store: Store | None = None,
     resume: str | None = None,
-    look: Look | None = None,
+    look: ChatOptions | None = None,
     models: ModelLoader | None = None,
 ) -> int:
     """Open the chat and return the exit code once it is closed.

@@ -14,7 +14,7 @@ from ropechat.chat import presets
 from ropechat.chat.answer import State
 from ropechat.conversation_tree import Node
 from ropechat.sampling import Sampling
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 
@@ -141,7 +141,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
 
 async def test_a_series_gives_way_to_what_comes_between(chat: Any) -> None:
     engine = FakeEngine(FOUR)
-    async with chat(engine, look=Look(keys={"answer.several": ("Z",)})) as c:
+    async with chat(engine, look=ChatOptions(keys={"answer.several": ("Z",)})) as c:
         await c.ask("Hi")
         await c.idle()
         engine.gate.clear()

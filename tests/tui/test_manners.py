@@ -11,7 +11,7 @@ from fakes import STORY, FakeEngine
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.commands.keymap import Keymap, KeymapError
 from ropechat.tui.format import theme
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.compare import CompareScreen
@@ -36,8 +36,8 @@ SHEETS = {
 }
 
 
-def look(**chosen: str) -> Look:
-    return Look(keys={id.replace("__", "."): tuple(wanted.split()) for id, wanted in chosen.items()})
+def look(**chosen: str) -> ChatOptions:
+    return ChatOptions(keys={id.replace("__", "."): tuple(wanted.split()) for id, wanted in chosen.items()})
 
 
 # --- keys ---
@@ -233,7 +233,7 @@ def test_themes(wanted: str, environ: dict[str, str], name: str) -> None:
 
 
 async def test_a_look_is_what_the_app_begins_with(chat: Any, written: list[str]) -> None:
-    chosen = Look(theme="light", tint="rank", mouse=False, when_full="slide")
+    chosen = ChatOptions(theme="light", tint="rank", mouse=False, when_full="slide")
     async with chat(FakeEngine(), look=chosen) as c:
         assert c.app.theme == "ropechat-light"
         assert c.app.transcript.tint == "rank"
@@ -277,7 +277,7 @@ async def test_completions_say_how_many_more_there_are(chat: Any, height: int, o
 
 
 async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
-    async with chat(FakeEngine(STORY * 20, context=10**5), look=Look(follow=False)) as c:
+    async with chat(FakeEngine(STORY * 20, context=10**5), look=ChatOptions(follow=False)) as c:
         await c.ask("Tell me")
         await c.idle()
         assert "Tell me" in c.screen()

@@ -20,7 +20,7 @@ from ropechat.chat import personas
 from ropechat.store.store import Store
 from ropechat.tui.controllers.sidebar import WIDTH
 from ropechat.tui.format import lists as listing
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.personas import PersonasScreen
@@ -167,7 +167,7 @@ async def test_a_key_hides_it_and_a_setting_too(chat: Any) -> None:
         assert c.app.transcript.size.width == 160
         await c.ask("/overview")
         await c.until(lambda: c.app.overview.display)
-    async with chat(FakeEngine("ok"), size=(100, 30), look=Look(overview=False)) as c:
+    async with chat(FakeEngine("ok"), size=(100, 30), look=ChatOptions(overview=False)) as c:
         assert not c.app.overview.display
         await c.pilot.press("ctrl+l")
         assert "150 columns" in c.line("footer")

@@ -9,7 +9,7 @@ from branches import last
 from fakes import STORY, FakeEngine
 from reading import answered
 
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.render.sparkline import cumulative
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.sampling import SamplingScreen
@@ -131,7 +131,7 @@ async def test_a_digit_without_such_an_alternative_does_nothing(chat: Any) -> No
 
 
 async def test_digits_can_be_other_keys(chat: Any) -> None:
-    async with chat(FakeEngine("a b c d"), look=Look(keys={"alternative.2": ("z",)})) as c:
+    async with chat(FakeEngine("a b c d"), look=ChatOptions(keys={"alternative.2": ("z",)})) as c:
         await opened(c)
         before = len(c.app.session.tree)
         await c.pilot.press("z")

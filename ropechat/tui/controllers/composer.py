@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.widgets import TextArea
 
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
     from ropechat.tui.widgets.composer import Composer
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
@@ -39,7 +39,7 @@ _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.
 class Composing(Keeping):
     """The commands around the composer. look: what the user chose."""
 
-    look: Look
+    look: ChatOptions
     _counter: Timer | None = None
     _mouse = True
 

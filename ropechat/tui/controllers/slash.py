@@ -67,7 +67,7 @@ def run(app: ChatApp, line: str) -> str:
 def _rename(app: ChatApp, title: str) -> str:
     if not title:
         return "/rename TITLE"
-    app.session.keeper.rename(title)
+    app.session.recorder.rename(title)
     return "renamed"
 
 
@@ -96,7 +96,7 @@ def _copy(app: ChatApp, what: str) -> str:
         app.action_copy_code()
     elif what == "all":
         session = app.session
-        app.copy_to_clipboard(to_markdown(Chat(session.keeper.id, session.title, session.tree)))
+        app.copy_to_clipboard(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
     else:
         return "/copy [code|all]: the last code block, or the branch that is shown; alone the answer"
     return ""
@@ -121,7 +121,7 @@ def _export(app: ChatApp, words: str) -> str:
     if form not in FORMATS:
         return "/export md|json|html [FILE]"
     session = app.session
-    chat = Chat(session.keeper.id, session.title, session.tree)
+    chat = Chat(session.recorder.id, session.title, session.tree)
     path = Path(target.strip() or f"chat-{chat.id}.{form}").expanduser()
     if path.exists():
         return f"{path} exists; name another file"

@@ -92,7 +92,7 @@ class Weighing(Prompting):
         self._submit(self.session.encode(texts))
         return "this comes when the answer is complete" if self.session.generating else ""
 
-    def on_encoded(self, event: ev.Encoded) -> None:
+    def on_encoded(self, event: ev.TextsEncoded) -> None:
         """It is known which tokens a text is."""
         found, self._on_encoded = self._on_encoded, None
         if found is not None:

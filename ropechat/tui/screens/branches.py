@@ -151,8 +151,8 @@ class BranchesScreen(Sheet["str | None"]):
         parent = node.parent
         gone = self._session.tree.remove(node.id)
         self._marked = [id for id in self._marked if id not in gone]
-        self._session.keeper.erase(gone)
-        self._session.keeper.point(self._session.tree.current)
+        self._session.recorder.erase(gone)
+        self._session.recorder.point(self._session.tree.current)
         self._changed = True
         if self._session.tree.nodes:
             self._fill(parent or self._session.tree.current)
