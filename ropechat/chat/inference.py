@@ -17,7 +17,7 @@ from threading import Event, Lock, Thread, get_native_id
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.context import alone, fitting, without
+from ropechat.chat.context import choose_cut, drop_messages, keep_last
 from ropechat.chat.prefill import AnswerWriter, is_complete, prefix_steps
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ropechat.trace import FinishReason
 
 UNUSED = "this model's chat template has no such variable; it changes nothing"
-SOMEBODY = (Message(Role.USER, "Hi"),)  # before an answer whose tokens are asked for
-NICER = 5  # than the thread that draws
+PLACEHOLDER_MESSAGES = (Message(Role.USER, "Hi"),)  # before an answer whose tokens are asked for
+NICE_INCREMENT = 5  # than the thread that draws
 
 
 class Inference:
@@ -126,7 +126,7 @@ class Inference:
         elif isinstance(request, ev.Preview):
             self._preview(self._engine, request)
         elif isinstance(request, ev.Encode):
-            ids = tuple(tuple(self._engine.reply_ids(SOMEBODY, text)) for text in request.texts)
+            ids = tuple(tuple(self._engine.reply_ids(PLACEHOLDER_MESSAGES, text)) for text in request.texts)
             self._events.append(ev.TextsEncoded(request.serial, ids))
         elif request.serial == self._latest_count:
             self._events.append(_counted(self._engine, request))
@@ -176,15 +176,15 @@ class Inference:
         ids = engine.prompt_ids(request.messages)
         given = prefix_steps(engine, request, len(ids))
         if len(ids) + len(given) >= engine.context:
-            least = len(engine.prompt_ids(alone(request.messages))) + len(given)
+            least = len(engine.prompt_ids(keep_last(request.messages))) + len(given)
             slides = least < engine.context
             if not slides or len(request.cuts) < 2:
                 tokens = len(ids) + len(given) if slides else least
                 emit(ev.TooLong(serial, tokens, engine.context, slides))
                 return None
-            cut = fitting(engine, request, len(given))
+            cut = choose_cut(engine, request, len(given))
             emit(ev.ContextTruncated(serial, cut))
-            request = replace(request, messages=without(request.messages, request.cuts[0], cut))
+            request = replace(request, messages=drop_messages(request.messages, request.cuts[0], cut))
             ids = engine.prompt_ids(request.messages)
             given = prefix_steps(engine, request, len(ids))
         prompt_tokens = len(ids)
@@ -247,14 +247,14 @@ def _give_way() -> None:
     if sys.platform == "linux":
         with suppress(OSError):
             thread = get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE_INCREMENT)
 
 
 def _counted(engine: ChatEngine, request: ev.Count) -> ev.PromptCounted:
     messages = request.messages
     tokens = len(engine.prompt_ids(messages))
     if tokens >= engine.context and messages[-1].role is Role.USER:
-        least = len(engine.prompt_ids(alone(messages)))
+        least = len(engine.prompt_ids(keep_last(messages)))
         if least >= engine.context:
             return ev.PromptCounted(request.serial, least, alone=True)
     return ev.PromptCounted(request.serial, tokens)

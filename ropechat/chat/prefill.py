@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.trace import FinishReason, Step
 
-PATIENCE = 10.0  # seconds that an answer waits for its question to be on disk
+SAVE_TIMEOUT_S = 10.0  # seconds that an answer waits for its question to be on disk
 
 
 def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
@@ -63,7 +63,7 @@ class AnswerWriter:
         """Wait until the question is on disk, or the disk refused it: then it waits in memory."""
         if self._request.saved is not None:
             with suppress(RopechatError, TimeoutError):
-                self._request.saved.result(PATIENCE)
+                self._request.saved.result(SAVE_TIMEOUT_S)
 
     def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
         """The model and its prompt are known, and what the answer begins with."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
 from ropechat.chat.answer import Answer, State, Turn
-from ropechat.chat.context import WhenFull
-from ropechat.chat.draft import parted
+from ropechat.chat.context import OverflowPolicy
+from ropechat.chat.draft import split_attachments
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.conversation import Message, Role
 from ropechat.conversation_tree import State as NodeState
@@ -41,7 +41,7 @@ class Session:
         self.chosen = system  # the system text of new chats
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
-        self.when_full = WhenFull.ASK
+        self.when_full = OverflowPolicy.ASK
         self.notes: list[str] = []  # what is to be known of the prompts of the loaded model
         self.info: ev.ModelInfo | None = None
         self.coming = ""  # the model that is being loaded in the place of another
@@ -89,7 +89,7 @@ class Session:
         """The chat's name, or its first words."""
         if self.recorder.title or not self.turns:
             return self.recorder.title or "new chat"
-        return title_of(parted(self.turns[0].question)[0])
+        return title_of(split_attachments(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""
@@ -185,7 +185,7 @@ class Session:
             saved=self.recorder.saved,
             recorder=self.recorder.record(node),
             asked=asked,
-            cuts=self.cuts(question) if self.when_full is WhenFull.SLIDE else (),
+            cuts=self.cuts(question) if self.when_full is OverflowPolicy.SLIDE else (),
         )
         self.show()
         assert self.last is not None

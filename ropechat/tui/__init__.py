@@ -39,7 +39,7 @@ def run_chat(
     from ropechat.tui.app import ChatApp
     from ropechat.tui.terminal import gc_pause as garbage
     from ropechat.tui.terminal import typeahead
-    from ropechat.tui.terminal.screen import owned_screen, take_short_turns, teach_keys
+    from ropechat.tui.terminal.screen import own_screen, take_short_turns, teach_keys
     from ropechat.util.text import one_line
 
     teach_keys()
@@ -49,7 +49,7 @@ def run_chat(
     app.models = models
     typeahead.hold()
     try:
-        with owned_screen():
+        with own_screen():
             app.run()
             stopped = app.inference.shutdown()
     finally:

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
-HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
+FIRST_TOKEN_HOLD_S = 0.025  # seconds that nothing is drawn while a first token is awaited
 
-BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
+BUILTIN_THEMES.update({own.name: own for own in theme.OWN_THEMES})  # known before the first frame is styled
 
 
 class ChatApp(Keyboard):
@@ -72,7 +72,7 @@ class ChatApp(Keyboard):
         look: ChatOptions | None = None,
     ) -> None:
         look = look or ChatOptions()
-        self.set_reactive(App.theme, theme.choose(os.environ, look.theme))
+        self.set_reactive(App.theme, theme.choose_theme(os.environ, look.theme))
         super().__init__()
         self.look, self.keymap = look, Keymap(look.keys)
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
@@ -236,7 +236,7 @@ class ChatApp(Keyboard):
             self._held = ExitStack()
             self._held.enter_context(self.batch_update())
             self._held_size = self.size
-            self.set_timer(HELD, self._let_go)
+            self.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
 
     def _let_go(self) -> None:
         """Draw again."""
@@ -316,7 +316,7 @@ class ChatApp(Keyboard):
         if len(block.steps) > len(answer.steps):  # it never began
             self.show_path()
             block = self._blocks[serial]
-        block.note = panel.summary(answer)
+        block.note = panel.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
             self._notice("error", f"The answer broke off: {explain(answer.error)}")

@@ -12,7 +12,7 @@ import pytest
 from fakes import STORY, FakeEngine
 
 from ropechat.chat import events as ev
-from ropechat.chat.inference import NICER, Inference
+from ropechat.chat.inference import NICE_INCREMENT, Inference
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
@@ -207,4 +207,4 @@ def test_what_it_computes_gives_way() -> None:
     settle(thread)
     thread.shutdown(2.0)
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert seen == [min(19, own + (NICER if sys.platform == "linux" else 0))]
+    assert seen == [min(19, own + (NICE_INCREMENT if sys.platform == "linux" else 0))]

@@ -215,8 +215,10 @@ def test_what_a_comparison_says() -> None:
 
 
 def test_how_an_answer_was_drawn() -> None:
-    assert presets.told(Sampling(seed=4)) == "seed 4 · balanced"
-    assert presets.told(Sampling(temperature=1, min_p=0.1)) == "T 1 top_k 40 top_p 0.95 min_p 0.1"
+    assert presets.describe_sampling(Sampling(seed=4)) == "seed 4 · balanced"
+    assert (
+        presets.describe_sampling(Sampling(temperature=1, min_p=0.1)) == "T 1 top_k 40 top_p 0.95 min_p 0.1"
+    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (160, 45)])

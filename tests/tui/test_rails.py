@@ -10,7 +10,7 @@ from fakes import STORY, FakeEngine
 from reading import answered
 
 from ropechat.tui.options import ChatOptions
-from ropechat.tui.render.sparkline import cumulative
+from ropechat.tui.render.sparkline import cumulative_curve
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.sampling import SamplingScreen
 from ropechat.tui.screens.tokens import TokensScreen
@@ -221,7 +221,7 @@ def test_the_curve_of_the_sum() -> None:
 
     steps = [fake_step(1, b"a", "a")] * 8
     total = sum(-step.logprob for step in steps) / 0.6931471805599453
-    upper, lower = cumulative(steps, 8, total, 8)
+    upper, lower = cumulative_curve(steps, 8, total, 8)
     assert (lower, upper) == ("⠠⠔⠊⠁", "   ⢀⣀⡠⠔⠊")  # a straight line
-    short = cumulative(steps, 16, 3 * total, 8)
+    short = cumulative_curve(steps, 16, 3 * total, 8)
     assert [len(row) for row in short] == [0, 4]  # half the length, a third of the height

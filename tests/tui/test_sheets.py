@@ -51,13 +51,13 @@ MODELS = [
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No clock, no speed, no memory of this machine."""
-    monkeypatch.setattr(facts, "per_second", lambda value: "" if value is None else "100 tok/s")
-    monkeypatch.setattr(facts, "seconds", lambda value: "1.00 s")
+    monkeypatch.setattr(facts, "format_rate", lambda value: "" if value is None else "100 tok/s")
+    monkeypatch.setattr(facts, "format_seconds", lambda value: "1.00 s")
     monkeypatch.setattr(facts, "free_memory", lambda: 16 * 10**9)
     monkeypatch.setattr(models, "free_memory", lambda: 16 * 10**9)
     monkeypatch.setattr(models, "found_models", lambda current: (list(MODELS), MODELS[0].path))
-    monkeypatch.setattr(branches, "when", lambda seconds: "12:34")
-    monkeypatch.setattr(chats, "when", lambda seconds: "12:34")
+    monkeypatch.setattr(branches, "format_time", lambda seconds: "12:34")
+    monkeypatch.setattr(chats, "format_time", lambda seconds: "12:34")
 
 
 async def on(c: Any, screen: type) -> Any:

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.draft import as_typed
+from ropechat.chat.draft import to_draft
 from ropechat.conversation import Role
 from ropechat.conversation_tree import Origin, forced, resumed, unended
 from ropechat.tui.controllers.inspector import ReadingApp
 from ropechat.tui.format import status as panel
-from ropechat.tui.render.blocks import AnswerBlock, Block, by_beginning
+from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +72,7 @@ class Branching(ReadingApp):
         self._blocks.clear()
         kept, blocks = self._unchanged() if turn is not None else (0, 0)
         with self.transcript.filling():
-            known = by_beginning(self.transcript.remove_from(blocks))
+            known = index_by_first_step(self.transcript.remove_from(blocks))
             if not blocks:
                 self._welcome()
             for each in self.session.turns[kept:]:
@@ -116,7 +116,7 @@ class Branching(ReadingApp):
             answer.add(steps[answer.begin_as(known.get(id(steps[0])), steps) :])
         elif turn.answer.written:
             answer.say(turn.answer.written)
-        answer.note = "" if live else panel.summary(turn.answer)
+        answer.note = "" if live else panel.summarize(turn.answer)
         self.transcript.add(answer)
 
     @staticmethod
@@ -136,7 +136,11 @@ class Branching(ReadingApp):
 
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
-        name = self._answer_title() if node is None or turn.answer.state.live else panel.short(node.model)
+        name = (
+            self._answer_title()
+            if node is None or turn.answer.state.live
+            else panel.model_heading(node.model)
+        )
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
@@ -282,7 +286,9 @@ class Branching(ReadingApp):
             self._say_hint("another model is being loaded")
             return None
         if info is not None and node.model != info.name:
-            self._say_hint(f"written by {panel.short(node.model)}: only that model can go on from its tokens")
+            self._say_hint(
+                f"written by {panel.model_heading(node.model)}: only that model can go on from its tokens"
+            )
             return None
         return node
 
@@ -302,7 +308,7 @@ class Branching(ReadingApp):
 
     def _edit(self, node: Node) -> None:
         self._editing = node
-        self.composer.borrow(as_typed(node.text) if node.role is Role.USER else node.text)
+        self.composer.borrow(to_draft(node.text) if node.role is Role.USER else node.text)
         self.action_write()
         self._say_hint("")  # the footer says that this is an edit
 

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ropechat.chat.draft import as_typed
+from ropechat.chat.draft import to_draft
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.controllers.several import Several
@@ -165,7 +165,7 @@ class Keeping(Several):
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
             node, typed = self.sent_as
-            self.composer.set_text(typed if node == turn.asked else as_typed(turn.question))
+            self.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
         prefix = turn.request is not None and turn.request.prefix is not None
         self._notice("error", self._too_long(event, "answer" if prefix else "question"))
 

@@ -134,7 +134,7 @@ class Surveying(Switching):
         return Section("chats", "", key, ("do", "chats"), items, self._chat_line, chosen)
 
     def _chat_line(self, summary: Summary) -> Line:
-        hour = f" {listing.when(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
+        hour = f" {listing.format_time(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
         room = self._width - 2 - len(hour)
         parts = listing.chat_line(summary, self.session.recorder.id, hour, room)
         return Line(tuple(parts), ("chat", summary.id))
@@ -144,15 +144,15 @@ class Surveying(Switching):
         leaves = len(tree.leaves())
         if leaves < 2:
             return None
-        rows = listing.short_rows(tree)
+        rows = listing.branch_rows(tree)
         kept = {node.id for _, node in rows}
         path = {node.id for node in tree.path()}
-        end = listing.standing_for(tree, tree[tree.current], kept).id if tree.current else ""
+        end = listing.find_branch_row(tree, tree[tree.current], kept).id if tree.current else ""
         chosen = next((place for place, (_, node) in enumerate(rows) if node.id == end), 0)
 
         def draw(row: tuple[str, Node]) -> Line:
             stem, node = row
-            head = listing.told_apart(tree, node)
+            head = listing.describe_origin(tree, node)
             room = max(NARROWEST, self._width - 2 - cells(stem))
             mark = "●" if node.id == end else " "
             parts = listing.branch_line(node, stem, head, mark, room, node.id in path)

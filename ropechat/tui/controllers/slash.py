@@ -10,7 +10,7 @@ from ropechat.errors import RopechatError
 from ropechat.store.queries import Chat
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.controllers.typed import WORDS
-from ropechat.tui.format.lists import COMPARED
+from ropechat.tui.format.lists import MAX_COMPARED
 from ropechat.tui.render.tint import NAMES
 from ropechat.util.text import near
 
@@ -72,8 +72,8 @@ def _rename(app: ChatApp, title: str) -> str:
 
 
 def _regenerate(app: ChatApp, count: str) -> str:
-    if count not in [str(number + 1) for number in range(COMPARED)]:
-        return f"/regen [1-{COMPARED}]: so many answers beside those that are there"
+    if count not in [str(number + 1) for number in range(MAX_COMPARED)]:
+        return f"/regen [1-{MAX_COMPARED}]: so many answers beside those that are there"
     app.answer_anew(int(count))
     return ""
 

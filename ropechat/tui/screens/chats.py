@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.tui.format.lists import chat_line, when
+from ropechat.tui.format.lists import chat_line, format_time
 from ropechat.tui.render.width import cells
 from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.input import Field
@@ -102,7 +102,7 @@ class ChatsScreen(Sheet["str | None"]):
         self._list()
 
     def _line(self, summary: Summary) -> Content:
-        facts = f"  {summary.nodes:4,} messages  {when(summary.changed):>10}"
+        facts = f"  {summary.nodes:4,} messages  {format_time(summary.changed):>10}"
         room = min(100, self.app.size.width) - 7 - cells(facts)
         parts = chat_line(summary, self._recorder.id, facts, room)
         if summary.snippet:
