@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.trace import Step
 
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
@@ -250,18 +249,19 @@ class ChatApp(Keyboard):
 
     def _tick(self) -> None:
         """Take in all that happened since the last frame."""
-        steps: list[Step] = []
-        serial = 0
+        grown = 0  # the serial of the request whose answer has tokens that are not drawn
         for event in self.inference.drain():
             if not self.session.apply(event):
                 continue
             if isinstance(event, ev.TokenGenerated | ev.PrefixAccepted):
-                steps += [event.step] if isinstance(event, ev.TokenGenerated) else self.began(event)
-                serial = event.serial
+                grown = event.serial
                 continue
-            self._feed(serial, steps)
+            if grown:
+                self.transcript.feed(self._blocks[grown])
+                grown = 0
             self._react(event)
-        self._feed(serial, steps)
+        if grown:
+            self.transcript.feed(self._blocks[grown])
         if self.session.last is None or self.session.last.answer.first_at is not None:
             self._let_go()
         self.watch_newest()
@@ -270,11 +270,6 @@ class ChatApp(Keyboard):
             self._redraw()
         if not self.inference.busy and self._ticker is not None:
             self._ticker.pause()
-
-    def _feed(self, serial: int, steps: list[Step]) -> None:
-        if steps:
-            self.transcript.feed(self._blocks[serial], steps)
-            steps.clear()
 
     def _react(self, event: ev.EngineEvent) -> None:
         match event:
@@ -313,14 +308,14 @@ class ChatApp(Keyboard):
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
-        if len(block.steps) > len(answer.steps):  # it never began
+        if len(block.ends) > len(answer.node.steps):  # it never began
             self.show_path()
             block = self._blocks[serial]
         block.note = panel.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
             self._notice("error", f"The answer broke off: {explain(answer.error)}")
-        elif answer.reason == "context":
+        elif answer.node.finish_reason == "context":
             self._notice(
                 "notice",
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
@@ -328,7 +323,7 @@ class ChatApp(Keyboard):
             )
         elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
             self._notice("notice", "The model had ended its answer: it added nothing.")
-        if not answer.counts:
+        if not answer.node.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self.count_soon()
         self.idle_again()

@@ -116,11 +116,11 @@ async def test_a_model_is_not_changed_under_an_answer(chat: Any, hub: Hub) -> No
     models, engine = Models(), FakeEngine("word " * 200, rate=100, context=10**4)
     async with chat(engine, models=models) as c:
         await c.ask("Hi?")
-        await c.until(lambda: len(c.app.session.last.answer.steps) > 3)
+        await c.until(lambda: len(c.app.session.last.answer.node.steps) > 3)
         c.app.switch_model("other")
         await c.until(lambda: c.app.session.info.name == "other")
-        assert c.app.session.last.answer.state == "stopped"
-        assert c.app.session.last.answer.text.startswith("word word")
+        assert c.app.session.last.answer.node.state == "stopped"
+        assert c.app.session.last.answer.node.text.startswith("word word")
 
 
 async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ropechat.chat.inference import Inference
     from ropechat.chat.session import Session
     from ropechat.conversation_tree import Node
-    from ropechat.trace import Step
     from ropechat.tui.widgets.composer import Composer
 
 
@@ -100,10 +99,8 @@ class Branching(ReadingApp):
 
     def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
         """Put a question and what there is of its answer at the end; known: see `by_beginning`."""
-        live = turn.answer.state.live
-        answer = AnswerBlock("answer", self._heading(turn), live=live, node=turn.node or "")
-        node = self.session.tree.nodes.get(answer.node)
-        answer.sampling = node.sampling if node is not None else None
+        live, node = turn.answer.live, turn.answer.node
+        answer = AnswerBlock("answer", self._heading(turn), live=live, answer=node)
         if turn.request is not None:
             self._blocks[turn.request.serial] = answer
         if self._completes:
@@ -112,35 +109,17 @@ class Branching(ReadingApp):
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
             asked.say(turn.question)
             self.transcript.add(asked)
-        if steps := turn.answer.steps or self._beginning(turn):
-            answer.add(steps[answer.begin_as(known.get(id(steps[0])), steps) :])
-        elif turn.answer.written:
-            answer.say(turn.answer.written)
+        if node.steps:
+            answer.begin_like(known.get(id(node.steps[0])))
+            answer.grow()
+        elif node.written:
+            answer.say(node.written)
         answer.note = "" if live else panel.summarize(turn.answer)
         self.transcript.add(answer)
 
-    @staticmethod
-    def _beginning(turn: Turn) -> Sequence[Step]:
-        """What an answer will begin with, as far as its text is known before the model is asked."""
-        prefix = turn.request.prefix if turn.request is not None and turn.answer.state.live else None
-        return prefix.steps[:-1] if prefix is not None and prefix.written is None else ()
-
-    def began(self, event: ev.PrefixAccepted) -> Sequence[Step]:
-        """An answer began so; the steps of it that are not on the screen yet."""
-        shown = self._blocks[event.serial].steps
-        if shown == list(event.steps[: len(shown)]):
-            return event.steps[len(shown) :]
-        self.show_path()
-        self.follow_answer()
-        return ()
-
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
-        name = (
-            self._answer_title()
-            if node is None or turn.answer.state.live
-            else panel.model_heading(node.model)
-        )
+        name = self._answer_title() if node is None or turn.answer.live else panel.model_heading(node.model)
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:

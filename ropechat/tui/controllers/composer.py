@@ -206,14 +206,14 @@ class Composing(Keeping):
         """Copy the answer under the cursor, or the newest."""
         turn = self._turn()
         if turn is not None:
-            self.copy_to_clipboard(turn.answer.text)
+            self.copy_to_clipboard(turn.answer.node.text)
 
     def action_copy_code(self) -> None:
         """Copy the last code block of the answer under the cursor, or of the newest."""
         turn = self._turn()
         if turn is None:
             return
-        blocks = _FENCE.findall(turn.answer.text)
+        blocks = _FENCE.findall(turn.answer.node.text)
         if blocks:
             self.copy_to_clipboard(blocks[-1][1].rstrip("\n"))
         else:

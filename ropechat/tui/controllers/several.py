@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.chat.answer import State
+from ropechat.conversation_tree import State
 from ropechat.tui.controllers.answers import Branching
 from ropechat.tui.format.lists import MAX_COMPARED
 
@@ -33,7 +33,7 @@ class Several(Branching):
     def _one_more(self) -> None:
         self._regenerate()
         last = self.session.last
-        if last is not None and last.node is not None and last.answer.state.live:
+        if last is not None and last.node is not None and last.answer.live:
             self._series += (last.node,)
         else:
             self._of = 0
@@ -45,7 +45,7 @@ class Several(Branching):
         if not self._of or not self._series:
             return
         last = self.session.last
-        done = last is not None and last.node == self._series[-1] and last.answer.state is State.DONE
+        done = last is not None and last.node == self._series[-1] and last.answer.node.state is State.DONE
         if called_off or not done:
             self._of = 0
         elif len(self._series) < self._of:
