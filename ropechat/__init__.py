@@ -10,7 +10,7 @@ Names are imported when they are first used, so that `import ropechat` costs not
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropechat.conversation import Conversation, Message, Role
+    from ropechat.conversation import Message, Role
     from ropechat.engine.engine import Engine
     from ropechat.engine.scheduler import Job, Result
     from ropechat.engine.templates.template import ChatTemplate
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChatTemplate",
-    "Conversation",
     "Engine",
     "Job",
     "Message",
@@ -40,7 +39,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "conversation": ("Conversation", "Message", "Role"),
+    "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
     "models.hub.transfer": ("pull",),

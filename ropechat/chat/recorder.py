@@ -11,7 +11,7 @@ from ropechat.store.queries import title_of
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.store.store import Recorder, Store
 
 
@@ -46,8 +46,8 @@ class Keeper:
 
     def start(self, node: Node) -> None:
         """Remember which of the oldest turns are left out for a question."""
-        if self.store is not None and node.start is not None:
-            self.store.start_at(node.id, node.start)
+        if self.store is not None and node.context_start is not None:
+            self.store.start_at(node.id, node.context_start)
 
     def rename(self, title: str) -> None:
         """Give the conversation another title."""

@@ -3,8 +3,7 @@
 import html
 import math
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, bits
+from ropechat.conversation import Node, Role, surprisal_bits
 from ropechat.store.queries import Chat
 from ropechat.trace import Step
 from ropechat.util.text import clean
@@ -40,7 +39,7 @@ def to_html(chat: Chat) -> str:
 
 def _article(chat: Chat, node: Node) -> str:
     who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: node.model or "answer"}[node.role]
-    place, of = chat.tree.place(node.id)
+    place, of = chat.tree.sibling_position(node.id)
     facts = [html.escape(clean(who))]
     facts += [f"{place}/{of}"] if of > 1 else []
     if node.steps:
@@ -56,7 +55,7 @@ def _token(step: Step) -> str:
         return ""
     if math.isnan(step.logprob):
         return f"<u>{text}</u>"
-    cost = bits(step)
+    cost = surprisal_bits(step)
     strength = min(1.0, cost / FULL)
     tint = f' style="background: rgb(237 137 54 / {strength:.2f})"' if strength >= 0.02 else ""
     ranks = ", ".join(f"{math.exp(logprob):.3f}" for _, logprob in step.top[:SHOWN])

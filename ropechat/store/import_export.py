@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
@@ -75,7 +74,7 @@ def _node(node: Node) -> dict[str, Any]:
         "state": str(node.state),
         "created": node.created,
         "origin": None if node.origin is None else dataclasses.asdict(node.origin),
-        "given": node.given,
+        "given": node.prefix_length,
         "model": node.model,
         "sampling": None if node.sampling is None else dataclasses.asdict(node.sampling),
         "prompt_tokens": node.prompt_tokens,
@@ -83,7 +82,7 @@ def _node(node: Node) -> dict[str, Any]:
         "error": node.error,
         "first_after": node.first_after,
         "ended_after": node.ended_after,
-        "start": node.start,
+        "start": node.context_start,
         "tokens": [_step(step) for step in node.steps],
     }
 
@@ -198,7 +197,7 @@ def _chat(root: _Field) -> Chat:
     if version != FORMAT:
         raise HistoryError(f"ropechat: {version!r:.20} is not allowed; {FORMAT} is; export it again")
     title = root.of("title").text("")[:MAX_TITLE]
-    tree, ids = Tree(), dict[str, str]()
+    tree, ids = ConversationTree(), dict[str, str]()
     for field in root.of("nodes").items():
         node = _read_node(field, ids)
         tree.restore(node)
@@ -217,19 +216,19 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     if parent.value is not None and parent.text() not in ids:
         raise parent.fail("the id of an earlier node, or null")
     role = Role(field.of("role").one_of([str(role) for role in Role]))
-    state = State(field.of("state").one_of([str(state) for state in State], "done"))
+    state = NodeState(field.of("state").one_of([str(state) for state in NodeState], "done"))
     steps = [_read_step(item) for item in field.of("tokens").items()] if field.of("tokens").value else []
     origin = field.of("origin")
     node = Node(
         id=secrets.token_hex(8),
         parent=None if parent.value is None else ids[parent.text()],
         role=role,
-        written=field.of("text").text(""),
-        state=State.STOPPED if state is State.STREAMING else state,
+        final_text=field.of("text").text(""),
+        state=NodeState.STOPPED if state is NodeState.STREAMING else state,
         created=field.of("created").optional() or 0.0,
         steps=steps if role is Role.ASSISTANT else [],
         origin=None if origin.value is None else _origin(origin, ids),
-        given=min(field.of("given").count(), len(steps)),
+        prefix_length=min(field.of("given").count(), len(steps)),
         model=field.of("model").text(""),
         sampling=_read_sampling(field.of("sampling")),
         prompt_tokens=field.of("prompt_tokens").count(),
@@ -240,7 +239,7 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     )
     ids[old] = node.id
     start = field.of("start")
-    node.start = None if start.value is None else ids.get(start.text())
+    node.context_start = None if start.value is None else ids.get(start.text())
     return node
 
 

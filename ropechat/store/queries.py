@@ -5,8 +5,7 @@ import json
 import sqlite3
 from dataclasses import dataclass
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec
@@ -39,7 +38,7 @@ class Chat:
 
     id: str
     title: str
-    tree: Tree
+    tree: ConversationTree
     damaged: tuple[str, ...] = ()
 
 
@@ -73,12 +72,12 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         node.parent,
         str(node.role),
         str(node.state),
-        "" if node.state is State.STREAMING else valid(node.text),
+        "" if node.state is NodeState.STREAMING else valid(node.text),
         node.created,
         origin and origin.node,
         origin and origin.index,
-        origin and origin.change,
-        node.given,
+        origin and origin.kind,
+        node.prefix_length,
         valid(node.model),
         sampling,
         node.prompt_tokens,
@@ -86,7 +85,7 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         valid(node.error),
         node.first_after,
         node.ended_after,
-        node.start,
+        node.context_start,
         owner,
     )
     marks = ", ".join("?" * len(values))
@@ -135,12 +134,12 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
         id=row["id"],
         parent=row["parent"],
         role=Role(row["role"]),
-        written=row["text"],
-        state=State(row["state"]),
+        final_text=row["text"],
+        state=NodeState(row["state"]),
         created=row["created"],
         steps=steps,
         origin=origin,
-        given=row["given"],
+        prefix_length=row["given"],
         model=row["model"],
         sampling=_sampling(row["sampling"]),
         prompt_tokens=row["prompt_tokens"],
@@ -148,7 +147,7 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
         error=row["error"],
         first_after=row["first_after"],
         ended_after=row["ended_after"],
-        start=row["start"],
+        context_start=row["start"],
     )
 
 
@@ -168,7 +167,7 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
         f"SELECT {_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
     )
     cursor.row_factory = sqlite3.Row
-    tree, damaged = Tree(), []
+    tree, damaged = ConversationTree(), []
     for row in cursor.fetchall():
         steps, fault = steps_of(connection, row["id"])
         damaged += [fault] if fault else []

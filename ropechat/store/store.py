@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import Node, State
+from ropechat.conversation import Node, NodeState
 from ropechat.errors import HistoryError
 from ropechat.store import backup, repair
 from ropechat.store import queries as rows
@@ -252,7 +252,7 @@ class Recorder:
 
     def end(
         self,
-        state: State,
+        state: NodeState,
         reason: FinishReason | None = None,
         error: str = "",
         *,
@@ -281,7 +281,7 @@ class Recorder:
         return self._writer.submit(work, durable=True)
 
 
-def _end(connection: sqlite3.Connection, id: str, state: State, text: str) -> None:
+def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str) -> None:
     connection.execute(
         "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?", (str(state), rows.valid(text), id)
     )
@@ -290,9 +290,9 @@ def _end(connection: sqlite3.Connection, id: str, state: State, text: str) -> No
 def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
     """End an answer whose program is gone, unless that program had ended it before it went."""
     row = connection.execute("SELECT state FROM node WHERE id = ?", (id,)).fetchone()
-    if row is not None and row[0] == State.STREAMING:
+    if row is not None and row[0] == NodeState.STREAMING:
         steps, _ = rows.steps_of(connection, id)
-        _end(connection, id, State.STOPPED, "".join(step.text for step in steps))
+        _end(connection, id, NodeState.STOPPED, "".join(step.text for step in steps))
 
 
 def _point(connection: sqlite3.Connection, conversation: str, node: str | None) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from chats import answer, branched
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Tree, typed
+from ropechat.conversation import ConversationTree, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store.import_export import as_text, export, read_json
 from ropechat.store.queries import Chat
@@ -133,7 +132,7 @@ def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
 # ---- Files
 
 
-def chat_of(tree: Tree) -> Chat:
+def chat_of(tree: ConversationTree) -> Chat:
     return Chat("id", "the <sky>", tree)
 
 
@@ -145,9 +144,9 @@ def rounded(step: Step) -> Step:
 def test_json_there_and_back(tmp_path: Path) -> None:
     tree = branched()
     last = answer(random.Random(1), tree, "more and more")
-    last.steps.append(typed(77, 30))
+    last.steps.append(unscored_step(77, 30))
     question = tree.path()[1]
-    question.start = question.id
+    question.context_start = question.id
     export(chat_of(tree), "json", tmp_path / "a.json")
     read = read_json(tmp_path / "a.json")
     assert read.title == "the <sky>"
@@ -157,8 +156,8 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     assert read.tree.current == names[tree.current]
     for old, new in zip(tree.nodes.values(), read.tree.nodes.values(), strict=True):
         origin = old.origin and dataclasses.replace(old.origin, node=names[old.origin.node])
-        start = old.start and names[old.start]
-        facts = {"parent": new.parent, "origin": origin, "written": new.written, "start": start}
+        start = old.context_start and names[old.context_start]
+        facts = {"parent": new.parent, "origin": origin, "final_text": new.final_text, "context_start": start}
         same = dataclasses.replace(old, id=new.id, **facts)
         assert dataclasses.replace(new, steps=list(map(rounded, new.steps))) == dataclasses.replace(
             same, steps=list(map(rounded, same.steps))

@@ -12,8 +12,7 @@ import pytest
 from chats import answer, branched
 from stores import done, put
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Tree
+from ropechat.conversation import ConversationTree, Role
 from ropechat.store import backup
 from ropechat.store import filesystem as where
 from ropechat.store.store import FILE, Store
@@ -53,7 +52,7 @@ def test_a_copy_a_week_and_three_are_kept(opened: Callable[[], Store], tmp_path:
 
 
 def test_what_is_deleted_is_in_no_copy(opened: Callable[[], Store], tmp_path: Path) -> None:
-    store, tree = opened(), Tree()
+    store, tree = opened(), ConversationTree()
     tree.write(Role.USER, "zebraquux " * 100)
     answer(random.Random(1), tree, "yes")
     put(store, tree)

@@ -16,8 +16,7 @@ import pytest
 from chats import branched, record
 from stores import done, put
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import State, Tree
+from ropechat.conversation import ConversationTree, NodeState, Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import repair, schema, writer
@@ -49,7 +48,7 @@ def test_a_full_disk_loses_nothing(opened: Callable[[], Store], monkeypatch: pyt
 
     monkeypatch.setattr("ropechat.store.store.open_database", open_full)
     monkeypatch.setattr(writer, "RETRY_SECONDS", 0.05)
-    store, tree, draw = opened(), Tree(), random.Random(1)
+    store, tree, draw = opened(), ConversationTree(), random.Random(1)
     done(store.keep("c", "t", tree.write(Role.USER, "first")))
     made[0].full = True
     question = tree.write(Role.USER, "second")
@@ -61,7 +60,7 @@ def test_a_full_disk_loses_nothing(opened: Callable[[], Store], monkeypatch: pyt
     for step in steps:
         recorder.add(step)
     with pytest.raises(FileAccessError):
-        done(recorder.end(State.DONE, "stop"))
+        done(recorder.end(NodeState.DONE, "stop"))
     assert store.trouble == "database or disk is full"
     assert len(done(store.load("c")).tree) == 1  # reading goes on
     made[0].full = False
@@ -221,10 +220,10 @@ from ropechat.errors import FileAccessError
 from ropechat.sampling import Sampling
 from ropechat.store import writer
 from ropechat.store.store import Store
-from ropechat.conversation_tree import State, Tree
+from ropechat.conversation import NodeState, ConversationTree
 writer.RETRY_SECONDS = 0.05
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-store, tree, draw = Store(Path(sys.argv[1])), Tree(), random.Random(1)
+store, tree, draw = Store(Path(sys.argv[1])), ConversationTree(), random.Random(1)
 store.keep("c", "t", tree.write(Role.USER, "before")).result(10)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 for number in range(20):
@@ -235,8 +234,8 @@ for number in range(20):
     for index in range(100):
         tree.add(node.id, record(draw, f"w{index}", index + 1))
         recorder.add(node.steps[-1])
-    tree.end(node.id, State.DONE, "stop")
-    recorder.end(State.DONE, "stop")
+    tree.end(node.id, NodeState.DONE, "stop")
+    recorder.end(NodeState.DONE, "stop")
 end = time.monotonic() + 20
 while not store.trouble and time.monotonic() < end:
     time.sleep(0.01)
@@ -273,7 +272,7 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
 def test_an_answer_that_ends_while_another_program_starts_stays_as_it_ended(
     opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, tree, draw = opened(), Tree(), random.Random(1)
+    one, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
     done(one.keep("c1", "t", question))
     recorder = one.record("c1", tree.answer(question.id, "m", Sampling(seed=1)))
@@ -281,12 +280,12 @@ def test_an_answer_that_ends_while_another_program_starts_stays_as_it_ended(
     done(one.conversations())
 
     def ends_and_goes(folder: Path, name: str) -> bool:
-        done(recorder.end(State.DONE, "stop"))
+        done(recorder.end(NodeState.DONE, "stop"))
         return False
 
     monkeypatch.setattr("ropechat.store.store.is_alive", ends_and_goes)
     found = done(opened().load("c1")).tree.path()[-1]
-    assert (found.state, found.finish_reason, found.text) == (State.DONE, "stop", "word")
+    assert (found.state, found.finish_reason, found.text) == (NodeState.DONE, "stop", "word")
 
 
 def test_the_file_of_a_dead_owner_goes_while_it_is_locked(

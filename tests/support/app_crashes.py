@@ -23,8 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from crashes import FAULTS, Claims  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
-from ropechat.conversation import Role  # noqa: E402
-from ropechat.conversation_tree import Node  # noqa: E402
+from ropechat.conversation import Node, Role  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
 
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
@@ -149,7 +148,7 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
         if "!opened\n" in lines:
             shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
             same = shown == [[node.id, str(len(node.steps))] for node in kept]
-            asked = [node.written for node in kept if node.role is Role.USER]
+            asked = [node.final_text for node in kept if node.role is Role.USER]
             found["not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
         claims.take([line for line in lines if not line.startswith("!")], died)
         copy = folder / "copy"

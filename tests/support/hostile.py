@@ -13,8 +13,12 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from fakes import FakeEngine  # noqa: E402
 from payloads import BRACKETS, ESCAPES, in_markdown  # noqa: E402
 
-from ropechat.conversation import Role  # noqa: E402
-from ropechat.conversation_tree import Origin, State, Tree  # noqa: E402
+from ropechat.conversation import (  # noqa: E402
+    ConversationTree,
+    NodeState,
+    Origin,
+    Role,
+)
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.queries import Chat  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
@@ -39,9 +43,9 @@ def step(text: str, position: int) -> Step:
     )
 
 
-def tree(said: list[str], model: str) -> Tree:
+def tree(said: list[str], model: str) -> ConversationTree:
     """A system text, a question, a short answer for each text, and two answers that hold all of them."""
-    made, draw = Tree(), random.Random(1)
+    made, draw = ConversationTree(), random.Random(1)
     made.write(Role.SYSTEM, " ".join(said[:40]))
     question = made.write(Role.USER, "\n".join(said[:40]))
     both = ["\n".join(map(in_markdown, said[:40])), *said]
@@ -53,7 +57,7 @@ def tree(said: list[str], model: str) -> Tree:
         first = first or node.id
         for number, word in enumerate(words):
             made.add(node.id, step(f"{word}\n", number))
-        made.end(node.id, State.STOPPED, "cancelled", words[0])
+        made.end(node.id, NodeState.STOPPED, "cancelled", words[0])
     return made
 
 
@@ -62,7 +66,7 @@ def furnish(folder: Path, kind: str) -> None:
     said = texts(kind)
     store = Store(folder / "data")
     for number, title in enumerate(said[:CHATS]):
-        short = Tree()
+        short = ConversationTree()
         short.write(Role.USER, title)
         store.insert(Chat(f"chat{number:02}", title, short)).result(30)
     store.insert(Chat("whole", said[0], tree(said, said[0]))).result(30)

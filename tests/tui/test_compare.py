@@ -12,7 +12,7 @@ from snapshots import compare, shown
 
 from ropechat.chat import presets
 from ropechat.chat.answer import State
-from ropechat.conversation_tree import Node
+from ropechat.conversation import Node
 from ropechat.sampling import Sampling
 from ropechat.tui.options import Look
 from ropechat.tui.screens.branches import BranchesScreen

@@ -262,7 +262,7 @@ async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setti
         assert "new chat with" not in screen
         assert len(engine.asked) == 1
         assert c.app.composer.text == long
-        assert not c.app.session.tree[c.app.session.turns[-1].asked].start
+        assert not c.app.session.tree[c.app.session.turns[-1].asked].context_start
 
 
 async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) -> None:

@@ -1,11 +1,10 @@
-"""sampling, conversation, trace and text: what they promise without an engine."""
+"""sampling, trace and text: what they promise without an engine."""
 
 import json
 import math
 
 import pytest
 
-from ropechat.conversation import Conversation, Message, Role
 from ropechat.sampling import Sampling
 from ropechat.trace import Row, TokenScore, Trace
 from ropechat.util.text import cells, clean, fit, inert_json, one_line, visible
@@ -35,19 +34,6 @@ def test_sampling_takes_its_limits() -> None:
     Sampling(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=100, max_tokens=1, seed=2**64 - 1)
     with pytest.raises(AttributeError):
         Sampling().seed = 1  # type: ignore[misc]
-
-
-def test_conversation_hands_out_copies() -> None:
-    chat = Conversation([Message(Role.SYSTEM, "s")])
-    assert chat.append(Role.USER, "u") == Message(Role.USER, "u")
-    chat.messages.clear()
-    assert [m.content for m in chat] == ["s", "u"]
-    chat.replace_last("v")
-    assert chat.messages[-1] == Message(Role.USER, "v")
-    chat.truncate(1)
-    assert len(chat) == 1
-    with pytest.raises(ValueError):
-        chat.append("narrator", "x")  # type: ignore[arg-type]
 
 
 def test_clean_leaves_nothing_that_acts() -> None:

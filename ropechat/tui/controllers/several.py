@@ -9,7 +9,7 @@ from ropechat.tui.controllers.answers import Branching
 from ropechat.tui.format.lists import COMPARED
 
 if TYPE_CHECKING:
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
 
 
 class Several(Branching):
