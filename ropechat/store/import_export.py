@@ -73,7 +73,7 @@ def _node(node: Node) -> dict[str, Any]:
         "text": node.text,
         "state": str(node.state),
         "created": node.created,
-        "origin": None if node.origin is None else dataclasses.asdict(node.origin),
+        "origin": None if node.origin is None else _origin_record(node.origin),
         "given": node.prefix_length,
         "model": node.model,
         "sampling": None if node.sampling is None else dataclasses.asdict(node.sampling),
@@ -85,6 +85,10 @@ def _node(node: Node) -> dict[str, Any]:
         "start": node.context_start,
         "tokens": [_step(step) for step in node.steps],
     }
+
+
+def _origin_record(origin: Origin) -> dict[str, Any]:
+    return {"node": origin.node, "index": origin.index, "change": origin.kind}
 
 
 def _step(step: Step) -> dict[str, Any]:
