@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ropechat.conversation import Message, Role
     from ropechat.engine.engine import Engine
-    from ropechat.engine.scheduler import Job, Result
+    from ropechat.engine.scheduler import Completion, Job
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import Row, Stage, Step, TokenScore, Trace
+    from ropechat.trace import Stage, Step, TokenDistribution, TokenScore, Trace
 
 __all__ = [
     "ChatTemplate",
+    "Completion",
     "Engine",
     "Job",
     "Message",
-    "Result",
     "Role",
     "RopechatError",
-    "Row",
     "Sampling",
     "Stage",
     "Step",
+    "TokenDistribution",
     "TokenScore",
     "Tokenizer",
     "Trace",
@@ -44,10 +44,10 @@ _MODULES = {
     "errors": ("RopechatError",),
     "models.hub.transfer": ("pull",),
     "sampling": ("Sampling",),
-    "engine.scheduler": ("Job", "Result"),
+    "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
-    "trace": ("Row", "Stage", "Step", "TokenScore", "Trace"),
+    "trace": ("TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
 }
 
 

@@ -91,7 +91,7 @@ class Writing:
             reason,
             "" if error is None else explain(error),
             model=self._model,
-            given=self._given,
+            prefix_length=self._given,
             prompt_tokens=self._prompt_tokens,
             first_after=None if self._first is None else self._first - asked,
             ended_after=None if self._last is None else self._last - asked,

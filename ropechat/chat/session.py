@@ -12,7 +12,7 @@ from ropechat.chat.context import WhenFull
 from ropechat.chat.draft import parted
 from ropechat.chat.recorder import Keeper
 from ropechat.conversation import ConversationTree, Message, NodeState, Role, with_seed
-from ropechat.store.queries import title_of
+from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ class Session:
         """The chat's name, or its first words."""
         if self.keeper.title or not self.turns:
             return self.keeper.title or "new chat"
-        return title_of(parted(self.turns[0].question)[0])
+        return make_title(parted(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""

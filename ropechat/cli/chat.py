@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     model_or_builtin,
@@ -48,7 +48,7 @@ def _lines() -> "Iterator[str]":
             yield text
 
 
-def _answer(engine: "Engine", chat: list[Message], sampling: "Sampling", out: Out) -> None:
+def _answer(engine: "Engine", chat: list[Message], sampling: "Sampling", out: StdoutWriter) -> None:
     """Stream a reply to stdout and add it to the conversation."""
     pieces = []
     try:
@@ -63,7 +63,7 @@ def _answer(engine: "Engine", chat: list[Message], sampling: "Sampling", out: Ou
 def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> None:
     """Each line of stdin is a message; the reply goes to stdout and ends with a newline."""
     chat = [Message(Role.SYSTEM, system)] if system is not None else []
-    first, out = len(chat), Out()
+    first, out = len(chat), StdoutWriter()
     for line in _lines():
         chat.append(Message(Role.USER, line))
         try:
@@ -85,7 +85,7 @@ class _Models:
 
     def check(self, model: str) -> object:
         """What the headers say. Raises as `Engine.load`."""
-        from ropechat.engine.model_check import check
+        from ropechat.engine.loading import check
 
         return check(model, self._given["cache"])
 

@@ -21,9 +21,9 @@ from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
 from ropechat.store.files import write_private
 from ropechat.store.html import to_html
-from ropechat.store.queries import MAX_TITLE, Chat, valid
-from ropechat.trace import Row, Stage, Step
-from ropechat.util.text import clean, inert_json
+from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
+from ropechat.trace import Stage, Step, TokenDistribution
+from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
 MAX_BYTES = 256 << 20
@@ -32,10 +32,10 @@ CHANGES = ("fork", "edit", "continue")
 
 def export(chat: Chat, form: str, path: Path) -> None:
     """Write a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
-    write_private(path, as_text(chat, form))
+    write_private(path, format_chat(chat, form))
 
 
-def as_text(chat: Chat, form: str) -> str:
+def format_chat(chat: Chat, form: str) -> str:
     """A chat in one of the formats."""
     return {"md": to_markdown, "json": to_json, "html": to_html}[form](chat)
 
@@ -58,7 +58,7 @@ def to_json(chat: Chat) -> str:
         "current": chat.tree.current,
         "nodes": [_node(node) for node in chat.tree.nodes.values()],
     }
-    return inert_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
+    return escape_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def _number(value: float | None) -> float | None:
@@ -140,7 +140,7 @@ class _Field:
             return default
         if not isinstance(self.value, str):
             raise self.fail("a text")
-        return valid(self.value)
+        return replace_surrogates(self.value)
 
     def one_of(self, allowed: Any, default: str | None = None) -> Any:
         value = default if self.value is None else self.value
@@ -174,12 +174,12 @@ def read_json(path: Path) -> Chat:
     """A chat of a file that `to_json` wrote, with new ids. Raises HistoryError, FileAccessError."""
     try:
         with path.open("rb") as file:
-            return of_stream(file, str(path))
+            return read_json_stream(file, str(path))
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror or error}; give a file of `chats export`") from None
 
 
-def of_stream(stream: IO[bytes], where: str) -> Chat:
+def read_json_stream(stream: IO[bytes], where: str) -> Chat:
     """`read_json` of an open file. where: its name, for messages. Raises HistoryError, OSError."""
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -301,9 +301,9 @@ def _pair(field: _Field) -> tuple[int, float]:
     return id, logprob
 
 
-def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> Row:
+def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
     position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
-    return Row(position, top, logsumexp, entropy, mass)
+    return TokenDistribution(position, top, logsumexp, entropy, mass)
 
 
 def _read_stage(field: _Field) -> Stage:

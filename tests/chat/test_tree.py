@@ -21,13 +21,13 @@ from ropechat.conversation import (
     with_seed,
 )
 from ropechat.sampling import MAX_SEED, Sampling
-from ropechat.trace import Row, Step
+from ropechat.trace import Step, TokenDistribution
 
 TOP = ((5, -0.5), (6, -1.0), (7, -2.0))
 
 
 def step(id: int, text: str = "x", logprob: float = -1.0) -> Step:
-    row = Row(8, TOP, 10.0, 1.0, 0.9)
+    row = TokenDistribution(8, TOP, 10.0, 1.0, 0.9)
     return Step(id, text.encode(), text, logprob, 1, 1.0, TOP, None, 9, row, (), 0.25)
 
 

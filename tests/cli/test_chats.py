@@ -15,11 +15,11 @@ from chats import answer, branched
 
 from ropechat.conversation import ConversationTree, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
-from ropechat.store.import_export import as_text, export, read_json
+from ropechat.store.import_export import export, format_chat, read_json
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 from ropechat.trace import Step
-from ropechat.util.text import cells
+from ropechat.util.text import cell_width
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_conversation_is_one_line_of_the_list(run: Any, monkeypatch: pytest.Mo
     assert run("rename", "c0", "why is 空 the sky " * 30)[0] == 0
     lines = run("list")[1].splitlines()
     assert len(lines) == 2
-    assert max(map(cells, lines)) in (79, 80)  # a wide character may not fit into the last cell
+    assert max(map(cell_width, lines)) in (79, 80)  # a wide character may not fit into the last cell
     assert any(line.endswith("…") for line in lines)
     assert max(len(json.loads(line)["title"]) for line in run("list", "--json")[1].splitlines()) == 200
 
@@ -167,7 +167,7 @@ def test_json_there_and_back(tmp_path: Path) -> None:
 
 
 def spoiled(change: Callable[[Any], Any]) -> str:
-    data = json.loads(as_text(chat_of(branched()), "json"))
+    data = json.loads(format_chat(chat_of(branched()), "json"))
     return json.dumps(change(data) or data)
 
 
@@ -257,7 +257,7 @@ def test_the_page_says_everything_and_runs_nothing() -> None:
     tree.write(Role.USER, "<script>alert(1)</script> & \x1b[31m \x07")
     answer(random.Random(2), tree, "<img src=x onerror=alert(1)> </pre>")
     page = Page()
-    source = as_text(chat_of(tree), "html")
+    source = format_chat(chat_of(tree), "html")
     page.feed(source)
     assert not {"script", "img"} & set(page.tags)
     assert "<script>alert(1)</script>" in page.text
@@ -270,7 +270,7 @@ def test_the_page_says_everything_and_runs_nothing() -> None:
 
 
 def test_markdown_is_what_was_said() -> None:
-    text = as_text(chat_of(branched()), "md")
+    text = format_chat(chat_of(branched()), "md")
     assert text.startswith("# the <sky>\n\n## System · ")
     assert "Why is the sky blue?" in text
     assert "## m · " in text

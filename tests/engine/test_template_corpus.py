@@ -6,7 +6,7 @@ from typing import Any
 from bad_inputs import Corpus, unsaid
 
 from ropechat.conversation import Message, Role
-from ropechat.engine.model_check import load_template
+from ropechat.engine.loading import load_template
 from ropechat.errors import RopechatError
 
 MESSAGES = [Message(Role.SYSTEM, "be kind"), Message(Role.USER, "hi")]

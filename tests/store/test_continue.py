@@ -154,19 +154,19 @@ def test_an_answer_that_ended_is_continued_twice(opened: Callable[[], Store]) ->
     """The second continuation begins where a chunk of the first one does."""
     store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "t", question))
+    done(store.add_node("c", "t", question))
     end = record(draw, "", 28)._replace(id=STOP, finish_reason="stop")
 
     def write(given: Sequence[Step], drawn: Sequence[Step], origin: Origin | None) -> Node:
         node = tree.answer(question.id, "m", Sampling(seed=1), origin)
-        recorder = store.record("c", node)
+        recorder = store.record_answer("c", node)
         recorder.begin(given, len(given))
         tree.add_prefix(node.id, given)
         for step in drawn:
             tree.add(node.id, step)
             recorder.add(step)
         tree.end(node.id, NodeState.DONE, "stop")
-        done(recorder.end(NodeState.DONE, "stop", given=len(given)))
+        done(recorder.end(NodeState.DONE, "stop", prefix_length=len(given)))
         return node
 
     node = write((), [*(record(draw, f"w{place}", place) for place in range(1, 28)), end], None)
@@ -182,9 +182,9 @@ def test_a_row_that_is_there_already_is_not_called_a_deletion(
 ) -> None:
     store, tree = opened(), ConversationTree()
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "t", question))
+    done(store.add_node("c", "t", question))
     with pytest.raises(FileAccessError, match=r"a bug in ropechat: UNIQUE constraint failed: node\.id"):
-        done(store.keep("c", "t", question))
+        done(store.add_node("c", "t", question))
     assert "deleted" not in (store.trouble or "")
 
 

@@ -76,9 +76,9 @@ def test_records_as_bytes() -> None:
 def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store], tmp_path: Path) -> None:
     store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "q", question))
+    done(store.add_node("c", "q", question))
     node = tree.answer(question.id, "m", Sampling(seed=1))
-    recorder = store.record("c", node)
+    recorder = store.record_answer("c", node)
 
     def on_disk() -> int:
         with sqlite3.connect(tmp_path / "data" / "conversations.db") as other:
@@ -99,7 +99,11 @@ def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store],
         assert time.monotonic() < end
         time.sleep(0.02)
     assert done(store.conversations())[0].running
-    done(recorder.end(NodeState.DONE, "stop", given=1, prompt_tokens=5, first_after=0.5, ended_after=2.0))
+    done(
+        recorder.end(
+            NodeState.DONE, "stop", prefix_length=1, prompt_tokens=5, first_after=0.5, ended_after=2.0
+        )
+    )
     loaded = done(store.load("c")).tree[node.id]
     assert loaded.steps == [*steps, steps[0]]
     counts = (loaded.prefix_length, loaded.prompt_tokens, loaded.ended_after)
@@ -109,7 +113,7 @@ def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store],
 
 def test_the_question_is_on_disk_when_its_future_is_done(opened: Callable[[], Store], tmp_path: Path) -> None:
     store, tree = opened(), ConversationTree()
-    done(store.keep("c", "title", tree.write(Role.USER, "asked")))
+    done(store.add_node("c", "title", tree.write(Role.USER, "asked")))
     other = sqlite3.connect(tmp_path / "data" / "conversations.db")
     assert other.execute("SELECT text FROM node").fetchall() == [("asked",)]
     other.close()
@@ -128,7 +132,7 @@ def test_list_rename_point(opened: Callable[[], Store]) -> None:
     assert done(store.conversations(1))[0].nodes == 6
     assert done(store.load("chat-0")).title == "new name"
     leaf = done(store.load("chat-0")).tree.leaves()[0]
-    done(store.point("chat-0", leaf.id))
+    done(store.set_current("chat-0", leaf.id))
     assert done(store.load("chat-0")).tree.current == leaf.id
     assert done(store.load("chat-1")).id == "chat-1"
     for id, why in (
@@ -219,8 +223,8 @@ def test_a_branch_is_deleted_alone(opened: Callable[[], Store]) -> None:
     put(store, tree)
     gone = tree.remove(tree.path()[2].id)
     done(store.remove(gone))
-    assert done(store.sweep()) is True
-    done(store.point("chat-1", tree.current))
+    assert done(store.purge()) is True
+    done(store.set_current("chat-1", tree.current))
     same(tree, done(store.load("chat-1")).tree)
 
 
@@ -250,9 +254,9 @@ def test_the_beginning_of_a_fork_is_copied(
 ) -> None:
     store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "t", question))
+    done(store.add_node("c", "t", question))
     first = tree.answer(question.id, "m", Sampling(seed=1))
-    recorder = store.record("c", first)
+    recorder = store.record_answer("c", first)
     for number in range(150):
         tree.add(first.id, record(draw, f"w{number}", number + 1))
         recorder.add(first.steps[-1])
@@ -262,10 +266,10 @@ def test_the_beginning_of_a_fork_is_copied(
     monkeypatch.setattr(codec, "encode", lambda steps: made.append(len(steps)) or encode(steps))
     other = tree.answer(question.id, "m", Sampling(seed=1), Origin(first.id, index, "fork"))
     given = [*first.steps[:index], record(draw, "another", index + 1)]
-    recorder = store.record("c", other)
+    recorder = store.record_answer("c", other)
     recorder.begin(given, index)
     recorder.add(record(draw, "and on", index + 2))
-    done(recorder.end(NodeState.DONE, "stop", given=len(given)))
+    done(recorder.end(NodeState.DONE, "stop", prefix_length=len(given)))
     assert sum(made) <= 48 + 2  # records of whole chunks were not made again
     loaded = done(opened().load("c")).tree[other.id]
     assert loaded.steps[: index + 1] == given
@@ -278,8 +282,8 @@ def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Sto
     recorders = []
     for store, tree, id in zip((one, other), trees, ("c1", "c2"), strict=True):
         question = tree.write(Role.USER, "q")
-        done(store.keep(id, id, question))
-        recorders.append(store.record(id, tree.answer(question.id, "m", Sampling(seed=1))))
+        done(store.add_node(id, id, question))
+        recorders.append(store.record_answer(id, tree.answer(question.id, "m", Sampling(seed=1))))
     for number, recorder in itertools.product(range(200), recorders):
         recorder.add(record(draw, f"w{number}", number + 1))
     for store in (one, other):
@@ -300,7 +304,7 @@ def test_a_chat_deleted_by_another_is_said(opened: Callable[[], Store]) -> None:
     done(other.delete("chat-1"))
     last = tree.write(Role.USER, "and then?")
     with pytest.raises(FileAccessError, match="deleted elsewhere"):
-        done(one.keep("chat-1", "t", last))
+        done(one.add_node("chat-1", "t", last))
     assert "deleted elsewhere" in (one.trouble or "")
 
 
@@ -348,7 +352,7 @@ def test_a_file_of_the_first_version_is_read_and_written(
         old.close()
     store = opened()
     assert done(store.load("c")).tree["q"].text == "Hi?"
-    done(store.start_at("q", "q"))
+    done(store.set_context_start("q", "q"))
     assert done(opened().load("c")).tree["q"].context_start == "q"
 
 

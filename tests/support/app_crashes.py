@@ -38,12 +38,12 @@ def chat() -> None:
     from ropechat.chat import events as ev
     from ropechat.chat.session import Session
     from ropechat.cli import main
-    from ropechat.store.store import Recorder
+    from ropechat.store.store import AnswerWriter
     from ropechat.tui.app import ChatApp
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
-    apply, add, end, open_chat = Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat
+    apply, add, end, open_chat = Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
@@ -60,11 +60,11 @@ def chat() -> None:
             say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
         return taken
 
-    def added(self: Recorder, step: Any) -> None:
+    def added(self: AnswerWriter, step: Any) -> None:
         counts[self._id] += 1
         add(self, step)
 
-    def ended(self: Recorder, *arguments: Any, **facts: Any) -> Any:
+    def ended(self: AnswerWriter, *arguments: Any, **facts: Any) -> Any:
         done, count = end(self, *arguments, **facts), counts[self._id]
         done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
         return done
@@ -75,7 +75,7 @@ def chat() -> None:
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
-    Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
+    Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
     sys.exit(main())
 
 

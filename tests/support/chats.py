@@ -4,7 +4,7 @@ import random
 
 from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.sampling import Sampling
-from ropechat.trace import Row, Stage, Step
+from ropechat.trace import Stage, Step, TokenDistribution
 
 
 def record(draw: random.Random, text: str, position: int) -> Step:
@@ -15,7 +15,7 @@ def record(draw: random.Random, text: str, position: int) -> Step:
         Stage("top_p", 12, 0.9375, 1.25),
         Stage("mine", 3, 0.5, 0.25),
     )
-    row = Row(position - 1, top, draw.uniform(1, 40), draw.uniform(0, 5), draw.random())
+    row = TokenDistribution(position - 1, top, draw.uniform(1, 40), draw.uniform(0, 5), draw.random())
     return Step(
         top[0][0],
         text.encode(),

@@ -22,7 +22,7 @@ from ropechat.conversation import (  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.queries import Chat  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
-from ropechat.trace import Row, Step  # noqa: E402
+from ropechat.trace import Step, TokenDistribution  # noqa: E402
 
 CHATS = 40
 TEXTS = {"plain": ["plain"] * 40, "escapes": list(ESCAPES), "brackets": BRACKETS}
@@ -39,7 +39,18 @@ def step(text: str, position: int) -> Step:
     data = text.encode("utf-8", "surrogatepass")
     shown = data.decode("utf-8", "replace")
     return Step(
-        position, data, shown, -3.0, 1, 1.0, top, None, position, Row(position, top, 9.0, 1.0, 0.9), (), 0.5
+        position,
+        data,
+        shown,
+        -3.0,
+        1,
+        1.0,
+        top,
+        None,
+        position,
+        TokenDistribution(position, top, 9.0, 1.0, 0.9),
+        (),
+        0.5,
     )
 
 
@@ -70,7 +81,7 @@ def furnish(folder: Path, kind: str) -> None:
         short.write(Role.USER, title)
         store.insert(Chat(f"chat{number:02}", title, short)).result(30)
     store.insert(Chat("whole", said[0], tree(said, said[0]))).result(30)
-    store.point("whole", None).result(30)
+    store.set_current("whole", None).result(30)
     store.close()
     personas = folder / "settings" / "ropechat" / "personas"
     personas.mkdir(parents=True)

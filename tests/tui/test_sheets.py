@@ -11,7 +11,7 @@ from reading import answered, inspected
 from snapshots import compare, shown
 
 from ropechat.chat import personas
-from ropechat.models.catalog import Row
+from ropechat.models.catalog import ModelSummary
 from ropechat.tui.commands.keymap import Keymap, KeymapError
 from ropechat.tui.format import stats as facts
 from ropechat.tui.options import Look
@@ -28,7 +28,7 @@ from ropechat.tui.screens.sampling import SamplingScreen
 
 SIZES = [(80, 24), (60, 20), (160, 45)]
 MODELS = [
-    Row(
+    ModelSummary(
         "org/small",
         Path("/models/small"),
         269_000_000,
@@ -40,11 +40,13 @@ MODELS = [
         True,
         458_000_000,
     ),
-    Row("org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000),
-    Row(
+    ModelSummary(
+        "org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000
+    ),
+    ModelSummary(
         "org/huge", Path("/models/huge"), 10**11, 0, "llama", 7 * 10**10, "float32", 131072, True, 2 * 10**11
     ),
-    Row("org/broken", Path("/models/broken"), 12, reason="config.json: no such file"),
+    ModelSummary("org/broken", Path("/models/broken"), 12, reason="config.json: no such file"),
 ]
 
 

@@ -1,11 +1,14 @@
-"""What a model folder says besides its weights: how it is called, which ids end a text."""
+"""What surrounds a model's weights: name, tokenizer, chat template, stop ids; and a check of all files."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ropechat.engine.native import gguf_metadata, load_core
 from ropechat.engine.templates.template import ChatTemplate
 from ropechat.errors import ConfigError, TokenizerError
+from ropechat.models.pack_cache import cache_mode
+from ropechat.models.resolve import resolve
 from ropechat.models.weights import quant_of
 from ropechat.tokenizer import Tokenizer
 from ropechat.util.files import read_json
@@ -31,7 +34,7 @@ def display_name(model: Path) -> str:
     return path.name.removesuffix(".gguf") or str(path)
 
 
-def revision_of(model: Path) -> str | None:
+def find_revision(model: Path) -> str | None:
     """The commit of a model in the Hub's cache; None for one from elsewhere."""
     path = model.absolute()
     for folder in (path, *path.parents):
@@ -58,7 +61,7 @@ def is_gguf(model: Path) -> bool:
     return not model.is_dir()
 
 
-def tokenizer_of(
+def load_tokenizer(
     model: Path, vocab_size: int, gguf_metadata: GgufMetadata, *, keep: bool | None = None
 ) -> Tokenizer:
     """The tokenizer of a model folder or GGUF file. gguf_metadata: reads the keys and values of such a file.
@@ -70,7 +73,7 @@ def tokenizer_of(
     return Tokenizer.load(model, vocab_size, keep=keep)
 
 
-def template_of(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+def load_chat_template(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
     """The chat template of a model folder or GGUF file, or None when it has none.
 
     What lies beside a GGUF file goes before what stands in it. Raises as `ChatTemplate.load`.
@@ -103,3 +106,33 @@ def find_stop_ids(
     if harmony:  # gpt-oss: <|end|> ends a message there, and a reply may have several
         ids.discard(tokenizer.id_of("<|end|>"))
     return frozenset(id for id in ids if id is not None)
+
+
+def read_header(model: str | Path) -> dict[str, Any]:
+    """The facts that stand in the config and in the headers of the weights. Raises as `Engine.load` does."""
+    return dict(load_core().check(str(resolve(model))))
+
+
+def check(model: str | Path, cache: str | None = None) -> dict[str, Any]:
+    """Validate a model without loading its weights; returns its facts. cache, errors: as `Engine.load`."""
+    folder = resolve(model)
+    facts = read_header(folder)
+    keep = cache_mode(cache) != "off"
+    tokenizer = load_tokenizer(folder, facts["vocab_size"], gguf_metadata, keep=keep)
+    template = load_chat_template(folder, tokenizer)
+    stop_ids = find_stop_ids(folder, facts, tokenizer, template)
+    return facts | {
+        "stop_ids": sorted(stop_ids),
+        "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
+        "chat_template": template is not None,
+    }
+
+
+def load_template(model: str | Path) -> ChatTemplate | None:
+    """The chat template of a model, or None. Raises as `check`."""
+    folder = resolve(model)
+    if not is_gguf(folder):
+        return ChatTemplate.load(folder, read_json(folder, "tokenizer_config.json", TokenizerError) or {})
+    return load_chat_template(
+        folder, load_tokenizer(folder, read_header(folder)["vocab_size"], gguf_metadata)
+    )
