@@ -101,7 +101,7 @@ class Engine:
 
     @classmethod
     def from_load(cls, loading: ModelLoad, first_prompt: str = "") -> "Engine":
-        """Finish a load started earlier. first_prompt: text to tokenize while weights load. Raises as `load`."""
+        """Finish a load started earlier. first_prompt: text to tokenize meanwhile. Raises as `load`."""
         tokenizer = loading.run_before_packing(
             lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
         )

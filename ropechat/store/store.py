@@ -273,7 +273,7 @@ class AnswerWriter:
         text = self._writer.take_text(self._id)
         facts = (
             rows.replace_surrogates(model),
-            given,
+            prefix_length,
             prompt_tokens,
             reason,
             rows.replace_surrogates(error),
