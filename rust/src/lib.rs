@@ -18,34 +18,20 @@
 //! - L7 [`engine`], [`fit`]: sequences, steps, prefix reuse, cancel; whether a model fits into memory, and in which type.
 //! - L8 `python`: the bindings, nothing else.
 
-pub mod activations;
-pub mod attention;
-pub mod buffer;
 pub mod checkpoint;
-pub mod checksum;
+pub mod compute;
 pub mod config;
 pub mod engine;
 pub mod error;
-pub mod exp64;
-mod experts;
 pub mod family;
-pub mod fit;
 pub mod forward;
 pub mod kernel;
 pub mod kv_cache;
-pub mod mapped;
 pub mod model;
-pub mod pack_cache;
-pub mod parallel;
-pub mod philox;
+pub mod platform;
 #[cfg(feature = "python")]
 mod python;
 pub mod quant;
-pub mod ranking;
-pub mod readout;
-pub mod rope;
-pub mod sampler;
-pub mod system;
-pub mod weight;
+pub mod sampling;
 
 pub use error::{Error, Result};

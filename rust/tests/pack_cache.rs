@@ -4,12 +4,12 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, write_model};
 use ropechat_core::checkpoint::Checkpoint;
+use ropechat_core::compute::pool::{CancelToken, Pool};
 use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::model::Model;
-use ropechat_core::pack_cache::{Keeper, PackCache};
-use ropechat_core::parallel::{CancelToken, Pool};
+use ropechat_core::model::pack::{Keeper, PackCache};
 use ropechat_core::quant::DType;
 use std::fs;
 use std::path::PathBuf;

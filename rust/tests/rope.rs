@@ -9,8 +9,8 @@ use ropechat_core::checkpoint::safetensors::{self, Entry};
 use ropechat_core::config::{Rope, RopeScaling};
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
+use ropechat_core::forward::rope::Frequencies;
 use ropechat_core::kernel::{Isa, Kernels};
-use ropechat_core::rope::Frequencies;
 use serde_json::{Value, json};
 
 fn golden() -> PathBuf {

@@ -23,9 +23,9 @@ use index::{INDEX, Index};
 use safetensors::{Entry, PICKLE};
 pub(crate) use shown::shown;
 
-use crate::checksum::checksum;
 use crate::error::{Error, Result};
-use crate::mapped::MappedFile;
+use crate::platform::checksum::checksum;
+use crate::platform::mapped::MappedFile;
 use crate::quant::TensorType;
 
 /// Name of an unsharded model's weights.

@@ -1,7 +1,7 @@
 //! What the engine is asked for and what it reports.
 
-use crate::readout::Readout;
-use crate::sampler::{Draw, Sampling};
+use crate::sampling::readout::Readout;
+use crate::sampling::{Draw, Sampling};
 
 /// How long a sequence may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

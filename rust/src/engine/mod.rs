@@ -5,16 +5,17 @@
 //! samples, and only then commits (law 3). A sequence's result does not depend on its company (law 1).
 
 mod event;
+pub mod fit;
 mod row;
 
+use crate::compute::pool::{CancelToken, Pool};
 use crate::error::{Error, Result};
+use crate::forward::rope::{Frequencies, Regime};
 use crate::forward::{Compute, Run, Workspace, forward, unembed};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
-use crate::parallel::{CancelToken, Pool};
-use crate::rope::{Frequencies, Regime};
-use crate::sampler::Sampler;
+use crate::sampling::Sampler;
 use row::{Job, Outcome, commit};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::{Event, FinishReason, Goal, Scored, Sequence};
 use crate::error::Result;
-use crate::readout::{Readout, logprob_and_rank, read_out};
-use crate::sampler::{Draw, Sampler};
+use crate::sampling::readout::{Readout, logprob_and_rank, read_out};
+use crate::sampling::{Draw, Sampler};
 
 /// One logit row to read out.
 pub(super) struct Job<'a> {

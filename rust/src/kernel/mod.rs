@@ -15,12 +15,13 @@ mod elementwise;
 mod generic;
 mod isa;
 mod lanes;
+pub mod logsumexp;
 mod scalar;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::error::{Error, Result};
-use crate::exp64::Sums;
+use crate::kernel::logsumexp::Sums;
 use crate::quant::{BLOCK, DType};
 pub use elementwise::Activation;
 use generic::Product;
@@ -95,7 +96,7 @@ macro_rules! kernel_table {
                 fn merge(acc: &mut [f32], partial: &[f32], a: f32, b: f32) = generic::merge::<V>;
                 fn to_f16(x: &[f32], out: &mut [u16]) = generic::to_f16::<V>;
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
-                fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::exp64::Sums = $crate::exp64::sums;
+                fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::kernel::logsumexp::Sums = $crate::kernel::logsumexp::sums;
             );
             Table {
                 isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q6_k,
@@ -383,7 +384,7 @@ impl Kernels {
     }
 }
 
-/// [`crate::exp64::sums`] on the widest vectors of this CPU. The bits are the same on all, so no [`Kernels`] need be named.
+/// [`crate::kernel::logsumexp::sums`] on the widest vectors of this CPU. The bits are the same on all, so no [`Kernels`] need be named.
 pub fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> Sums {
     static WIDEST: OnceLock<&'static Table> = OnceLock::new();
     let table =

@@ -1,7 +1,7 @@
 //! Every ISA of this CPU against naive sums, on odd sizes and tails, and against itself in bits.
 
 use super::*;
-use crate::buffer::plain_bytes as bytes;
+use crate::platform::memory::plain_bytes as bytes;
 use half::{bf16, f16};
 
 /// Numbers in [-1, 1) that every run repeats (an LCG: Knuth's MMIX constants).

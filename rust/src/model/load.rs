@@ -5,15 +5,15 @@ use std::ops::Range;
 
 use super::{DenseMlp, Latent, Layer, MixtureMlp, Mlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
+use crate::compute::pool::Pool;
+use crate::compute::weight::{self, Arrangement, PanelShape, Source, Weight};
 use crate::config::{Config, MlpShape, NormWeight, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
     self, ExpertSlots, Join, MatrixSlot, MlpSlots, NormSlot, ProjectionSlots, Rows, Source as TensorRows,
 };
-use crate::pack_cache::Packs;
-use crate::parallel::Pool;
+use crate::model::pack::Packs;
 use crate::quant::{DType, TensorType};
-use crate::weight::{self, Arrangement, PanelShape, Source, Weight};
 
 /// What loading a tensor needs to know.
 pub(super) struct Loader<'a> {

@@ -1,8 +1,8 @@
 //! What a step reports, as Python sees it: frozen values.
 
 use crate::engine::{Event, FinishReason};
-use crate::readout::Readout;
-use crate::sampler::Stage;
+use crate::sampling::Stage;
+use crate::sampling::readout::Readout;
 use pyo3::prelude::*;
 
 /// What one logit row says.

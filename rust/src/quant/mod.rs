@@ -221,7 +221,7 @@ mod tests {
                 let row: Vec<f32> = noise(100).iter().map(|x| x * (lane + 1) as f32).collect();
                 dtype.pack_row(&row, lane, &mut panel);
             }
-            format!("{} {:016x}", dtype.name(), crate::checksum::checksum(&panel))
+            format!("{} {:016x}", dtype.name(), crate::platform::checksum::checksum(&panel))
         };
         let sums = DType::ALL.map(sum);
         let known = [

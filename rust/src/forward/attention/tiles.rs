@@ -10,12 +10,12 @@
 //! chunk only.
 
 use super::partials::{Partials, Widths, empty, join};
-use crate::buffer::plain_bytes;
 use crate::config::Mask;
 use crate::forward::Compute;
 use crate::kernel::{Kernels, LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Layer, Model};
+use crate::platform::memory::plain_bytes;
 use std::cell::RefCell;
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 
 use super::file::{PIECE, head, read_header};
 use super::{Key, PACK, PackCache, Slot};
-use crate::system;
+use crate::platform::limits;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ impl Keeper {
         let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let shared = Arc::clone(&self.shared);
         let work = move || {
-            system::give_way();
+            limits::give_way();
             // A pack that cannot be written (no room, no permission) is done without.
             let _ = job.write(&|| !shared.stop.load(Ordering::Relaxed));
             drop(job); // its share of the weights, before anyone who waits goes on
@@ -167,7 +167,7 @@ impl Job {
             fs::remove_file(path)?;
             used -= size;
         }
-        let free = system::free_disk(&self.cache.folder);
+        let free = limits::free_disk(&self.cache.folder);
         Ok(free.is_none_or(|free| free >= bytes.saturating_add(self.cache.keep_free)))
     }
 

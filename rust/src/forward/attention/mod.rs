@@ -5,12 +5,12 @@ mod latent;
 pub(crate) mod partials;
 mod tiles;
 
+use crate::compute::weight::Epilogue;
 use crate::config::{LayerRope, QkNorm, QueryScaling, RopeLayout};
 use crate::forward::{Angles, Compute, Run, Workspace, close_branch, norm, normed_input};
 use crate::kernel::Kernels;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Layer, Model, NormWeights, Projection};
-use crate::weight::Epilogue;
 use std::cell::RefCell;
 
 /// x += o_proj(attention(norm(x))).

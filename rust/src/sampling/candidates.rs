@@ -1,10 +1,10 @@
 //! The candidates of one draw: always a prefix of the ids in order of probability, grown only as far as a filter looks.
 
 use super::Stage;
-use crate::exp64::{Sums, exp};
+use crate::kernel::logsumexp::{Sums, exp};
 use crate::kernel::sums;
-use crate::ranking::{self, Ranking};
-use crate::readout::Readout;
+use crate::sampling::readout::Readout;
+use crate::sampling::top_k::{self, Ranking};
 use crate::{Error, Result};
 
 /// How many candidates are ranked at first when no filter says how many it wants; grows eightfold.
@@ -89,7 +89,7 @@ impl Candidates {
         }
         let keys = self.ranking.best(row, n);
         keys.last()
-            .map(|&key| ranking::id(key))
+            .map(|&key| top_k::id(key))
             .ok_or_else(|| Error::Internal("a draw without candidates".into()))
     }
 
@@ -105,7 +105,7 @@ impl Candidates {
         let mut mass = 0.0;
         let mut weighted = 0.0;
         for (&key, weight) in self.ranking.best(row, kept).iter().zip(&self.weights) {
-            let id = ranking::id(key) as usize;
+            let id = top_k::id(key) as usize;
             mass += exp(f64::from(logits[id]) - raw.logsumexp);
             weighted += weight * scaled(row[id], self.max, self.inverse_temperature);
         }
@@ -145,7 +145,7 @@ impl Candidates {
         let keys = self.ranking.best(row, n);
         let (max, inverse_temperature) = (self.max, self.inverse_temperature);
         let known = self.weights.len().min(keys.len());
-        let logits = keys[known..].iter().map(|&key| row[ranking::id(key) as usize]);
+        let logits = keys[known..].iter().map(|&key| row[top_k::id(key) as usize]);
         self.weights.extend(logits.map(|logit| exp(scaled(logit, max, inverse_temperature))));
         keys.len()
     }
@@ -166,7 +166,7 @@ fn scaled(logit: f32, max: f32, inverse_temperature: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readout::read_out;
+    use crate::sampling::readout::read_out;
 
     #[test]
     fn at_temperature_1_without_filters_the_processed_distribution_is_the_raw_one_bitwise() {

@@ -1,11 +1,13 @@
 //! Which token comes next: a chain of stages over the candidates, then one draw that can be explained.
 
 mod candidates;
+pub mod philox;
+pub mod readout;
+pub mod top_k;
 
 use candidates::Candidates;
 
-use crate::philox;
-use crate::readout::Readout;
+use crate::sampling::readout::Readout;
 use crate::{Error, Result};
 
 /// What to do between the raw logits and the draw. A field at its "off" value leaves no stage behind.

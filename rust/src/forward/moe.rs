@@ -3,12 +3,12 @@
 //! Law 1: a row's choice depends on the row alone, and its experts' outputs are added in the order of their numbers,
 //! whoever else took them.
 
-use crate::activations::{Activations, by_rows};
+use crate::compute::activations::{Activations, by_rows};
+use crate::compute::weight::Epilogue;
 use crate::config::{ExpertGroups, Experts, Scoring};
 use crate::forward::{Compute, Workspace, add_branch, expand, normed_input};
 use crate::model::{DenseMlp, Layer, MixtureMlp, Model};
 use crate::quant::DType;
-use crate::weight::Epilogue;
 
 /// Buffers of the mixture.
 #[derive(Default)]
@@ -95,7 +95,12 @@ fn run(model: &Model, expert: &DenseMlp, own: &mut ExpertWork, work: &mut Worksp
     }
 }
 
-fn multiply(weight: &crate::weight::Weight, input: &Activations, out: &mut Vec<f32>, compute: Compute<'_>) {
+fn multiply(
+    weight: &crate::compute::weight::Weight,
+    input: &Activations,
+    out: &mut Vec<f32>,
+    compute: Compute<'_>,
+) {
     out.resize(input.rows() * weight.padded_out(), 0.0);
     weight.matmul(input, compute.kernels, compute.pool, Epilogue::Store(out));
 }

@@ -4,12 +4,12 @@
 //! (see `kernel/README.md` for the drawing), the same layout for one row and for many. A matmul
 //! splits the panels over the threads; what happens to a finished tile is its [`Epilogue`].
 
-use crate::activations::Activations;
-use crate::buffer::Buffer;
+use crate::compute::activations::Activations;
+use crate::compute::pool::Pool;
 use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels, Rows};
-use crate::mapped::FilePart;
-use crate::parallel::Pool;
+use crate::platform::mapped::FilePart;
+use crate::platform::memory::Buffer;
 use crate::quant::{DType, TensorType};
 use std::cell::Cell;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Error;
-use crate::philox::{philox4x32, uniform};
+use crate::sampling::philox::{philox4x32, uniform};
 
 /// Deterministic normal logits (Box and Muller 1958) with standard deviation `scale`.
 pub(crate) fn gaussian(len: usize, scale: f64, seed: u64) -> Vec<f32> {

@@ -11,11 +11,11 @@
 //! brought into the page tables anyway, and both together take less than the first token.
 
 use super::{Key, Slot};
-use crate::checksum::checksum;
-use crate::mapped::{FilePart, MappedFile};
-use crate::parallel::Pool;
-use crate::system;
-use crate::weight::PanelShape;
+use crate::compute::pool::Pool;
+use crate::compute::weight::PanelShape;
+use crate::platform::checksum::checksum;
+use crate::platform::limits;
+use crate::platform::mapped::{FilePart, MappedFile};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
@@ -60,9 +60,9 @@ impl PackFile {
         let path = folder.join(&key.file_name);
         let missing = |_| Unusable::Missing;
         let damaged = |what: &str| Unusable::Damaged(what.to_owned());
-        let is_private = |path: &Path| path.symlink_metadata().map(|data| system::is_private(&data));
+        let is_private = |path: &Path| path.symlink_metadata().map(|data| limits::is_private(&data));
         let link = path.symlink_metadata().map_err(missing)?;
-        if !link.is_file() || !system::is_private(&link) || !is_private(folder).map_err(missing)? {
+        if !link.is_file() || !limits::is_private(&link) || !is_private(folder).map_err(missing)? {
             return Err(damaged("not a file that only its owner can write"));
         }
         let file = File::open(&path).map_err(missing)?;

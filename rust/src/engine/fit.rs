@@ -4,15 +4,15 @@
 //! weights can disagree with the first.
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::pool::Pool;
 use crate::config::Config;
 use crate::engine::{Engine, READOUT_ROWS};
 use crate::error::{Error, Result};
 use crate::kv_cache::BLOCK;
 use crate::model::Model;
-use crate::pack_cache::Packs;
-use crate::parallel::Pool;
+use crate::model::pack::Packs;
+use crate::platform::limits::Available;
 use crate::quant::DType;
-use crate::system::Available;
 
 /// What `auto` falls back to when a model does not fit as it is stored, largest first.
 const SMALLER: [DType; 6] = [DType::BF16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];

@@ -8,13 +8,13 @@
 mod file;
 mod keeper;
 
-use crate::buffer::Buffer;
 use crate::checkpoint::Checkpoint;
-use crate::checksum::checksum;
+use crate::compute::pool::Pool;
+use crate::compute::weight::{PanelShape, Storage};
 use crate::error::Result;
-use crate::parallel::Pool;
+use crate::platform::checksum::checksum;
+use crate::platform::memory::Buffer;
 use crate::quant::{DType, PANEL_LAYOUT};
-use crate::weight::{PanelShape, Storage};
 use file::{PackFile, Unusable};
 pub use keeper::Keeper;
 use std::cell::{Cell, RefCell};

@@ -2,15 +2,15 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
-mod experts;
-mod names;
+mod moe;
 mod rope;
+mod tensor_names;
 
 pub use crate::kernel::Activation;
-pub use experts::{ExpertGroups, Experts, Scoring, SharedExpert};
-pub(crate) use names::tensor;
-pub use names::{ExpertNames, HeadRows, KvB, LatentNames, Names, Qkv, Stored, Tensor, Up};
+pub use moe::{ExpertGroups, Experts, Scoring, SharedExpert};
 pub use rope::{Rope, RopeLayout, RopeScaling};
+pub(crate) use tensor_names::tensor;
+pub use tensor_names::{ExpertNames, HeadRows, KvB, LatentNames, Names, Qkv, Stored, Tensor, Up};
 
 use crate::quant::DType;
 

@@ -3,9 +3,9 @@
 //! All numbers are *raw*: temperature 1, no filter. Logits are f32, everything else is f64 and in nats.
 
 use crate::Result;
-use crate::exp64::exp;
+use crate::kernel::logsumexp::exp;
 use crate::kernel::sums;
-use crate::ranking::{self, Ranking};
+use crate::sampling::top_k::{self, Ranking};
 
 /// The raw distribution of the next token.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,7 @@ pub fn read_out(logits: &[f32], top_k: usize, position: usize) -> Result<Readout
         .best(logits, top_k)
         .iter()
         .map(|&key| {
-            let id = ranking::id(key);
+            let id = top_k::id(key);
             (id, f64::from(logits[id as usize]) - logsumexp)
         })
         .collect();

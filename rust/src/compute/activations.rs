@@ -1,9 +1,9 @@
 //! Rows on their way into a matmul, in the type that the weight's kernel multiplies: converted once per input, not once
 //! per matmul.
 
-use crate::buffer::{Line, line_bytes, line_bytes_mut, plain_bytes};
+use crate::compute::pool::Pool;
 use crate::kernel::{Kernels, x_row_bytes};
-use crate::parallel::Pool;
+use crate::platform::memory::{Line, line_bytes, line_bytes_mut, plain_bytes};
 use crate::quant::DType;
 
 /// Rows of one input.

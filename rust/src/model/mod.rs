@@ -1,16 +1,17 @@
 //! A model: its configuration and its packed weights.
 
 mod load;
+pub mod pack;
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::pool::Pool;
+use crate::compute::weight::Weight;
 use crate::config::{Attention, Config};
 use crate::error::Result;
 use crate::family;
 use crate::kv_cache::KvLayout;
-use crate::pack_cache::Packs;
-use crate::parallel::Pool;
+use crate::model::pack::Packs;
 use crate::quant::DType;
-use crate::weight::Weight;
 use load::Loader;
 
 /// Everything that a forward reads.

@@ -1,7 +1,7 @@
 //! The draws follow the distribution, and how long they take.
 
 use super::*;
-use crate::readout::tests::fastest;
+use crate::sampling::readout::tests::fastest;
 
 /// Chi-square statistic of `draws` draws against the distribution, and its p = 0.001 critical value.
 fn chi_square(logits: &[f32], sampling: &Sampling, expected: &[f64], draws: u64) -> (f64, f64) {

@@ -8,19 +8,23 @@
 //! Shapes: `rows` = tokens of all runs; x `[rows, hidden_size]`; q `[rows, num_heads, head_dim]`; k and v
 //! `[rows, num_kv_heads, head_dim]`.
 
-use crate::activations::{Activations, by_rows};
-use crate::attention::attention;
-use crate::attention::partials::Partials;
+pub mod attention;
+mod moe;
+pub mod rope;
+
+use crate::compute::activations::{Activations, by_rows};
+use crate::compute::pool::{CancelToken, Pool};
+use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{EmbeddingPosition, MlpShape, Norm, Residual, RopeLayout};
 use crate::error::Result;
-use crate::experts::{ExpertWork, experts};
+use crate::forward::attention::attention;
+use crate::forward::attention::partials::Partials;
+use crate::forward::moe::{ExpertWork, experts};
+use crate::forward::rope::Frequencies;
 use crate::kernel::Kernels;
 use crate::kv_cache::KvSequence;
 use crate::model::{DenseMlp, Layer, Mlp, Model, NormWeights};
-use crate::parallel::{CancelToken, Pool};
 use crate::quant::DType;
-use crate::rope::Frequencies;
-use crate::weight::{Epilogue, Weight};
 use std::cell::RefCell;
 
 /// Consecutive tokens of one sequence.

@@ -1,8 +1,8 @@
 //! The sampler against an oracle that sorts everything, and against the laws of chance.
 
 use super::*;
-use crate::readout::read_out;
-use crate::readout::tests::{any_bits, bf16, gaussian, ranked};
+use crate::sampling::readout::read_out;
+use crate::sampling::readout::tests::{any_bits, bf16, gaussian, ranked};
 
 mod chance;
 

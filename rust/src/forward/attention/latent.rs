@@ -2,11 +2,11 @@
 //!
 //! The cache holds whole keys and values of every head, not the latents: more memory, and the same attention for all.
 
-use crate::activations::{Activations, by_rows};
+use crate::compute::activations::{Activations, by_rows};
+use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{Attention, Norm};
 use crate::forward::{Compute, Workspace, norm};
 use crate::model::{Latent, Model, NormWeights};
-use crate::weight::{Epilogue, Weight};
 
 /// Fills `work.qkv` from the normed rows in `work.input`.  // work.qkv [rows, qkv_width]
 pub(super) fn project(model: &Model, weights: &Latent, work: &mut Workspace, compute: Compute<'_>) {
