@@ -2,15 +2,17 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
+mod frequencies;
 mod moe;
 mod rope;
 mod tensor_names;
 
 pub use crate::kernel::Activation;
-pub use moe::{ExpertGroups, Experts, Scoring, SharedExpert};
+pub use frequencies::{RopeFrequencies, RopeVariant};
+pub use moe::{ExpertGroups, Moe, Scoring, SharedExpert};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub(crate) use tensor_names::tensor;
-pub use tensor_names::{ExpertNames, HeadRows, KvB, LatentNames, Names, Qkv, Stored, Tensor, Up};
+pub use tensor_names::{GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
 
 use crate::quant::DType;
 
@@ -80,7 +82,7 @@ pub struct Config {
     /// Biases of gate, up and down projections.
     pub mlp_bias: Bias,
     /// The mixture of experts of the layers that have one.
-    pub experts: Option<Experts>,
+    pub moe: Option<Moe>,
     /// Rotary position embeddings; a layer says which one is its own.
     pub ropes: Vec<Rope>,
     /// Where the unembedding comes from.
@@ -116,6 +118,16 @@ impl Config {
             EmbeddingPosition::Learned => self.max_position_embeddings,
             EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => usize::MAX,
         }
+    }
+
+    /// The rope variant of a sequence of `sequence_len` tokens (all tokens of the sequence, not only those of this call).
+    pub fn rope_variant(&self, sequence_len: usize) -> RopeVariant {
+        self.ropes.iter().map(|rope| rope.variant(sequence_len)).max().unwrap_or_default()
+    }
+
+    /// The frequencies of each rope in a variant.
+    pub fn frequencies(&self, variant: RopeVariant) -> Vec<RopeFrequencies> {
+        self.ropes.iter().map(|rope| rope.frequencies(variant)).collect()
     }
 
     /// Query heads that share one key/value head.
@@ -164,8 +176,8 @@ pub enum LayerRope {
 pub enum LayerMlp {
     /// One for all tokens.
     Dense,
-    /// [`Config::experts`].
-    Experts,
+    /// [`Config::moe`].
+    Moe,
 }
 
 /// What a token's position does to its embedding.
@@ -233,8 +245,8 @@ pub enum Residual {
 pub enum Attention {
     /// From the normed row.
     Heads,
-    /// Through narrow latents (MLA, DeepSeek-V2 2024).
-    Latent {
+    /// Multi-head latent attention: through narrow latents (DeepSeek-V2 2024).
+    Mla {
         /// `q_lora_rank`; None: queries straight from the row.
         q_lora_rank: Option<usize>,
         /// `kv_lora_rank`.

@@ -4,7 +4,7 @@ use super::Bias;
 
 /// A mixture of experts (Shazeer et al. 2017).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Experts {
+pub struct Moe {
     /// `num_experts`, `num_local_experts`, `n_routed_experts`.
     pub num_experts: usize,
     /// Experts per token.
@@ -38,7 +38,7 @@ pub enum Scoring {
 
 impl Scoring {
     /// Whether the choice looks at a learned correction of the scores.
-    pub fn has_correction(self) -> bool {
+    pub fn has_correction_bias(self) -> bool {
         matches!(self, Scoring::Sigmoid | Scoring::SigmoidNormalized)
     }
 }
@@ -54,8 +54,8 @@ pub enum ExpertGroups {
         n_group: usize,
         /// Groups that are open to a token.
         topk_group: usize,
-        /// What a group is judged by: the sum of its best `judged_by` scores (1: deepseek_v2; 2: deepseek_v3).
-        judged_by: usize,
+        /// What a group is judged by: the sum of its best `group_top_k` scores (1: deepseek_v2; 2: deepseek_v3).
+        group_top_k: usize,
     },
 }
 

@@ -17,7 +17,7 @@ pub struct Rope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeLayout {
     /// (i, i + rotary_dim / 2): Hugging Face's llama files.
-    HalfSplit,
+    Neox,
     /// (2i, 2i + 1): RoFormer, gptj, cohere, glm, deepseek.
     Interleaved,
 }

@@ -46,9 +46,9 @@ pub enum HeadRows {
     Paired,
 }
 
-/// Where the MLP's first projections are.
+/// Where the MLP's first projections, gate_proj and up_proj, are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Up {
+pub enum GateUp {
     /// `gate` (of a gated MLP) and `up`.
     Separate {
         /// The gate's.
@@ -60,26 +60,26 @@ pub enum Up {
     Stacked(Tensor),
 }
 
-/// Where latent attention's tensors are.
+/// Where the tensors of latent attention are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LatentNames {
-    /// Queries straight from the row.
-    pub q: Tensor,
-    /// Their latent.
-    pub q_a: Tensor,
-    /// Its norm.
-    pub q_a_norm: Tensor,
-    /// Queries from the latent.
-    pub q_b: Tensor,
-    /// The latent of keys and values, then the part of the keys that rotates.
-    pub kv_a: Tensor,
-    /// Its norm.
-    pub kv_a_norm: Tensor,
-    /// Keys and values from the latent.
-    pub kv_b: KvB,
+pub struct MlaNames {
+    /// Queries, where they have no latent.
+    pub q_proj: Tensor,
+    /// The latent of queries.
+    pub q_a_proj: Tensor,
+    /// The norm of that latent.
+    pub q_a_layernorm: Tensor,
+    /// Queries from their latent.
+    pub q_b_proj: Tensor,
+    /// The latent of keys and values, then the rotated part of the keys.
+    pub kv_a_proj: Tensor,
+    /// The norm of that latent.
+    pub kv_a_layernorm: Tensor,
+    /// Keys and values from their latent.
+    pub kv_b_proj: KvB,
 }
 
-/// Where keys and values come from the latent.
+/// Where the projection from the latent to keys and values is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvB {
     /// One matrix: per head its keys, its values.
@@ -93,9 +93,9 @@ pub enum KvB {
     },
 }
 
-/// Where a mixture's tensors are.
+/// Where the tensors of a mixture of experts are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpertNames {
+pub enum MoeNames {
     /// `<experts>.<number>.<gate, up, down>`.
     Each {
         /// The router.
@@ -107,8 +107,8 @@ pub enum ExpertNames {
         /// The expert that every token passes.
         shared: &'static str,
     },
-    /// All experts in one tensor [expert, in, out], gate and up in turn (gpt_oss).
-    Together {
+    /// All experts in one tensor [expert, in, out], whose columns alternate between gate and up (gpt_oss).
+    Interleaved {
         /// The router.
         router: Tensor,
         /// Columns gate 0, up 0, gate 1 ...
@@ -116,7 +116,7 @@ pub enum ExpertNames {
         /// The second projection.
         down: Tensor,
     },
-    /// All experts' gates in one tensor [expert, out, in], their ups and downs likewise (GGUF).
+    /// All experts' gates in one tensor [expert, out, in], their ups in another, their downs in a third (GGUF).
     Merged {
         /// The router.
         router: Tensor,
@@ -126,8 +126,8 @@ pub enum ExpertNames {
         shared: [Tensor; 3],
         /// Its gate, a vector.
         shared_gate: Tensor,
-        /// The correction of routers that score by a sigmoid.
-        correction: &'static str,
+        /// `e_score_correction_bias` of routers that score by a sigmoid.
+        correction_bias: &'static str,
     },
 }
 
@@ -148,9 +148,9 @@ pub struct Names {
     pub layers: &'static str,
     /// How the layers' matrices are stored.
     pub stored: Stored,
-    /// The last norm.
+    /// The norm after the last layer.
     pub norm: Tensor,
-    /// The unembedding, without a base.
+    /// The projection to logits, without a base.
     pub lm_head: Tensor,
     /// Norm before attention.
     pub attention_norm: Tensor,
@@ -168,18 +168,18 @@ pub struct Names {
     pub q_norm: Tensor,
     /// Norm of keys.
     pub k_norm: Tensor,
-    /// Scores that lead nowhere.
+    /// Attention sinks.
     pub sinks: &'static str,
-    /// Latent attention's tensors.
-    pub latent: LatentNames,
+    /// The tensors of latent attention.
+    pub mla: MlaNames,
     /// Attention's output.
     pub o_proj: Tensor,
     /// The MLP's first projections.
-    pub up: Up,
-    /// Its second.
+    pub gate_up_proj: GateUp,
+    /// The MLP's second projection.
     pub down_proj: Tensor,
-    /// A mixture's tensors.
-    pub experts: ExpertNames,
+    /// The tensors of a mixture of experts.
+    pub moe: MoeNames,
 }
 
 impl Names {
@@ -207,28 +207,29 @@ impl Names {
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
         sinks: "self_attn.sinks",
-        latent: LatentNames {
-            q: tensor!("self_attn.q_proj"),
-            q_a: tensor!("self_attn.q_a_proj"),
-            q_a_norm: tensor!("self_attn.q_a_layernorm"),
-            q_b: tensor!("self_attn.q_b_proj"),
-            kv_a: tensor!("self_attn.kv_a_proj_with_mqa"),
-            kv_a_norm: tensor!("self_attn.kv_a_layernorm"),
-            kv_b: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        mla: MlaNames {
+            q_proj: tensor!("self_attn.q_proj"),
+            q_a_proj: tensor!("self_attn.q_a_proj"),
+            q_a_layernorm: tensor!("self_attn.q_a_layernorm"),
+            q_b_proj: tensor!("self_attn.q_b_proj"),
+            kv_a_proj: tensor!("self_attn.kv_a_proj_with_mqa"),
+            kv_a_layernorm: tensor!("self_attn.kv_a_layernorm"),
+            kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
         },
         o_proj: tensor!("self_attn.o_proj"),
-        up: Up::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
+        gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),
-        experts: ExpertNames::Each {
+        moe: MoeNames::Each {
             router: tensor!("mlp.gate"),
             experts: "mlp.experts",
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
         },
     };
-    /// The single matrix of a plain MLP.
-    pub const fn plain_up(up: Tensor) -> Up {
-        Up::Separate { gate: up, up }
+
+    /// The single first projection of a plain MLP.
+    pub const fn plain_up(up: Tensor) -> GateUp {
+        GateUp::Separate { gate: up, up }
     }
 
     /// Path of the token embedding.

@@ -1,6 +1,6 @@
 //! Does a model fit into memory, and in which type: asked before a weight is packed.
 //!
-//! What is needed is measured by the walk that loads, with nothing packed (`Packs::measuring`): no second list of
+//! What is needed is measured by the walk that loads, with nothing packed (`PanelSource::measuring`): no second list of
 //! weights can disagree with the first.
 
 use crate::checkpoint::Checkpoint;
@@ -10,7 +10,7 @@ use crate::engine::{Engine, READOUT_ROWS};
 use crate::error::{Error, Result};
 use crate::kv_cache::BLOCK;
 use crate::model::Model;
-use crate::model::pack::Packs;
+use crate::model::pack::PanelSource;
 use crate::platform::limits::Available;
 use crate::quant::DType;
 
@@ -64,7 +64,7 @@ impl Need {
         kv: KvRoom,
         pool: &Pool,
     ) -> Result<Self> {
-        let model = Model::load_with(&Packs::measuring(), checkpoint, config.clone(), dtype, pool)?;
+        let model = Model::load_with(&PanelSource::measuring(), checkpoint, config.clone(), dtype, pool)?;
         let model = model.with_kv(kv.dtype);
         let kv_block = model.kv_layout.block_bytes() as u64;
         let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;

@@ -1,112 +1,116 @@
-//! A mixture of experts: which of them a row takes, and their MLPs over the rows that took them.
+//! Mixture of experts: the router's choice for every row, and the chosen experts' MLPs.
 //!
 //! Law 1: a row's choice depends on the row alone, and its experts' outputs are added in the order of their numbers,
-//! whoever else took them.
+//! whichever other rows chose them.
 
-use crate::compute::activations::{Activations, by_rows};
-use crate::compute::weight::Epilogue;
-use crate::config::{ExpertGroups, Experts, Scoring};
-use crate::forward::{Compute, Workspace, add_branch, expand, normed_input};
-use crate::model::{DenseMlp, Layer, MixtureMlp, Model};
+use super::mlp::{gate_up_proj, quantize_gated};
+use super::residual::{BranchBuffers, add_result, matmul, normed_input};
+use super::state::Pass;
+use crate::compute::activations::by_rows;
+use crate::config::{ExpertGroups, Moe, Scoring};
+use crate::model::{DenseMlp, MoeMlp, NormWeights};
 use crate::quant::DType;
 
-/// Buffers of the mixture.
+/// Buffers of a mixture.
 #[derive(Default)]
-pub(crate) struct ExpertWork {
-    normed: Vec<f32>, // [rows, hidden_size]
-    logits: Vec<f32>, // [rows, padded num_experts]
-    gates: Vec<f32>,  // [rows, 16]
+pub(super) struct MoeBuffers {
+    normed: Vec<f32>,        // [rows, hidden_size]
+    router_logits: Vec<f32>, // [rows, padded num_experts]
+    shared_gates: Vec<f32>,  // [rows, padded 1]
     chosen: Vec<Vec<(usize, f32)>>,
+    sum: Vec<f32>, // [rows, hidden_size]
+    batch: ExpertBatch,
+}
+
+/// The rows of one expert.
+#[derive(Default)]
+struct ExpertBatch {
     rows: Vec<usize>,
     weights: Vec<f32>,
-    out: Vec<f32>, // [rows of an expert, padded hidden_size]
+    gated: Vec<f32>, // [rows, intermediate_size]
+    out: Vec<f32>,   // [rows, padded hidden_size]
 }
 
-/// x += sum of weight * expert(norm(x)) over the chosen experts, and the shared one.
-pub(crate) fn experts(
-    model: &Model,
-    layer: &Layer,
-    mixture: &MixtureMlp,
-    work: &mut Workspace,
-    compute: Compute<'_>,
+/// x += sum of weight * expert(norm(x)) over the chosen experts, and the shared one.  // x [rows, hidden_size]
+pub(super) fn moe_forward(
+    pass: Pass<'_>,
+    mlp: &MoeMlp,
+    [norm, out_norm]: [Option<&NormWeights>; 2],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut MoeBuffers,
 ) {
-    let Some(config) = &model.config.experts else { return };
-    let hidden = model.config.hidden_size;
-    let rows = work.x.len() / hidden;
-    normed_input(model, layer.mlp_norm.as_ref(), DType::F32, work, compute);
-    let mut own = std::mem::take(&mut work.experts);
-    work.input.copy_rows(&mut own.normed);
-    multiply(&mixture.router, &work.input, &mut own.logits, compute);
-    if let Some(gate) = &mixture.shared_gate {
-        multiply(gate, &work.input, &mut own.gates, compute);
+    let Some(config) = &pass.config.moe else { return };
+    let (hidden_size, rows) = (pass.config.hidden_size, pass.rows(x));
+    let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, batch } = buffers;
+    normed_input(pass, norm, DType::F32, x, &mut branch.input);
+    branch.input.copy_rows(normed);
+    matmul(pass, &mlp.router, &branch.input, router_logits);
+    if let Some(gate) = &mlp.shared_expert_gate {
+        matmul(pass, gate, &branch.input, shared_gates);
     }
-    own.chosen.resize(rows, Vec::new());
-    let stride = mixture.router.padded_out();
-    by_rows(compute.pool, &mut own.chosen, 1, |row, chosen| {
-        route(config, &own.logits[row * stride..][..config.num_experts], &mixture.correction, &mut chosen[0]);
+    chosen.resize(rows, Vec::new());
+    let stride = mlp.router.padded_out();
+    by_rows(pass.pool, chosen, 1, |row, chosen| {
+        let logits = &router_logits[row * stride..][..config.num_experts];
+        route(config, logits, &mlp.e_score_correction_bias, &mut chosen[0]);
     });
 
-    work.branch.clear();
-    work.branch.resize(rows * hidden, 0.0);
-    for (number, expert) in mixture.experts.iter().enumerate() {
-        own.rows.clear();
-        own.weights.clear();
-        for (row, chosen) in own.chosen.iter().enumerate() {
+    sum.clear();
+    sum.resize(rows * hidden_size, 0.0);
+    for (number, expert) in mlp.experts.iter().enumerate() {
+        batch.rows.clear();
+        batch.weights.clear();
+        for (row, chosen) in chosen.iter().enumerate() {
             if let Some((_, weight)) = chosen.iter().find(|(chosen, _)| *chosen == number) {
-                own.rows.push(row);
-                own.weights.push(*weight);
+                batch.rows.push(row);
+                batch.weights.push(*weight);
             }
         }
-        run(model, expert, &mut own, work, compute);
+        expert_mlp(pass, expert, normed, batch, branch, sum);
     }
-    if let Some(shared) = &mixture.shared {
-        own.rows.clear();
-        own.rows.extend(0..rows);
-        let gate = |row: usize| match mixture.shared_gate {
+    if let Some(shared) = &mlp.shared_expert {
+        batch.rows.clear();
+        batch.rows.extend(0..rows);
+        let gate = |row: usize| match mlp.shared_expert_gate {
             None => 1.0,
-            Some(ref gate) => 1.0 / (1.0 + (-own.gates[row * gate.padded_out()]).exp()),
+            Some(ref gate) => 1.0 / (1.0 + (-shared_gates[row * gate.padded_out()]).exp()),
         };
-        own.weights = (0..rows).map(gate).collect();
-        run(model, shared, &mut own, work, compute);
+        batch.weights = (0..rows).map(gate).collect();
+        expert_mlp(pass, shared, normed, batch, branch, sum);
     }
-    work.experts = own;
-    add_branch(model, layer.mlp_out_norm.as_ref(), hidden, work, compute);
+    add_result(pass, out_norm, sum, hidden_size, x);
 }
 
-/// branch[row] += weight * expert(normed[row]) for the rows at hand.
-fn run(model: &Model, expert: &DenseMlp, own: &mut ExpertWork, work: &mut Workspace, compute: Compute<'_>) {
-    if own.rows.is_empty() {
+/// sum[row] += weight * expert(normed[row]) for the rows of the batch.  // normed, sum [rows, hidden_size]
+fn expert_mlp(
+    pass: Pass<'_>,
+    expert: &DenseMlp,
+    normed: &[f32],
+    batch: &mut ExpertBatch,
+    branch: &mut BranchBuffers,
+    sum: &mut [f32],
+) {
+    let (ExpertBatch { rows, weights, gated, out }, input) = (batch, &mut branch.input);
+    if rows.is_empty() {
         return;
     }
-    let Compute { kernels, pool, .. } = compute;
-    let hidden = model.config.hidden_size;
-    let (rows, normed) = (&own.rows, &own.normed);
-    work.input.take(rows.len(), hidden, expert.up.dtype(), kernels, pool, |row| {
-        &normed[rows[row] * hidden..][..hidden]
+    let (hidden_size, dtype) = (pass.config.hidden_size, expert.gate_up_proj.dtype());
+    input.take(rows.len(), hidden_size, dtype, pass.kernels, pass.pool, |row| {
+        &normed[rows[row] * hidden_size..][..hidden_size]
     });
-    expand(model, expert, work, compute);
-    let Workspace { gated, input, branch, .. } = work;
-    let width = expert.width;
-    input.take(rows.len(), width, expert.down.dtype(), kernels, pool, |row| &gated[row * width..][..width]);
-    multiply(&expert.down, input, &mut own.out, compute);
-    let outputs = own.out.chunks_exact(expert.down.padded_out());
-    for ((&row, &weight), out) in own.rows.iter().zip(&own.weights).zip(outputs) {
-        kernels.merge(&mut branch[row * hidden..][..hidden], &out[..hidden], 1.0, weight);
+    gate_up_proj(pass, expert, input, gated);
+    quantize_gated(pass, expert, rows.len(), gated, input);
+    matmul(pass, &expert.down_proj, input, out);
+    let outputs = out.chunks_exact(expert.down_proj.padded_out());
+    for ((&row, &weight), out) in rows.iter().zip(&*weights).zip(outputs) {
+        let sum = &mut sum[row * hidden_size..][..hidden_size];
+        pass.kernels.merge(sum, &out[..hidden_size], 1.0, weight);
     }
 }
 
-fn multiply(
-    weight: &crate::compute::weight::Weight,
-    input: &Activations,
-    out: &mut Vec<f32>,
-    compute: Compute<'_>,
-) {
-    out.resize(input.rows() * weight.padded_out(), 0.0);
-    weight.matmul(input, compute.kernels, compute.pool, Epilogue::Store(out));
-}
-
-/// The experts of one row, by number, with their weights.
-fn route(config: &Experts, logits: &[f32], correction: &[f32], chosen: &mut Vec<(usize, f32)>) {
+/// The experts of one row, in the order of their numbers, with their weights.
+fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
     let scores: Vec<f32> = match config.scoring {
         Scoring::Softmax | Scoring::SoftmaxOfChosen => softmax(logits),
         Scoring::Sigmoid | Scoring::SigmoidNormalized => {
@@ -114,20 +118,20 @@ fn route(config: &Experts, logits: &[f32], correction: &[f32], chosen: &mut Vec<
         }
     };
     let mut choice = scores.clone();
-    choice.iter_mut().zip(correction).for_each(|(score, correction)| *score += correction);
+    choice.iter_mut().zip(correction_bias).for_each(|(score, bias)| *score += bias);
     let open: Vec<usize> = match config.groups {
         ExpertGroups::None => (0..scores.len()).collect(),
-        ExpertGroups::Limited { n_group, topk_group, judged_by } => {
+        ExpertGroups::Limited { n_group, topk_group, group_top_k } => {
             let size = scores.len() / n_group;
-            let judged: Vec<f32> = choice
+            let group_scores: Vec<f32> = choice
                 .chunks_exact(size)
-                .map(|group| best(group, 0..size, judged_by).iter().map(|&expert| group[expert]).sum())
+                .map(|group| top_k(group, 0..size, group_top_k).iter().map(|&expert| group[expert]).sum())
                 .collect();
-            let groups = best(&judged, 0..n_group, topk_group);
+            let groups = top_k(&group_scores, 0..n_group, topk_group);
             groups.iter().flat_map(|group| group * size..(group + 1) * size).collect()
         }
     };
-    let picked = best(&choice, open, config.num_experts_per_tok);
+    let picked = top_k(&choice, open, config.num_experts_per_tok);
     let total: f32 = match config.scoring {
         Scoring::Softmax | Scoring::Sigmoid => 1.0,
         Scoring::SoftmaxOfChosen => picked.iter().map(|&expert| scores[expert]).sum(),
@@ -137,8 +141,8 @@ fn route(config: &Experts, logits: &[f32], correction: &[f32], chosen: &mut Vec<
     chosen.extend(picked.iter().map(|&expert| (expert, scores[expert] / total * config.scaling)));
 }
 
-/// The `count` greatest of some scores, by number; of equal ones the first.
-fn best(scores: &[f32], open: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
+/// The indices of the `count` highest scores, ascending; of equal scores the first.
+fn top_k(scores: &[f32], open: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = open.into_iter().collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
     order.truncate(count);
@@ -158,8 +162,8 @@ mod tests {
     use super::*;
     use crate::config::{Bias, SharedExpert};
 
-    fn config(scoring: Scoring, groups: ExpertGroups) -> Experts {
-        Experts {
+    fn config(scoring: Scoring, groups: ExpertGroups) -> Moe {
+        Moe {
             num_experts: 4,
             num_experts_per_tok: 2,
             intermediate_size: 1,
@@ -171,9 +175,9 @@ mod tests {
         }
     }
 
-    fn routed(config: &Experts, logits: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
+    fn routed(config: &Moe, logits: &[f32], correction_bias: &[f32]) -> Vec<(usize, f32)> {
         let mut chosen = Vec::new();
-        route(config, logits, correction, &mut chosen);
+        route(config, logits, correction_bias, &mut chosen);
         chosen
     }
 
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_changes_the_choice_and_not_the_weight() {
+    fn a_correction_bias_changes_the_choice_and_not_the_weight() {
         let sigmoid = config(Scoring::Sigmoid, ExpertGroups::None);
         let chosen = routed(&sigmoid, &[0.0, 5.0, 4.0, 0.0], &[0.0, 0.0, -1.0, 0.1]);
         assert_eq!((chosen[0].0, chosen[1]), (1, (3, 1.0)));
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn closed_groups_are_not_chosen_from() {
-        let groups = ExpertGroups::Limited { n_group: 2, topk_group: 1, judged_by: 2 };
+        let groups = ExpertGroups::Limited { n_group: 2, topk_group: 1, group_top_k: 2 };
         let limited = config(Scoring::Softmax, groups);
         // The best expert is alone in its group; the other group is better together.
         let chosen: Vec<usize> =

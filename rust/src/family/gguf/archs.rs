@@ -38,8 +38,8 @@ pub(super) enum Rotary {
     Whole,
     /// `rope.dimension_count` dimensions, which config.json gives as a share of the head.
     Share,
-    /// So many dimensions that all heads share, beside a latent.
-    Latent,
+    /// `rope.dimension_count` dimensions that all heads share, beside the latent of MLA.
+    Mla,
 }
 
 const RMS: &str = "rms_norm_eps";
@@ -196,7 +196,7 @@ static ARCHS: &[Arch] = &[
     Arch {
         name: "deepseek2",
         model_type: "deepseek_v3",
-        rotary: Rotary::Latent,
+        rotary: Rotary::Mla,
         keys: &[
             ("q_lora_rank", "attention.q_lora_rank"),
             ("kv_lora_rank", "attention.kv_lora_rank"),

@@ -1,12 +1,11 @@
 //! An architecture's keys as config.json has them.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::archs::{Arch, Rotary};
 use super::source::Source;
-use super::{latent, rope};
+use super::translated::Translated;
+use super::{mla, rope};
 use crate::checkpoint::gguf::{self, Kind};
 use crate::checkpoint::shown;
 use crate::error::Result;
@@ -30,30 +29,6 @@ const HEAD_DIM: &str = "attention.key_length";
 const ROTARY_DIM: &str = "rope.dimension_count";
 const EXPERTS: &str = "expert_count";
 const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
-
-/// Metadata as if it had been read out of config.json.
-#[derive(Default)]
-pub(super) struct Translated {
-    /// The values.
-    pub values: Map<String, Value>,
-    /// Where each key comes from, for messages: (path of config.json, key of the file).
-    pub origins: BTreeMap<String, String>,
-}
-
-impl Translated {
-    /// Takes a key of the architecture over.
-    pub fn take(&mut self, source: &Source<'_>, key: &str, own: &str) -> Result<()> {
-        self.origins.insert(key.to_owned(), source.full(own));
-        if let Some(value) = source.get(own)? {
-            self.values.insert(key.to_owned(), value);
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, key: &str, value: impl Into<Value>) {
-        self.values.insert(key.to_owned(), value.into());
-    }
-}
 
 /// Translates everything that config.json would say.
 ///
@@ -90,7 +65,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     vocabulary(source, &mut out)?;
     experts(source, arch, &mut out)?;
     let head_dim = match arch.rotary {
-        Rotary::Latent => latent::translate(source, &mut out).map(|()| None)?,
+        Rotary::Mla => mla::translate(source, &mut out).map(|()| None)?,
         Rotary::None | Rotary::Whole | Rotary::Share => heads(source, &mut out)?,
     };
     if let (Some(layers), Some(head_dim)) = (arch.layers_of_quotient_scale, head_dim) {

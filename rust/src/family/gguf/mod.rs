@@ -14,18 +14,20 @@
 
 mod archs;
 mod keys;
-mod latent;
+mod mla;
 mod rope;
 mod source;
 mod stored;
+mod translated;
 
 use std::cell::RefCell;
 
-use self::keys::Translated;
 use self::source::Source;
-use super::generation::{self, GenerationConfig};
-use super::metadata::Metadata;
-use super::{ModelCard, from_metadata};
+use self::translated::Translated;
+use super::card::ModelCard;
+use super::keys::generation::{self, GenerationConfig};
+use super::keys::metadata::Metadata;
+use super::models::from_metadata;
 use crate::checkpoint::{Checkpoint, gguf};
 use crate::error::Result;
 

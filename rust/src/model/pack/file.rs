@@ -1,16 +1,16 @@
 //! A pack's file.
 //!
 //! ```text
-//! | "RCPACK\0\1" | u64: n | u64: checksum of the n bytes | n bytes: JSON | zeros up to a page | panels, slot by slot |
+//! | "RCPACK\0\1" | u64: n | u64: checksum of the n bytes | n bytes: JSON | zeros up to a page | panels of each weight |
 //! {"key": .., "model": .., "dtype": .., "bytes": of the file,
 //!  "slots": [{"name": .., "dtype": .., "in_features": .., "out_features": .., "panels": .., "begin": .., "bytes": ..,
 //!             "checksums": [one per 4 MiB]}, ..]}
 //! ```
 //!
-//! Numbers are little endian; `begin` is a multiple of 64. All panels are summed before one is used: they have to be
-//! brought into the page tables anyway, and both together take less than the first token.
+//! Numbers are little endian; `begin` is a multiple of 64. The checksums of all panels are checked before one is used: the
+//! pages have to be mapped anyway, and both together take less time than the first token.
 
-use super::{Key, Slot};
+use super::key::{Key, PackedTensor};
 use crate::compute::pool::Pool;
 use crate::compute::weight::PanelShape;
 use crate::platform::checksum::checksum;
@@ -44,10 +44,10 @@ pub(super) enum Unusable {
 /// A pack, mapped and checked.
 pub(super) struct PackFile {
     map: Arc<MappedFile>,
-    slots: HashMap<String, (Value, Range<usize>)>,
+    tensors: HashMap<String, (Value, Range<usize>)>,
 }
 
-/// A piece of panels and the sum that it should have.
+/// A piece of panels and its checksum.
 struct Piece {
     range: Range<usize>,
     sum: Option<u64>,
@@ -76,7 +76,8 @@ impl PackFile {
         }
         let len = usize::try_from(len).map_err(|_| Unusable::Missing)?;
         let map = Arc::new(MappedFile::open(&file, len, &path).map_err(missing)?);
-        let (slots, mut pieces) = read_slots(&header, len).ok_or_else(|| damaged("the header is damaged"))?;
+        let (tensors, mut pieces) =
+            read_tensors(&header, len).ok_or_else(|| damaged("the header is damaged"))?;
         pool.for_each(&mut pieces, |piece| {
             // A piece that cannot be read (the file was cut meanwhile) must not be touched.
             let is_there = map.populate(piece.range.clone()).is_ok();
@@ -85,22 +86,22 @@ impl PackFile {
         if let Some(piece) = pieces.iter().find(|piece| !piece.is_whole) {
             return Err(Unusable::Damaged(format!("damaged at byte {} or behind it", piece.range.start)));
         }
-        // What is used last is thrown away last; a file system that cannot remember it does no harm.
+        // The least recently used pack is removed first; on a file system without times the order is arbitrary.
         let _ = file.set_modified(SystemTime::now());
-        Ok(Self { map, slots })
+        Ok(Self { map, tensors })
     }
 
     /// The panels of a weight, if they have its shape.
     pub fn panels(&self, name: &str, shape: PanelShape) -> Option<FilePart> {
-        let (stated, range) = self.slots.get(name)?;
-        let fits =
-            range.len() == shape.bytes() && describe(shape).iter().all(|(key, value)| stated[key] == *value);
+        let (stated, range) = self.tensors.get(name)?;
+        let fits = range.len() == shape.bytes()
+            && shape_fields(shape).iter().all(|(key, value)| stated[key] == *value);
         fits.then(|| FilePart::new(&self.map, range.clone()))?
     }
 }
 
 /// The fields of a shape.
-fn describe(shape: PanelShape) -> [(&'static str, Value); 4] {
+fn shape_fields(shape: PanelShape) -> [(&'static str, Value); 4] {
     [
         ("dtype", shape.dtype.name().into()),
         ("in_features", shape.in_features.into()),
@@ -124,16 +125,16 @@ pub(super) fn read_header(mut file: &File) -> Option<Value> {
     (text.len() as u64 == len && checksum(&text) == sum).then(|| serde_json::from_slice(&text).ok())?
 }
 
-type Slots = HashMap<String, (Value, Range<usize>)>;
+type PackedTensors = HashMap<String, (Value, Range<usize>)>;
 
-/// Slots by name, and all their pieces; None when a field is missing or points out of the file.
-fn read_slots(header: &Value, len: usize) -> Option<(Slots, Vec<Piece>)> {
-    let (mut slots, mut pieces) = (Slots::new(), Vec::new());
-    for slot in header["slots"].as_array()? {
-        let number = |key: &str| slot[key].as_u64().and_then(|value| usize::try_from(value).ok());
+/// The weights by name, and all their pieces; None when a field is missing or points out of the file.
+fn read_tensors(header: &Value, len: usize) -> Option<(PackedTensors, Vec<Piece>)> {
+    let (mut tensors, mut pieces) = (PackedTensors::new(), Vec::new());
+    for entry in header["slots"].as_array()? {
+        let number = |key: &str| entry[key].as_u64().and_then(|value| usize::try_from(value).ok());
         let (begin, bytes) = (number("begin")?, number("bytes")?);
         let end = begin.checked_add(bytes).filter(|&end| end <= len && begin.is_multiple_of(64))?;
-        let sums = slot["checksums"].as_array()?;
+        let sums = entry["checksums"].as_array()?;
         if sums.len() != bytes.div_ceil(PIECE) {
             return None;
         }
@@ -143,26 +144,30 @@ fn read_slots(header: &Value, len: usize) -> Option<(Slots, Vec<Piece>)> {
             sum: sum.as_u64(),
             is_whole: false,
         }));
-        slots.insert(slot["name"].as_str()?.to_owned(), (slot.clone(), begin..end));
+        tensors.insert(entry["name"].as_str()?.to_owned(), (entry.clone(), begin..end));
     }
-    Some((slots, pieces))
+    Some((tensors, pieces))
 }
 
-/// Everything of a pack's file before its first panel. `goes_on` is asked between pieces; None when it says no.
-pub(super) fn head(key: &Key, slots: &[Slot], goes_on: &dyn Fn() -> bool) -> Option<Vec<u8>> {
-    let mut sums = Vec::with_capacity(slots.len());
-    for slot in slots {
-        let mut of_slot = Vec::new();
-        for piece in slot.data.bytes().chunks(PIECE) {
-            of_slot.push(checksum(piece));
+/// Everything of a pack's file before its first panel. Returns None as soon as `goes_on` returns false.
+pub(super) fn head_of_file(
+    key: &Key,
+    tensors: &[PackedTensor],
+    goes_on: &dyn Fn() -> bool,
+) -> Option<Vec<u8>> {
+    let mut sums = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let mut of_tensor = Vec::new();
+        for piece in tensor.data.bytes().chunks(PIECE) {
+            of_tensor.push(checksum(piece));
             goes_on().then_some(())?;
         }
-        sums.push(of_slot);
+        sums.push(of_tensor);
     }
-    // Where panels begin depends on the header's length, which depends on the digits of where they begin.
+    // The panels begin after the header, whose length depends on the digits of that offset.
     let mut data_begin = PAGE;
     loop {
-        let text = header_text(key, slots, &sums, data_begin);
+        let text = header_text(key, tensors, &sums, data_begin);
         let needed = (PREFIX + text.len()).next_multiple_of(PAGE);
         if needed <= data_begin {
             let mut head =
@@ -175,13 +180,13 @@ pub(super) fn head(key: &Key, slots: &[Slot], goes_on: &dyn Fn() -> bool) -> Opt
     }
 }
 
-fn header_text(key: &Key, slots: &[Slot], sums: &[Vec<u64>], data_begin: usize) -> Vec<u8> {
+fn header_text(key: &Key, tensors: &[PackedTensor], sums: &[Vec<u64>], data_begin: usize) -> Vec<u8> {
     let mut end = data_begin;
-    let mut described = Vec::with_capacity(slots.len());
-    for (slot, sums) in slots.iter().zip(sums) {
-        let bytes = slot.shape.bytes();
-        let mut fields = json!({"name": slot.name, "begin": end, "bytes": bytes, "checksums": sums});
-        describe(slot.shape).into_iter().for_each(|(name, value)| fields[name] = value);
+    let mut described = Vec::with_capacity(tensors.len());
+    for (tensor, sums) in tensors.iter().zip(sums) {
+        let bytes = tensor.shape.bytes();
+        let mut fields = json!({"name": tensor.name, "begin": end, "bytes": bytes, "checksums": sums});
+        shape_fields(tensor.shape).into_iter().for_each(|(name, value)| fields[name] = value);
         described.push(fields);
         end += bytes;
     }

@@ -1,0 +1,63 @@
+//! `generation_config.json`: the maker's defaults for sampling.
+
+use std::cell::RefCell;
+
+use super::metadata::{Metadata, read_object};
+use crate::checkpoint::Folder;
+use crate::error::Result;
+
+/// Name of the file; it is optional.
+const FILE: &str = "generation_config.json";
+
+/// The keys that ropechat's sampler knows. None: the maker does not say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationConfig {
+    /// `bos_token_id`.
+    pub bos_token_id: Option<u32>,
+    /// `eos_token_id`, as a list.
+    pub eos_token_id: Vec<u32>,
+    /// `do_sample`: false asks for the most probable token.
+    pub do_sample: Option<bool>,
+    /// `temperature`.
+    pub temperature: Option<f64>,
+    /// `top_k`.
+    pub top_k: Option<usize>,
+    /// `top_p`.
+    pub top_p: Option<f64>,
+    /// `min_p`.
+    pub min_p: Option<f64>,
+    /// `repetition_penalty`.
+    pub repetition_penalty: Option<f64>,
+}
+
+/// Reads the file; one that is missing says nothing.
+///
+/// Other keys are passed over: they steer transformers' `generate`, not what the model computes.
+///
+/// Errors: `Config` for text that is not JSON and for values out of range; `UnsafePath`, `Io` for odd files.
+pub(crate) fn read(
+    folder: &Folder,
+    vocab_size: usize,
+    warnings: &RefCell<Vec<String>>,
+) -> Result<GenerationConfig> {
+    if !folder.has(FILE) {
+        return Ok(GenerationConfig::default());
+    }
+    let path = folder.join(FILE);
+    let values = read_object(folder, FILE)?;
+    of_metadata(&Metadata::new(&path, &values, warnings), vocab_size)
+}
+
+/// The same from metadata under this file's key names.
+pub(crate) fn of_metadata(metadata: &Metadata<'_>, vocab_size: usize) -> Result<GenerationConfig> {
+    Ok(GenerationConfig {
+        bos_token_id: metadata.token_ids("bos_token_id", vocab_size)?.first().copied(),
+        eos_token_id: metadata.token_ids("eos_token_id", vocab_size)?,
+        do_sample: metadata.has("do_sample").then(|| metadata.flag_or("do_sample", false)).transpose()?,
+        temperature: metadata.number_if_any("temperature", 0.0..=100.0)?,
+        top_k: metadata.integer_if_any("top_k", 0..=1 << 26)?,
+        top_p: metadata.number_if_any("top_p", 0.0..=1.0)?,
+        min_p: metadata.number_if_any("min_p", 0.0..=1.0)?,
+        repetition_penalty: metadata.number_if_any("repetition_penalty", 1e-6..=1e6)?,
+    })
+}
