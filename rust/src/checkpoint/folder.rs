@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::shown::shown;
+use super::escape::escape_for_terminal;
 use crate::error::{Error, Result};
 
 /// Longest name that file systems take.
@@ -153,13 +153,13 @@ fn regular(path: PathBuf, real: &Path) -> Result<OpenFile> {
 /// Is `name`, which stands in a file, the name of something directly in the folder? Otherwise says what is wrong.
 ///
 /// Both kinds of separator and drive letters are refused on every system: a folder made on one is opened on another.
-pub(crate) fn plain_name(name: &str) -> Result<(), &'static str> {
+pub(crate) fn check_file_name(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("an empty name"),
         "." | ".." => Err("a folder"),
         _ if name.len() > LONGEST_NAME => Err("longer than 255 bytes"),
         _ if name.contains(['/', '\\', ':']) => Err("a path"),
-        _ if shown(name) != name => Err("a name with control characters"),
+        _ if escape_for_terminal(name) != name => Err("a name with control characters"),
         _ => Ok(()),
     }
 }
@@ -207,17 +207,17 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::plain_name;
+    use super::check_file_name;
 
     #[test]
     fn only_plain_names() {
         for name in ["model-00001-of-00002.safetensors", "modèle.safetensors", "..x"] {
-            assert_eq!(plain_name(name), Ok(()), "{name}");
+            assert_eq!(check_file_name(name), Ok(()), "{name}");
         }
         for name in
             ["", ".", "..", "../x", "/etc/passwd", "a\\b", "C:x", "a\0b", "\u{1b}]0;x\u{7}", &"x".repeat(256)]
         {
-            assert!(plain_name(name).is_err(), "{name:?}");
+            assert!(check_file_name(name).is_err(), "{name:?}");
         }
     }
 }

@@ -156,13 +156,14 @@ impl<'a> Loader<'a> {
             let done = |source: usize, rows: Range<usize>| {
                 if let Cow::Borrowed(piece) = &parts[source].bytes {
                     let row = piece.len() / sources[source].out_features;
-                    self.checkpoint.let_go(&parts[source].view, &piece[rows.start * row..rows.end * row]);
+                    self.checkpoint
+                        .release_pages(&parts[source].view, &piece[rows.start * row..rows.end * row]);
                 }
             };
             let join = arrangement(spec.join);
             let panels = weight::pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
             // Gathered rows were copied from all over the tensor.
-            parts.iter().for_each(|part| self.checkpoint.let_go(&part.view, part.view.bytes));
+            parts.iter().for_each(|part| self.checkpoint.release_pages(&part.view, part.view.bytes));
             Ok(panels)
         })?;
         Ok(Weight::new(shape, data))
@@ -192,7 +193,7 @@ impl<'a> Loader<'a> {
             }
             all.resize(first + source.rows.count() * width, 0.0);
             kind.dequantize(&gathered(view, source.stored, source.rows, width).bytes, &mut all[first..]);
-            self.checkpoint.let_go(&view, view.bytes);
+            self.checkpoint.release_pages(&view, view.bytes);
         }
         Ok(all)
     }

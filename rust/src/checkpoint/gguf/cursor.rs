@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::checkpoint::shown;
+use crate::checkpoint::escape_for_terminal;
 use crate::error::{Error, Result};
 
 /// Longest text: chat templates have some 100 KB, tokens some 100 bytes.
@@ -38,7 +38,7 @@ impl<'a> Cursor<'a> {
 
     /// `what` is `<what it is>; <what is allowed>; <what to do>`; `field` is escaped here.
     pub fn fault(&self, field: &str, what: &str) -> Error {
-        Error::Format { path: self.path.to_owned(), field: shown(field), what: what.to_owned() }
+        Error::Format { path: self.path.to_owned(), field: escape_for_terminal(field), what: what.to_owned() }
     }
 
     /// The next `len` bytes.

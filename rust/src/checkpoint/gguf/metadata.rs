@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::cursor::Cursor;
-use crate::checkpoint::shown;
+use crate::checkpoint::escape_for_terminal;
 use crate::error::Result;
 
 /// Most values of a list; the largest vocabularies have a quarter of a million.
@@ -104,7 +104,7 @@ impl fmt::Display for Value<'_> {
             Value::Float(number) => write!(formatter, "{number}"),
             Value::Bool(flag) => write!(formatter, "{flag}"),
             Value::Text(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => write!(formatter, "the text \"{}\"", shown(text)),
+                Ok(text) => write!(formatter, "the text \"{}\"", escape_for_terminal(text)),
                 Err(_) => write!(formatter, "a text that is not UTF-8"),
             },
             Value::List(list) => write!(formatter, "a list of {}", list.count),

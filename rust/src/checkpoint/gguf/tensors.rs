@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::cursor::Cursor;
-use crate::checkpoint::safetensors::Entry;
-use crate::checkpoint::shown;
+use crate::checkpoint::escape::escape_for_terminal;
+use crate::checkpoint::tensor::Entry;
 use crate::error::{Error, Result};
 
 /// ggml's own limit.
@@ -125,7 +125,11 @@ impl RawTensor {
                 "its type has the number {number}, which is no type of weights; F32, F16, BF16, Q8_0, Q4_0 and others \
                  are supported; use another copy of the model"
             );
-            return Err(Error::Unsupported { path: cursor.path().to_owned(), key: shown(name), what });
+            return Err(Error::Unsupported {
+                path: cursor.path().to_owned(),
+                key: escape_for_terminal(name),
+                what,
+            });
         };
         let offset = cursor.u64(name)?;
         if row.is_some_and(|row| !row.is_multiple_of(kind.values)) {
@@ -198,7 +202,7 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
             let what = format!(
                 "it begins at byte {begin} of the data, and {} ends at {covered}; \
                  tensors must not overlap; download the file again",
-                shown(before)
+                escape_for_terminal(before)
             );
             return Err(cursor.fault(name, &what));
         }

@@ -6,8 +6,8 @@ use super::archs::{Arch, Rotary};
 use super::source::Source;
 use super::translated::Translated;
 use super::{mla, rope};
+use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::gguf::{self, Kind};
-use crate::checkpoint::shown;
 use crate::error::Result;
 
 /// Keys that all architectures share: (of config.json, of the file).
@@ -170,7 +170,10 @@ fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
             out.take(source, "num_experts_per_tok", "expert_used_count")
         }
         None => {
-            let what = format!("{count}; {} is computed without experts; 0 is supported", shown(arch.name));
+            let what = format!(
+                "{count}; {} is computed without experts; 0 is supported",
+                escape_for_terminal(arch.name)
+            );
             Err(source.unsupported(&source.full(EXPERTS), what))
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Number, Value as Json};
 
 use crate::checkpoint::gguf::{Metadata, Value};
-use crate::checkpoint::{Checkpoint, shown};
+use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::error::{Error, Result};
 
 /// The key that names the architecture.
@@ -57,7 +57,7 @@ impl<'a> Source<'a> {
 
     /// The whole name of a key of the architecture.
     pub fn full(&self, key: &str) -> String {
-        format!("{}.{key}", shown(self.arch))
+        format!("{}.{key}", escape_for_terminal(self.arch))
     }
 
     /// The value of a key of the architecture, as JSON. Marks it as understood.
@@ -87,12 +87,12 @@ impl<'a> Source<'a> {
     /// `what` is `<what it is>; <what is allowed>`; `key` is whole.
     pub fn bad(&self, key: &str, what: String) -> Error {
         let what = format!("{what}; correct the file, or download it again");
-        Error::Config { path: self.path().to_owned(), key: shown(key), what }
+        Error::Config { path: self.path().to_owned(), key: escape_for_terminal(key), what }
     }
 
     /// `what` is `<what it is>; <what is supported>`; `key` is whole.
     pub fn unsupported(&self, key: &str, what: String) -> Error {
-        Error::Unsupported { path: self.path().to_owned(), key: shown(key), what }
+        Error::Unsupported { path: self.path().to_owned(), key: escape_for_terminal(key), what }
     }
 
     /// Is there a tensor of that name in the first layer?
@@ -121,7 +121,11 @@ impl<'a> Source<'a> {
     pub fn not_utf8(&self) -> Vec<String> {
         let broken = |value: &Value<'_>| matches!(value, Value::Text(_)) && value.as_str().is_none();
         let broken = self.metadata.iter().filter(|(_, value)| broken(value));
-        broken.map(|(key, _)| format!("{}: {}: it is not UTF-8", self.path().display(), shown(key))).collect()
+        broken
+            .map(|(key, _)| {
+                format!("{}: {}: it is not UTF-8", self.path().display(), escape_for_terminal(key))
+            })
+            .collect()
     }
 }
 

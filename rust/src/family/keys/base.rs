@@ -3,7 +3,7 @@
 use super::metadata::Metadata;
 use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
-use crate::checkpoint::shown;
+use crate::checkpoint::escape_for_terminal;
 use crate::config::{
     Activation, Attention, Bias, Config, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask,
     MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Rope, RopeLayout,
@@ -291,7 +291,10 @@ fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result
         Some("relu2") => Ok(Activation::Relu2),
         Some(other) => Err(metadata.unsupported(
             key,
-            &format!("\"{}\"; silu, gelu, gelu_new, gelu_pytorch_tanh and relu2 are supported", shown(other)),
+            &format!(
+                "\"{}\"; silu, gelu, gelu_new, gelu_pytorch_tanh and relu2 are supported",
+                escape_for_terminal(other)
+            ),
         )),
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::checkpoint::json::{self, describe};
-use crate::checkpoint::{Folder, shown};
+use crate::checkpoint::{Folder, escape_for_terminal};
 use crate::error::{Error, Result};
 
 /// What to do about a bad value: the last part of its message.
@@ -233,10 +233,10 @@ impl<'a> Metadata<'a> {
 
     fn full(&self, key: &str) -> String {
         if let Some(own) = self.origins.and_then(|origins| origins.get(&format!("{}{key}", self.prefix))) {
-            return shown(own);
+            return escape_for_terminal(own);
         }
         let key = if self.values.contains_key(key) { key } else { self.actual(key) };
-        format!("{}{}", self.prefix, shown(key))
+        format!("{}{}", self.prefix, escape_for_terminal(key))
     }
 }
 

@@ -204,7 +204,7 @@ fn scaling(
         "yarn" => yarn(top, parameters, facts, theta),
         other => Err(parameters.unsupported(
             "rope_type",
-            &format!("\"{}\"; {TYPES} are supported", crate::checkpoint::shown(other)),
+            &format!("\"{}\"; {TYPES} are supported", crate::checkpoint::escape_for_terminal(other)),
         )),
     }
 }

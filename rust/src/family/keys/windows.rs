@@ -1,8 +1,8 @@
 //! Sliding windows: `sliding_window`, and which layers have one.
 
 use super::metadata::Metadata;
+use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::checkpoint::shown;
 use crate::config::{Config, Mask};
 use crate::error::Result;
 
@@ -44,7 +44,10 @@ pub(crate) fn layer_types(metadata: &Metadata<'_>, layers: usize) -> Result<Opti
         "sliding_attention" => Ok(true),
         other => Err(metadata.unsupported(
             "layer_types",
-            &format!("\"{}\"; full_attention and sliding_attention are supported", shown(other)),
+            &format!(
+                "\"{}\"; full_attention and sliding_attention are supported",
+                escape_for_terminal(other)
+            ),
         )),
     };
     types.iter().map(slides).collect::<Result<Vec<_>>>().map(Some)

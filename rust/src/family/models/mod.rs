@@ -31,8 +31,8 @@ mod starcoder2;
 use super::keys::base::Family;
 use super::keys::metadata::Metadata;
 use super::keys::{known, refused};
+use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::checkpoint::shown;
 use crate::config::Config;
 use crate::error::Result;
 
@@ -86,8 +86,8 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     let Some(family) = FAMILIES.iter().find(|family| family.model_types.contains(&model_type)) else {
         let supported = format!("supported: {}", model_types());
         let what = match refused::reason(model_type) {
-            Some(reason) => format!("\"{}\"; {reason}; {supported}", shown(model_type)),
-            None => format!("\"{}\"; {supported}", shown(model_type)),
+            Some(reason) => format!("\"{}\"; {reason}; {supported}", escape_for_terminal(model_type)),
+            None => format!("\"{}\"; {supported}", escape_for_terminal(model_type)),
         };
         return Err(metadata.unsupported("model_type", &what));
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
-use crate::checkpoint::{Checkpoint, shown};
+use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{Config, LmHead, Names};
 use crate::error::{Error, Result};
 
@@ -61,7 +61,11 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
         0 => String::new(),
         count => format!(" (and {count} more)"),
     };
-    Ok(vec![format!("{}: {}{others}: the model does not use it", checkpoint.path().display(), shown(first))])
+    Ok(vec![format!(
+        "{}: {}{others}: the model does not use it",
+        checkpoint.path().display(),
+        escape_for_terminal(first)
+    )])
 }
 
 /// Frequencies and masks that old files carry along, which are computed here, and divisors, which the config holds.

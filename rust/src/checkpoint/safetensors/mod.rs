@@ -7,57 +7,96 @@
 //! Format: <https://github.com/huggingface/safetensors#format>. Whatever the bytes are, [`parse`] neither panics nor
 //! allocates more than a small multiple of the header that is really there: no count out of the file sizes anything.
 
+mod header;
+mod index;
+
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::header::{self, RawTensor, Shape};
-use super::shown::shown;
-use crate::quant::TensorType;
+pub use header::Malformed;
+use header::{RawTensor, Shape};
+use index::{INDEX, Index};
+
+use super::escape::escape_for_terminal;
+use super::faults::{PICKLE, no_weights};
+use super::folder::Folder;
+use super::shards::{Shard, Shards};
+pub use super::tensor::Entry;
+use crate::error::{Error, Result};
 
 /// The format's own limit on the header.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// What is wrong with a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Malformed {
-    /// Tensor name, or the part of the file.
-    pub field: String,
-    /// `<what it is>; <what is allowed>; <what to do>`.
-    pub what: String,
-}
+/// An unsharded model's weights.
+const SINGLE: &str = "model.safetensors";
 
-impl Malformed {
-    /// `field` is escaped here; foreign text in `what` must have been.
-    pub(super) fn at(field: &str, what: String) -> Malformed {
-        Malformed { field: shown(field), what }
+/// Opens a model folder: [`SINGLE`], or the index and the shards that it names.
+pub(super) fn open(folder: &Folder) -> Result<Shards> {
+    if folder.has(SINGLE) {
+        let mut shards = Shards::new(folder, folder.join(SINGLE));
+        add_file(&mut shards, SINGLE)?;
+        return Ok(shards);
     }
-}
-
-/// One tensor of a file, of either container. `begin..end` was checked against the file: slicing with it cannot fail.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Type as the file writes it: one of the format's own names.
-    pub dtype: &'static str,
-    /// Dimensions, outermost first.
-    pub shape: Box<[usize]>,
-    /// First byte, counted from the start of the file.
-    pub begin: usize,
-    /// One past the last byte.
-    pub end: usize,
-}
-
-impl Entry {
-    /// The type as the engine reads it; None for types that it does not.
-    pub fn tensor_type(&self) -> Option<TensorType> {
-        TensorType::named(self.dtype)
+    if !folder.has(INDEX) {
+        return Err(no_weights(folder));
     }
+    let index = Index::read(folder)?;
+    let mut shards = Shards::new(folder, folder.join(INDEX));
+    for name in index.shards() {
+        add_file(&mut shards, name)?;
+    }
+    compare(&mut shards, &index)?;
+    Ok(shards)
+}
+
+fn add_file(shards: &mut Shards, name: &str) -> Result<()> {
+    let shard = Shard::map(shards.folder.open_file(name)?)?;
+    let entries = parse(&shard.map).map_err(|bad| Error::Format {
+        path: shard.path.clone(),
+        field: bad.field,
+        what: bad.what,
+    })?;
+    shards.add(shard, entries)
+}
+
+/// Checks that the index says what the shards hold.
+fn compare(shards: &mut Shards, index: &Index) -> Result<()> {
+    for (name, shard) in &index.weight_map {
+        let found = shards.tensors.get(name).map(|(place, _)| &shards.files[*place].path);
+        if found != Some(&shards.folder.join(shard)) {
+            let found = found.map_or_else(|| "no shard".to_owned(), |path| path.display().to_string());
+            return Err(Error::Tensor {
+                path: shards.listing.clone(),
+                name: escape_for_terminal(name),
+                what: format!(
+                    "weight_map says {shard}, and it is in {found}; \
+                     index and shards must agree; download the model again"
+                ),
+            });
+        }
+    }
+    let unlisted = shards
+        .tensors
+        .keys()
+        .find(|name| !index.weight_map.contains_key(*name))
+        .map(|name| escape_for_terminal(name));
+    let listing = shards.listing.display();
+    if let Some(name) = unlisted {
+        shards.warnings.push(format!("{listing}: {name}: a shard holds it and weight_map does not list it"));
+    }
+    let bytes: u64 = shards.tensors.values().map(|(_, entry)| (entry.end - entry.begin) as u64).sum();
+    if let Some(total_size) = index.total_size.filter(|&total_size| total_size != bytes) {
+        let what = format!("it is {total_size}, and the tensors take {bytes} bytes");
+        shards.warnings.push(format!("{listing}: metadata.total_size: {what}"));
+    }
+    Ok(())
 }
 
 /// Reads and checks the header of a whole file.
 ///
 /// Errors: anything that upstream safetensors 0.8 refuses (a header over 100 MB or longer than the file, a name twice,
 /// sizes that overflow or differ from the type and shape, gaps, overlaps, a file shorter or longer than its tensors).
-pub fn parse(file: &[u8]) -> Result<BTreeMap<String, Entry>, Malformed> {
+pub fn parse(file: &[u8]) -> std::result::Result<BTreeMap<String, Entry>, Malformed> {
     let (text, data_begin) = header_text(file)?;
     let raw = header::read(text)?;
     check_layout(&raw, file.len(), data_begin)?;
@@ -65,7 +104,7 @@ pub fn parse(file: &[u8]) -> Result<BTreeMap<String, Entry>, Malformed> {
 }
 
 /// The header's text and the offset where data begins.
-fn header_text(file: &[u8]) -> Result<(&str, usize), Malformed> {
+fn header_text(file: &[u8]) -> std::result::Result<(&str, usize), Malformed> {
     let at_header = |what: String| not_safetensors(file).unwrap_or_else(|| Malformed::at("header", what));
     let Some((length, rest)) = header_length(file) else {
         let len = file.len();
@@ -123,11 +162,6 @@ fn not_safetensors(file: &[u8]) -> Option<Malformed> {
     Some(Malformed::at("header", what.to_owned()))
 }
 
-/// What to do with a pickle. Nothing in this program reads one: reading a pickle runs the code in it.
-pub(crate) const PICKLE: &str = "this is a pickle (or a zip of one), which can run code when it is read; only safetensors \
-     is read; convert it on a machine that you trust: safetensors.torch.save_file(torch.load(FILE, weights_only=True), \
-     'model.safetensors')";
-
 impl RawTensor {
     /// Bytes that type and shape ask for; None when that overflows or is no whole number of bytes.
     fn size(&self) -> Option<u64> {
@@ -137,7 +171,7 @@ impl RawTensor {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    fn at(self, name: &str, data_begin: usize) -> Result<Entry, Malformed> {
+    fn at(self, name: &str, data_begin: usize) -> std::result::Result<Entry, Malformed> {
         let too_big = |_| Malformed::at(name, "a size does not fit this machine's addresses".to_owned());
         let shape = self
             .shape
@@ -161,7 +195,7 @@ fn check_layout(
     raw: &BTreeMap<String, RawTensor>,
     file_len: usize,
     data_begin: usize,
-) -> Result<(), Malformed> {
+) -> std::result::Result<(), Malformed> {
     let mut places = Vec::new();
     for (name, tensor) in raw {
         check_size(tensor).map_err(|what| Malformed::at(name, what))?;
@@ -198,7 +232,7 @@ fn check_layout(
 }
 
 /// The extent of a tensor is that of its type and shape. Otherwise says what is wrong.
-fn check_size(tensor: &RawTensor) -> Result<(), String> {
+fn check_size(tensor: &RawTensor) -> std::result::Result<(), String> {
     let RawTensor { dtype, shape: Shape(shape), begin, end, .. } = tensor;
     let size = tensor.size().ok_or_else(|| {
         format!(

@@ -8,8 +8,7 @@ use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-use super::safetensors::Malformed;
-use super::shown::shown;
+use crate::checkpoint::escape::escape_for_terminal;
 
 /// No tensor of a language model has more dimensions.
 const MAX_DIMENSIONS: usize = 8;
@@ -38,6 +37,22 @@ const DTYPES: [(&str, u64); 21] = [
     ("I64", 64),
 ];
 
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed {
+    /// Tensor name, or the part of the file.
+    pub field: String,
+    /// `<what it is>; <what is allowed>; <what to do>`.
+    pub what: String,
+}
+
+impl Malformed {
+    /// `field` is escaped here; foreign text in `what` must have been.
+    pub(super) fn at(field: &str, what: String) -> Malformed {
+        Malformed { field: escape_for_terminal(field), what }
+    }
+}
+
 /// A header entry before its offsets were compared with the file.
 pub(super) struct RawTensor {
     /// Type, as one of the format's own names.
@@ -62,7 +77,7 @@ pub(super) fn read(text: &str) -> Result<BTreeMap<String, RawTensor>, Malformed>
             &at.borrow(),
             format!(
                 "{}; a safetensors header is expected; download the file again",
-                shown(&error.to_string())
+                escape_for_terminal(&error.to_string())
             ),
         )
     })
@@ -154,13 +169,13 @@ impl<'de> Visitor<'de> for TensorVisitor {
                 _ => entries.next_value::<IgnoredAny>().map(|_| false)?,
             };
             if twice {
-                return Err(A::Error::custom(format!("{} is there twice", shown(&key))));
+                return Err(A::Error::custom(format!("{} is there twice", escape_for_terminal(&key))));
             }
         }
         let dtype = dtype.ok_or_else(|| A::Error::missing_field("dtype"))?;
         let known = DTYPES.iter().find(|known| known.0 == dtype);
-        let (dtype, bits) =
-            *known.ok_or_else(|| A::Error::custom(format!("unknown dtype {}", shown(&dtype))))?;
+        let (dtype, bits) = *known
+            .ok_or_else(|| A::Error::custom(format!("unknown dtype {}", escape_for_terminal(&dtype))))?;
         let [begin, end] = offsets.ok_or_else(|| A::Error::missing_field("data_offsets"))?;
         Ok(RawTensor {
             dtype,

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::folder::{Folder, plain_name};
-use super::json::{self, describe};
-use super::shown::shown;
+use crate::checkpoint::escape::escape_for_terminal;
+use crate::checkpoint::folder::{Folder, check_file_name};
+use crate::checkpoint::json::{self, describe};
 use crate::error::{Error, Result};
 
 /// Name of the index file.
@@ -46,7 +46,7 @@ impl Index {
             let Value::String(shard) = shard else {
                 let what =
                     format!("{}; the name of a shard is expected; download the file again", describe(shard));
-                return Err(format(&format!("weight_map.{}", shown(tensor)), what));
+                return Err(format(&format!("weight_map.{}", escape_for_terminal(tensor)), what));
             };
             check_shard_name(folder, tensor, shard)?;
             map.insert(tensor.clone(), shard.clone());
@@ -63,7 +63,7 @@ impl Index {
 }
 
 fn check_shard_name(folder: &Folder, tensor: &str, shard: &str) -> Result<()> {
-    let fault = match plain_name(shard) {
+    let fault = match check_file_name(shard) {
         Err(fault) => fault,
         Ok(()) if !shard.ends_with(".safetensors") => {
             "not a .safetensors file (a .bin is a pickle, which can run code)"
@@ -75,8 +75,8 @@ fn check_shard_name(folder: &Folder, tensor: &str, shard: &str) -> Result<()> {
         what: format!(
             "weight_map.{}: \"{}\" is {fault}; the plain name of a .safetensors file in the same folder is \
              allowed; do not use this model, or get it from its maker",
-            shown(tensor),
-            shown(shard)
+            escape_for_terminal(tensor),
+            escape_for_terminal(shard)
         ),
     })
 }

@@ -7,7 +7,7 @@ const LONGEST: usize = 160;
 ///
 /// Every name or value that comes from a file goes through here before it enters a message: a terminal obeys
 /// what it is shown (OSC 52 writes the clipboard), and a 100,000-character name hides the message.
-pub(crate) fn shown(text: &str) -> String {
+pub(crate) fn escape_for_terminal(text: &str) -> String {
     let mut out = String::new();
     for (count, character) in text.chars().enumerate() {
         if count == LONGEST {
@@ -32,17 +32,17 @@ fn acts_on_terminal(character: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::escape_for_terminal;
 
     #[test]
     fn escapes_what_a_terminal_obeys() {
-        assert_eq!(shown("a\u{1b}]52;c;AA\u{7}"), "a\\u{1b}]52;c;AA\\u{7}");
-        assert_eq!(shown("\u{9b}2J\u{202e}x"), "\\u{9b}2J\\u{202e}x");
-        assert_eq!(shown("model.norm.weight é 漢"), "model.norm.weight é 漢");
+        assert_eq!(escape_for_terminal("a\u{1b}]52;c;AA\u{7}"), "a\\u{1b}]52;c;AA\\u{7}");
+        assert_eq!(escape_for_terminal("\u{9b}2J\u{202e}x"), "\\u{9b}2J\\u{202e}x");
+        assert_eq!(escape_for_terminal("model.norm.weight é 漢"), "model.norm.weight é 漢");
     }
 
     #[test]
     fn cuts_long_text() {
-        assert_eq!(shown(&"x".repeat(100_000)).chars().count(), 161);
+        assert_eq!(escape_for_terminal(&"x".repeat(100_000)).chars().count(), 161);
     }
 }
