@@ -6,7 +6,7 @@
 
 use std::f64::consts::TAU;
 
-use super::{Rope, RopeScaling};
+use super::rope::{Rope, RopeScaling};
 
 /// Which inverse frequencies a sequence uses: sequences of one variant share them.
 ///

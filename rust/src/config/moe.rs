@@ -1,6 +1,6 @@
 //! Mixtures of experts.
 
-use super::Bias;
+use super::structure::Bias;
 
 /// A mixture of experts (Shazeer et al. 2017).
 #[derive(Debug, Clone, Copy, PartialEq)]

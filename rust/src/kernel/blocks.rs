@@ -113,7 +113,7 @@ impl BlockFormat for Q4_0 {
 /// Where the lines of upper bits begin, after those of the low four bits.
 const UPPER: usize = 8 * 4 * LANES;
 
-/// Quad `t` of block `B` out of lines of `W` bits of each value, as `quant/plane.rs` draws them, from bit `TO` on.
+/// Quad `t` of block `B` out of lines of `W` bits of each value, as `quant/panels/bit_planes.rs` draws them, from bit `TO` on.
 #[inline(always)]
 unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
     lines: *const u8,

@@ -1,28 +1,18 @@
-//! How numbers are stored: one file per format, with its panel layout, packing and unpacking; `tensor_type/` has what
-//! files hold.
+//! How numbers are stored: `panels/` has the formats that kernels multiply, with their packing and unpacking; `ggml/` has
+//! the formats of files.
 //!
 //! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
 //! A format says how many k a step holds and what its bytes are.
 
-mod affine;
-mod float;
-mod plane;
-mod q4_0;
-mod q6_k;
-mod q8_0;
-mod tensor_type;
+mod ggml;
+mod panels;
 
-pub use tensor_type::TensorType;
+pub use ggml::TensorType;
+pub use panels::step::{BLOCK, GROUP, LANES};
+use panels::{float, q4_0, q4_k_q5_k, q6_k, q8_0};
 
-/// Output rows of a panel, and f32 lanes of a kernel's vector.
-pub const LANES: usize = 16;
-/// Values that share a scale in the 32-block formats.
-pub const BLOCK: usize = 32;
-/// k of one step of the 32-block formats: two blocks, so that a step starts at a cache line.
-pub const GROUP: usize = 2 * BLOCK;
-
-/// Counts the layouts of panels there have been: to be raised with every change of what [`DType::pack_row`] writes.
-/// Packs on disk of another layout are not used.
+/// Version of the panel layout: raise it with every change of what [`DType::pack_row`] writes. Packs on disk of another
+/// version are not used.
 pub const PANEL_LAYOUT: u32 = 2;
 
 /// A storage type of weights.
@@ -47,7 +37,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every one, those that take most memory first.
+    /// All types, the largest first.
     pub const ALL: [DType; 8] =
         [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];
 
@@ -86,8 +76,8 @@ impl DType {
             DType::F16 => 2 * LANES,
             DType::Q8_0 => q8_0::STEP_BYTES,
             DType::Q6K => q6_k::STEP_BYTES,
-            DType::Q5K => affine::step_bytes(5),
-            DType::Q4K => affine::step_bytes(4),
+            DType::Q5K => q4_k_q5_k::step_bytes(5),
+            DType::Q4K => q4_k_q5_k::step_bytes(4),
             DType::Q4_0 => q4_0::STEP_BYTES,
         }
     }
@@ -115,11 +105,13 @@ impl DType {
     /// Rounds a row to this format and writes it into its lane of a panel.  // panel [steps, step_bytes]
     pub fn pack_row(self, values: &[f32], lane: usize, panel: &mut [u8]) {
         match self {
-            DType::F32 | DType::F16 | DType::BF16 => float::pack_row(self, values, lane, panel),
+            DType::F32 => float::pack_f32(values, lane, panel),
+            DType::F16 => float::pack_f16(values, lane, panel),
+            DType::BF16 => float::pack_bf16(values, lane, panel),
             DType::Q8_0 => q8_0::pack_row(values, lane, panel),
             DType::Q6K => q6_k::pack_row(values, lane, panel),
-            DType::Q5K => affine::pack_row::<5>(values, lane, panel),
-            DType::Q4K => affine::pack_row::<4>(values, lane, panel),
+            DType::Q5K => q4_k_q5_k::pack_row::<5>(values, lane, panel),
+            DType::Q4K => q4_k_q5_k::pack_row::<4>(values, lane, panel),
             DType::Q4_0 => q4_0::pack_row(values, lane, panel),
         }
     }
@@ -127,46 +119,16 @@ impl DType {
     /// Reads the row in a lane of a panel.  // out [k]
     pub fn unpack_row(self, panel: &[u8], lane: usize, out: &mut [f32]) {
         match self {
-            DType::F32 | DType::F16 | DType::BF16 => float::unpack_row(self, panel, lane, out),
+            DType::F32 => float::unpack_f32(panel, lane, out),
+            DType::F16 => float::unpack_f16(panel, lane, out),
+            DType::BF16 => float::unpack_bf16(panel, lane, out),
             DType::Q8_0 => q8_0::unpack_row(panel, lane, out),
             DType::Q6K => q6_k::unpack_row(panel, lane, out),
-            DType::Q5K => affine::unpack_row::<5>(panel, lane, out),
-            DType::Q4K => affine::unpack_row::<4>(panel, lane, out),
+            DType::Q5K => q4_k_q5_k::unpack_row::<5>(panel, lane, out),
+            DType::Q4K => q4_k_q5_k::unpack_row::<4>(panel, lane, out),
             DType::Q4_0 => q4_0::unpack_row(panel, lane, out),
         }
     }
-}
-
-/// Where the f16 scales of a 32-block step stand: those of block 0 for all lanes, then those of block 1.
-fn scale_at(block: usize, lane: usize) -> usize {
-    (block * LANES + lane) * 2
-}
-
-/// Writes a block's scale.
-fn put_scale(step: &mut [u8], block: usize, lane: usize, scale: half::f16) {
-    put_f16(step, scale_at(block, lane), scale);
-}
-
-/// Reads a block's scale.
-fn scale(step: &[u8], block: usize, lane: usize) -> f32 {
-    f16_at(step, scale_at(block, lane))
-}
-
-fn put_f16(step: &mut [u8], at: usize, value: half::f16) {
-    step[at..][..2].copy_from_slice(&value.to_le_bytes());
-}
-
-fn f16_at(step: &[u8], at: usize) -> f32 {
-    half::f16::from_le_bytes([step[at], step[at + 1]]).to_f32()
-}
-
-/// The 32-blocks of a row as (step, block of the step, values, zero-padded).
-fn blocks(values: &[f32]) -> impl Iterator<Item = (usize, usize, [f32; BLOCK])> + '_ {
-    values.chunks(BLOCK).enumerate().map(|(index, chunk)| {
-        let mut padded = [0.0; BLOCK];
-        padded[..chunk.len()].copy_from_slice(chunk);
-        (index / 2, index % 2, padded)
-    })
 }
 
 #[cfg(test)]

@@ -1,19 +1,31 @@
 //! The candidates of one draw: always a prefix of the ids in order of probability, grown only as far as a filter looks.
 
-use super::Stage;
 use crate::kernel::logsumexp::{Sums, exp};
 use crate::kernel::sums;
-use crate::sampling::readout::Readout;
-use crate::sampling::top_k::{self, Ranking};
+use crate::sampling::readout::Logprobs;
+use crate::sampling::top_k::{self, TopK};
 use crate::{Error, Result};
 
 /// How many candidates are ranked at first when no filter says how many it wants; grows eightfold.
 const FIRST: usize = 256;
 
+/// The candidates that survive one stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stage {
+    /// The field of [`Sampling`].
+    pub name: &'static str,
+    /// How many survive; masked ids (-inf) never count.
+    pub kept: usize,
+    /// Their raw probability.
+    pub mass: f64,
+    /// Entropy of the renormalized survivors at this stage, in nats.
+    pub entropy: f64,
+}
+
 /// The candidates that have survived so far, each with its unnormalized probability.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    ranking: Ranking,
+    top_k: TopK,
     /// The row's largest logit.
     max: f32,
     inverse_temperature: f64,
@@ -21,14 +33,14 @@ pub(crate) struct Candidates {
     kept: Option<usize>,
     /// exp((logit - max) / temperature) of the best candidates; the first is exactly 1.
     weights: Vec<f64>,
-    /// Sum of the survivors' weights, once somebody asked.
+    /// Sum of the survivors' weights, once it is known.
     total: Option<f64>,
 }
 
 impl Candidates {
     /// Start with every finite logit of a row at temperature 1; returns the largest logit.
     pub fn start(&mut self, row: &[f32], position: usize) -> Result<f32> {
-        self.max = self.ranking.scan(row, position)?;
+        self.max = self.top_k.scan(row, position)?;
         self.kept = None;
         self.set_temperature(1.0);
         Ok(self.max)
@@ -87,14 +99,14 @@ impl Candidates {
                 break;
             }
         }
-        let keys = self.ranking.best(row, n);
+        let keys = self.top_k.top(row, n);
         keys.last()
             .map(|&key| top_k::id(key))
             .ok_or_else(|| Error::Internal("a draw without candidates".into()))
     }
 
     /// What survives now. `logits` is the unprocessed row that `raw` was read out of.
-    pub fn stage(&mut self, name: &'static str, row: &[f32], logits: &[f32], raw: &Readout) -> Stage {
+    pub fn stage(&mut self, name: &'static str, row: &[f32], logits: &[f32], raw: &Logprobs) -> Stage {
         let Some(kept) = self.kept else {
             let sums = sums(row, self.max, self.inverse_temperature);
             self.total = Some(sums.weight);
@@ -104,7 +116,7 @@ impl Candidates {
         let weight = self.total(row);
         let mut mass = 0.0;
         let mut weighted = 0.0;
-        for (&key, weight) in self.ranking.best(row, kept).iter().zip(&self.weights) {
+        for (&key, weight) in self.top_k.top(row, kept).iter().zip(&self.weights) {
             let id = top_k::id(key) as usize;
             mass += exp(f64::from(logits[id]) - raw.logsumexp);
             weighted += weight * scaled(row[id], self.max, self.inverse_temperature);
@@ -142,7 +154,7 @@ impl Candidates {
     /// Rank and weigh the best `n`, or as many as survive; returns how many.
     fn rank(&mut self, row: &[f32], n: usize) -> usize {
         let n = n.min(self.kept.unwrap_or(usize::MAX));
-        let keys = self.ranking.best(row, n);
+        let keys = self.top_k.top(row, n);
         let (max, inverse_temperature) = (self.max, self.inverse_temperature);
         let known = self.weights.len().min(keys.len());
         let logits = keys[known..].iter().map(|&key| row[top_k::id(key) as usize]);
@@ -166,12 +178,12 @@ fn scaled(logit: f32, max: f32, inverse_temperature: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::readout::read_out;
+    use crate::sampling::readout::read_logprobs;
 
     #[test]
     fn at_temperature_1_without_filters_the_processed_distribution_is_the_raw_one_bitwise() {
         let logits: Vec<f32> = (0..5003).map(|i| ((i * 7919) % 4999) as f32 * 3e-3 - 9.0).collect();
-        let raw = read_out(&logits, logits.len(), 0).unwrap();
+        let raw = read_logprobs(&logits, logits.len(), 0).unwrap();
         let mut candidates = Candidates::default();
         candidates.start(&logits, 0).unwrap();
         candidates.set_temperature(1.0);

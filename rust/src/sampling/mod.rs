@@ -1,4 +1,4 @@
-//! Which token comes next: a chain of stages over the candidates, then one draw that can be explained.
+//! Which token comes next: a chain of steps over the candidates, then one draw that can be explained.
 
 mod candidates;
 pub mod philox;
@@ -6,14 +6,15 @@ pub mod readout;
 pub mod top_k;
 
 use candidates::Candidates;
+pub use candidates::Stage;
 
-use crate::sampling::readout::Readout;
+use crate::sampling::readout::Logprobs;
 use crate::{Error, Result};
 
-/// What to do between the raw logits and the draw. A field at its "off" value leaves no stage behind.
+/// What happens between the raw logits and the draw. A field at its "off" value adds no stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Added to the logits of these ids, before anything else; finite. -100 is as good as never.
+    /// Added to the logits of these ids, before anything else; finite. -100 practically bans an id.
     pub logit_bias: Vec<(u32, f32)>,
     /// Divides the logits; finite, >= 0. 1 is off; 0 is greedy (the largest logit, ties to the lowest id).
     pub temperature: f32,
@@ -32,7 +33,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Refuse what has no meaning. Errors: [`Error::Request`] with the field, its value and what is allowed.
+    /// Refuses values without a meaning. Errors: [`Error::Request`] with the field, its value and what is allowed.
     pub fn validate(&self) -> Result<()> {
         let refuse = |field: &str, value: f32, allowed: &str| {
             Err(Error::Request(format!("{field}: {value}; {allowed} is allowed; change {field}")))
@@ -56,9 +57,9 @@ impl Sampling {
     }
 }
 
-/// A link of the chain; each works on the renormalized survivors of the one before.
+/// A step of the sampler chain; each works on the renormalized survivors of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum ChainStep {
     /// x + bias of the id (OpenAI's API, `logit_bias`).
     LogitBias,
     /// Keskar et al. 2019 (CTRL), section 4.1, with transformers' rule for negative logits: x < 0 ? x * p : x / p, once
@@ -75,46 +76,39 @@ pub enum Link {
 }
 
 /// Hugging Face's order: logits processors, then warpers (transformers, generation/utils.py, `_get_logits_processor`).
-/// Bias and penalty come first in any order: the other links never change which candidate is more probable.
-pub const CHAIN: [Link; 6] =
-    [Link::LogitBias, Link::RepetitionPenalty, Link::Temperature, Link::TopK, Link::TopP, Link::MinP];
+/// Bias and penalty come first in any order: the other steps never change which candidate is more probable.
+pub const SAMPLER_CHAIN: [ChainStep; 6] = [
+    ChainStep::LogitBias,
+    ChainStep::RepetitionPenalty,
+    ChainStep::Temperature,
+    ChainStep::TopK,
+    ChainStep::TopP,
+    ChainStep::MinP,
+];
 
-impl Link {
+impl ChainStep {
     /// The name of its field in [`Sampling`].
     pub fn name(self) -> &'static str {
         match self {
-            Link::LogitBias => "logit_bias",
-            Link::RepetitionPenalty => "repetition_penalty",
-            Link::Temperature => "temperature",
-            Link::TopK => "top_k",
-            Link::TopP => "top_p",
-            Link::MinP => "min_p",
+            ChainStep::LogitBias => "logit_bias",
+            ChainStep::RepetitionPenalty => "repetition_penalty",
+            ChainStep::Temperature => "temperature",
+            ChainStep::TopK => "top_k",
+            ChainStep::TopP => "top_p",
+            ChainStep::MinP => "min_p",
         }
     }
 
     fn is_on(self, sampling: &Sampling) -> bool {
         match self {
-            Link::LogitBias => !sampling.logit_bias.is_empty(),
-            Link::RepetitionPenalty => sampling.repetition_penalty != 1.0,
-            Link::Temperature => sampling.temperature != 1.0,
-            Link::TopK => sampling.top_k != 0,
-            Link::TopP => sampling.top_p != 1.0,
-            Link::MinP => sampling.min_p != 0.0,
+            ChainStep::LogitBias => !sampling.logit_bias.is_empty(),
+            ChainStep::RepetitionPenalty => sampling.repetition_penalty != 1.0,
+            ChainStep::Temperature => sampling.temperature != 1.0,
+            ChainStep::TopK => sampling.top_k != 0,
+            ChainStep::TopP => sampling.top_p != 1.0,
+            ChainStep::MinP => sampling.min_p != 0.0,
         }
     }
-}
-
-/// The candidates that survive one stage.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stage {
-    /// The field of [`Sampling`].
-    pub name: &'static str,
-    /// How many survive; masked ids (-inf) never count.
-    pub kept: usize,
-    /// Their raw probability.
-    pub mass: f64,
-    /// Entropy of the renormalized survivors at this stage, in nats.
-    pub entropy: f64,
 }
 
 /// A sampled token and how it came about.
@@ -128,7 +122,7 @@ pub struct Draw {
     pub u: Option<f64>,
 }
 
-/// Draws tokens; holds the scratch memory of one draw and nothing that outlives it.
+/// Draws tokens; holds only the buffers of one draw.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// Biased and penalized logits.  // [vocab_size]
@@ -156,10 +150,10 @@ impl Sampler {
         history: &[u32],
         position: u64,
         sampling: &Sampling,
-        trace: Option<&Readout>,
+        trace: Option<&Logprobs>,
     ) -> Result<Draw> {
         sampling.validate()?;
-        let row = if Link::LogitBias.is_on(sampling) || Link::RepetitionPenalty.is_on(sampling) {
+        let row = if ChainStep::LogitBias.is_on(sampling) || ChainStep::RepetitionPenalty.is_on(sampling) {
             adjust(&mut self.row, logits, history, sampling)?;
             &self.row
         } else {
@@ -172,16 +166,16 @@ impl Sampler {
             return Ok(Draw { id, stages: Vec::new(), u: None });
         }
         let mut stages = Vec::new();
-        for link in CHAIN.into_iter().filter(|link| link.is_on(sampling)) {
-            match link {
-                Link::LogitBias | Link::RepetitionPenalty => {} // Already in `row`: it is what the candidates are ranked by.
-                Link::Temperature => candidates.set_temperature(sampling.temperature),
-                Link::TopK => candidates.keep_top(row, sampling.top_k),
-                Link::TopP => candidates.keep_mass(row, f64::from(sampling.top_p)),
-                Link::MinP => candidates.keep_ratio(row, f64::from(sampling.min_p)),
+        for step in SAMPLER_CHAIN.into_iter().filter(|step| step.is_on(sampling)) {
+            match step {
+                ChainStep::LogitBias | ChainStep::RepetitionPenalty => {} // already in `row`
+                ChainStep::Temperature => candidates.set_temperature(sampling.temperature),
+                ChainStep::TopK => candidates.keep_top(row, sampling.top_k),
+                ChainStep::TopP => candidates.keep_mass(row, f64::from(sampling.top_p)),
+                ChainStep::MinP => candidates.keep_ratio(row, f64::from(sampling.min_p)),
             }
             if let Some(raw) = trace {
-                stages.push(candidates.stage(link.name(), row, logits, raw));
+                stages.push(candidates.stage(step.name(), row, logits, raw));
             }
         }
         let u = philox::uniform(sampling.seed, sampling.stream, position);
@@ -206,7 +200,7 @@ fn adjust(row: &mut Vec<f32>, logits: &[f32], history: &[u32], sampling: &Sampli
     for &(id, _) in &sampling.logit_bias {
         row[id as usize] = biased(at("logit_bias", id)?, id, &sampling.logit_bias);
     }
-    if !Link::RepetitionPenalty.is_on(sampling) {
+    if !ChainStep::RepetitionPenalty.is_on(sampling) {
         return Ok(());
     }
     for &id in history {

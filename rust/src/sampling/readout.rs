@@ -5,11 +5,11 @@
 use crate::Result;
 use crate::kernel::logsumexp::exp;
 use crate::kernel::sums;
-use crate::sampling::top_k::{self, Ranking};
+use crate::sampling::top_k::{self, TopK};
 
 /// The raw distribution of the next token.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Readout {
+pub struct Logprobs {
     /// log sum exp of the logits; a logit is its log probability plus this.
     pub logsumexp: f64,
     /// Entropy over the full vocabulary, in nats.
@@ -26,13 +26,13 @@ pub struct Readout {
 /// A logit of -inf is a masked id: it adds nothing to either.
 ///
 /// Errors: [`crate::Error::NonFinite`] with `position` for NaN, +inf, or a row of nothing but -inf.
-pub fn read_out(logits: &[f32], top_k: usize, position: usize) -> Result<Readout> {
-    let mut ranking = Ranking::default();
-    let max = ranking.scan(logits, position)?;
+pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Logprobs> {
+    let mut best = TopK::default();
+    let max = best.scan(logits, position)?;
     let sums = sums(logits, max, 1.0);
     let logsumexp = f64::from(max) + sums.weight.ln();
-    let top: Vec<(u32, f64)> = ranking
-        .best(logits, top_k)
+    let top: Vec<(u32, f64)> = best
+        .top(logits, top_k)
         .iter()
         .map(|&key| {
             let id = top_k::id(key);
@@ -40,7 +40,7 @@ pub fn read_out(logits: &[f32], top_k: usize, position: usize) -> Result<Readout
         })
         .collect();
     let top_mass = top.iter().map(|&(_, logprob)| exp(logprob)).sum::<f64>().min(1.0);
-    Ok(Readout { logsumexp, entropy: sums.entropy(), top, top_mass })
+    Ok(Logprobs { logsumexp, entropy: sums.entropy(), top, top_mass })
 }
 
 /// Log probability of `id` in nats, and its rank: 1 + how many ids have a larger logit (equal logits share a rank).
@@ -51,7 +51,7 @@ pub fn read_out(logits: &[f32], top_k: usize, position: usize) -> Result<Readout
 /// # Panics
 ///
 /// When `id` is outside the row; callers check ids where they enter the engine.
-pub fn logprob_and_rank(readout: &Readout, logits: &[f32], id: u32) -> (f64, usize) {
+pub fn logprob_and_rank(readout: &Logprobs, logits: &[f32], id: u32) -> (f64, usize) {
     let logit = logits[id as usize];
     (f64::from(logit) - readout.logsumexp, 1 + count_larger(logits, logit))
 }

@@ -1,7 +1,7 @@
 //! The sampler against an oracle that sorts everything, and against the laws of chance.
 
 use super::*;
-use crate::sampling::readout::read_out;
+use crate::sampling::readout::read_logprobs;
 use crate::sampling::readout::tests::{any_bits, bf16, gaussian, ranked};
 
 mod chance;
@@ -42,19 +42,19 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     let probabilities = |ids: &[u32], t: f64| {
         softmax(&ids.iter().map(|&i| f64::from(row[i as usize]) / t).collect::<Vec<_>>())
     };
-    for link in CHAIN.into_iter().filter(|l| l.is_on(s)) {
+    for link in SAMPLER_CHAIN.into_iter().filter(|l| l.is_on(s)) {
         let p = probabilities(&ids, temperature);
         match link {
-            Link::LogitBias | Link::RepetitionPenalty => {}
-            Link::Temperature => temperature = f64::from(s.temperature),
-            Link::TopK => ids.truncate(s.top_k),
-            Link::TopP => {
+            ChainStep::LogitBias | ChainStep::RepetitionPenalty => {}
+            ChainStep::Temperature => temperature = f64::from(s.temperature),
+            ChainStep::TopK => ids.truncate(s.top_k),
+            ChainStep::TopP => {
                 // transformers: a candidate stays while the mass before it is below top_p.
                 let before = |n: usize| p[..n].iter().sum::<f64>();
                 let n = (1..=ids.len()).find(|&n| before(n) >= f64::from(s.top_p)).unwrap_or(ids.len());
                 ids.truncate(n);
             }
-            Link::MinP => ids.truncate(p.iter().filter(|&&x| x >= f64::from(s.min_p) * p[0]).count()),
+            ChainStep::MinP => ids.truncate(p.iter().filter(|&&x| x >= f64::from(s.min_p) * p[0]).count()),
         }
         let p = probabilities(&ids, temperature);
         let entropy = -p.iter().filter(|&&x| x > 0.0).map(|x| x * x.ln()).sum::<f64>();
@@ -110,7 +110,7 @@ fn agrees_with_the_oracle_stage_by_stage() {
             logits.iter_mut().step_by(3).for_each(|x| *x = f32::NEG_INFINITY);
         }
         let history = [1, 5, 5, 800, 899, 1];
-        let raw = read_out(&logits, 0, 0).unwrap();
+        let raw = read_logprobs(&logits, 0, 0).unwrap();
         let (id, stages) = oracle(&logits, &history, case, &sampling);
         let draw = sampler.sample(&logits, &history, case, &sampling, Some(&raw)).unwrap();
         assert_eq!(draw.id, id, "{sampling:?}");
@@ -151,7 +151,7 @@ fn greedy_takes_the_largest_logit_and_the_lowest_id_after_penalties() {
 fn ties_are_cut_exactly_by_lower_id() {
     let mut sampler = Sampler::new();
     let logits = [0.0, 1.0, 1.0, 1.0, 0.5];
-    let raw = read_out(&logits, 0, 0).unwrap();
+    let raw = read_logprobs(&logits, 0, 0).unwrap();
     let two = Sampling { top_k: 2, ..OFF };
     let mut seen = [0; 5];
     for position in 0..200 {
@@ -165,7 +165,7 @@ fn ties_are_cut_exactly_by_lower_id() {
     let best = sampler.sample(&logits, &[], 0, &Sampling { min_p: 1.0, ..OFF }, Some(&raw)).unwrap();
     assert_eq!(best.stages[0].kept, 3);
     let flat = [2.5; 4];
-    let raw = read_out(&flat, 0, 0).unwrap();
+    let raw = read_logprobs(&flat, 0, 0).unwrap();
     let half = sampler.sample(&flat, &[], 0, &Sampling { top_p: 0.5, ..OFF }, Some(&raw)).unwrap();
     assert_eq!(half.stages[0].kept, 2);
     assert!((half.stages[0].mass - 0.5).abs() < 1e-15);
@@ -213,7 +213,7 @@ fn any_bit_pattern_gives_an_id_of_the_vocabulary_or_a_non_finite_error() {
             ..settings[seed as usize % settings.len()].clone()
         };
         let sound = logits.iter().all(|x| *x < f32::INFINITY) && logits.iter().any(|x| x.is_finite());
-        let raw = read_out(&logits, 0, 0).ok();
+        let raw = read_logprobs(&logits, 0, 0).ok();
         match sampler.sample(&logits, &[0], u64::from(seed), &sampling, raw.as_ref()) {
             Ok(draw) => {
                 assert!(sound && logits[draw.id as usize].is_finite());

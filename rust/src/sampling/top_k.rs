@@ -1,7 +1,7 @@
-//! The ids of a logit row in order, best first, sorted only as far as somebody asks.
+//! The ids of a logit row in order, best first, sorted only as far as the caller asks.
 //!
 //! Two ideas: the n-th largest *block maximum* is a floor that at least n logits reach, so all other blocks are skipped;
-//! and what lies above the floor is partitioned before it is sorted (incremental sorting, Paredes and Navarro 2006).
+//! and the logits above the floor are partitioned before they are sorted (incremental sorting, Paredes and Navarro 2006).
 
 use crate::{Error, Result};
 
@@ -9,9 +9,9 @@ use crate::{Error, Result};
 const BLOCK: usize = 64;
 const LANES: usize = 16;
 
-/// Scratch memory for ranking one row; `scan` starts a row.
+/// Scratch memory for top_k one row; `scan` starts a row.
 #[derive(Debug, Default)]
-pub struct Ranking {
+pub struct TopK {
     /// Maximum of each block.  // [ceil(vocab_size / BLOCK)]
     block_max: Vec<f32>,
     scratch: Vec<f32>,
@@ -33,7 +33,7 @@ pub fn id(key: u64) -> u32 {
     key as u32
 }
 
-impl Ranking {
+impl TopK {
     /// Start a row and return its largest logit.
     ///
     /// Errors: [`Error::NonFinite`] for NaN, +inf, or nothing above -inf; [`Error::Request`] for an empty row.
@@ -59,10 +59,10 @@ impl Ranking {
         if sound && max > f32::NEG_INFINITY { Ok(max) } else { Err(non_finite(logits, position)) }
     }
 
-    /// The best `n` keys in order, or all finite logits where there are fewer.
+    /// The keys of the `n` highest logits in order, or of all finite logits where there are fewer.
     ///
     /// `logits` is the row given to `scan`.
-    pub fn best(&mut self, logits: &[f32], n: usize) -> &[u64] {
+    pub fn top(&mut self, logits: &[f32], n: usize) -> &[u64] {
         if n > self.keys.len() && self.floor > f32::NEG_INFINITY {
             self.lower_floor(logits, n);
         }
@@ -150,10 +150,10 @@ mod tests {
                 .collect();
             let mut expected: Vec<usize> = (0..len).filter(|&i| logits[i].is_finite()).collect();
             expected.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-            let mut ranking = Ranking::default();
-            ranking.scan(&logits, 0).unwrap();
+            let mut top_k = TopK::default();
+            top_k.scan(&logits, 0).unwrap();
             for n in [0, 1, 3, 20, 20, 70, 64, 300, len, len + 5] {
-                let got: Vec<usize> = ranking.best(&logits, n).iter().map(|&k| id(k) as usize).collect();
+                let got: Vec<usize> = top_k.top(&logits, n).iter().map(|&k| id(k) as usize).collect();
                 assert_eq!(got, expected[..n.min(expected.len())], "len {len}, n {n}");
             }
         }
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn zeros_of_both_signs_are_a_tie() {
-        let mut ranking = Ranking::default();
+        let mut top_k = TopK::default();
         let logits = [-1.0, -0.0, 0.0, -0.0, 0.0];
-        ranking.scan(&logits, 0).unwrap();
-        let ids: Vec<u32> = ranking.best(&logits, 9).iter().map(|&k| id(k)).collect();
+        top_k.scan(&logits, 0).unwrap();
+        let ids: Vec<u32> = top_k.top(&logits, 9).iter().map(|&k| id(k)).collect();
         assert_eq!(ids, [1, 2, 3, 4, 0]);
     }
 }

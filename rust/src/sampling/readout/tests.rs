@@ -58,7 +58,7 @@ fn agrees_with_the_oracle_on_a_large_vocabulary() {
     for (seed, scale) in [(1, 0.01), (2, 1.2), (3, 3.0), (4, 30.0)] {
         for len in [49_152, 151_936] {
             let logits = gaussian(len, scale, seed);
-            let got = read_out(&logits, 20, 0).unwrap();
+            let got = read_logprobs(&logits, 20, 0).unwrap();
             let (logsumexp, entropy) = oracle(&logits);
             close(got.logsumexp, logsumexp, 1e-14);
             close(got.entropy, entropy, 2e-13);
@@ -78,7 +78,7 @@ fn top_is_exact_for_any_k_with_ties_and_masked_ids() {
         }
         let expected = ranked(&logits);
         for k in [0, 1, 2, 20, 1000, len, len + 1, usize::MAX] {
-            let got = read_out(&logits, k, 0).unwrap();
+            let got = read_logprobs(&logits, k, 0).unwrap();
             let ids: Vec<u32> = got.top.iter().map(|t| t.0).collect();
             assert_eq!(ids, expected[..k.min(expected.len())], "len {len}, k {k}");
             assert!(
@@ -86,25 +86,25 @@ fn top_is_exact_for_any_k_with_ties_and_masked_ids() {
             );
             assert!(got.entropy.is_finite() && (0.0..=1.0).contains(&got.top_mass));
         }
-        let all = read_out(&logits, len, 0).unwrap();
+        let all = read_logprobs(&logits, len, 0).unwrap();
         close(compensated(all.top.iter().map(|t| t.1.exp())), 1.0, 1e-13);
     }
 }
 
 #[test]
 fn rows_whose_answer_is_known() {
-    let one = read_out(&[-3.5], 5, 0).unwrap();
-    assert_eq!(one, Readout { logsumexp: -3.5, entropy: 0.0, top: vec![(0, 0.0)], top_mass: 1.0 });
-    let masked = read_out(&[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 5, 0).unwrap();
-    assert_eq!(masked, Readout { logsumexp: 2.0, entropy: 0.0, top: vec![(1, 0.0)], top_mass: 1.0 });
+    let one = read_logprobs(&[-3.5], 5, 0).unwrap();
+    assert_eq!(one, Logprobs { logsumexp: -3.5, entropy: 0.0, top: vec![(0, 0.0)], top_mass: 1.0 });
+    let masked = read_logprobs(&[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 5, 0).unwrap();
+    assert_eq!(masked, Logprobs { logsumexp: 2.0, entropy: 0.0, top: vec![(1, 0.0)], top_mass: 1.0 });
     assert_eq!(
         logprob_and_rank(&masked, &[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 0),
         (f64::NEG_INFINITY, 2)
     );
-    let flat = read_out(&vec![7.25; 151_936], 3, 0).unwrap();
+    let flat = read_logprobs(&vec![7.25; 151_936], 3, 0).unwrap();
     close(flat.entropy, 151_936f64.ln(), 1e-15);
     assert_eq!(flat.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1, 2]);
-    let widest = read_out(&[f32::MAX, f32::MIN], 2, 0).unwrap();
+    let widest = read_logprobs(&[f32::MAX, f32::MIN], 2, 0).unwrap();
     assert_eq!((widest.entropy, widest.top[1].0), (0.0, 1));
     assert!(widest.top[1].1.is_finite());
 }
@@ -112,7 +112,7 @@ fn rows_whose_answer_is_known() {
 #[test]
 fn a_very_sure_token_keeps_its_digits() {
     let logits = [18.084_f32, 0.0];
-    let readout = read_out(&logits, 2, 0).unwrap();
+    let readout = read_logprobs(&logits, 2, 0).unwrap();
     let (logprob, rank) = logprob_and_rank(&readout, &logits, 0);
     close(logprob, -(-f64::from(logits[0])).exp().ln_1p(), 1e-6);
     assert!((-1.41e-8..-1.39e-8).contains(&logprob), "{logprob:e}");
@@ -122,7 +122,7 @@ fn a_very_sure_token_keeps_its_digits() {
 #[test]
 fn rank_is_one_plus_the_number_of_larger_logits() {
     let logits = bf16(gaussian(70_000, 1.0, 5));
-    let readout = read_out(&logits, 0, 0).unwrap();
+    let readout = read_logprobs(&logits, 0, 0).unwrap();
     for id in (0..70_000).step_by(977) {
         let x = logits[id as usize];
         let (logprob, rank) = logprob_and_rank(&readout, &logits, id);
@@ -137,14 +137,14 @@ fn what_is_no_distribution_is_refused_with_its_position() {
         for at in [0, 17, 63, 64, 100, 129] {
             let mut logits = vec![1.0; 130];
             logits[at] = bad;
-            let error = read_out(&logits, 1, 42).unwrap_err();
+            let error = read_logprobs(&logits, 1, 42).unwrap_err();
             assert!(matches!(error, Error::NonFinite { position: 42, .. }), "{error}");
             assert!(error.to_string().contains(&format!("id {at} ")), "{error}");
         }
     }
-    let error = read_out(&[f32::NEG_INFINITY; 200], 1, 9).unwrap_err();
+    let error = read_logprobs(&[f32::NEG_INFINITY; 200], 1, 9).unwrap_err();
     assert!(matches!(error, Error::NonFinite { position: 9, .. }), "{error}");
-    assert!(matches!(read_out(&[], 1, 0), Err(Error::Request(_))));
+    assert!(matches!(read_logprobs(&[], 1, 0), Err(Error::Request(_))));
 }
 
 /// Random f32 bit patterns with exponents of all sizes; `seed % 4 != 0` replaces NaN and +inf by -inf.
@@ -164,7 +164,7 @@ fn any_bit_pattern_gives_finite_numbers_or_a_non_finite_error() {
     for seed in 0..4000 {
         let logits = any_bits(seed);
         let sound = logits.iter().all(|x| *x < f32::INFINITY) && logits.iter().any(|x| x.is_finite());
-        match read_out(&logits, 10, 0) {
+        match read_logprobs(&logits, 10, 0) {
             Ok(readout) => {
                 assert!(sound);
                 assert!(readout.logsumexp.is_finite() && readout.entropy >= 0.0 && readout.entropy < 6.0);
@@ -185,13 +185,13 @@ fn speed() {
     for len in [49_152, 151_936, 262_144] {
         let logits = gaussian(len, 3.0, 1);
         for top_k in [0, 20, 1000] {
-            let micros = fastest(|| read_out(&logits, top_k, 0).unwrap().entropy);
-            println!("read_out        {len:>7} logits, top_k {top_k:>4}: {micros:7.1} us");
+            let micros = fastest(|| read_logprobs(&logits, top_k, 0).unwrap().entropy);
+            println!("read_logprobs        {len:>7} logits, top_k {top_k:>4}: {micros:7.1} us");
         }
-        let readout = read_out(&logits, 0, 0).unwrap();
+        let readout = read_logprobs(&logits, 0, 0).unwrap();
         let micros = fastest(|| logprob_and_rank(&readout, &logits, 5).1 as f64);
         println!("logprob_and_rank {len:>6} logits            : {micros:7.1} us");
-        let micros = fastest(|| f64::from(Ranking::default().scan(&logits, 0).unwrap()));
+        let micros = fastest(|| f64::from(TopK::default().scan(&logits, 0).unwrap()));
         println!("  scan          {len:>7} logits            : {micros:7.1} us");
         let micros = fastest(|| sums(&logits, 15.0, 1.0).weight);
         println!("  sums          {len:>7} logits            : {micros:7.1} us");

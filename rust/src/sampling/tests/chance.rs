@@ -60,7 +60,7 @@ fn a_deep_draw_in_a_flat_vocabulary_is_the_inverse_cdf() {
 fn speed() {
     for len in [49_152, 151_936] {
         let logits = gaussian(len, 3.0, 1);
-        let raw = read_out(&logits, 20, 0).unwrap();
+        let raw = read_logprobs(&logits, 20, 0).unwrap();
         let history: Vec<u32> = (0..2000).collect();
         let chat =
             Sampling { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.05, repetition_penalty: 1.1, ..OFF };

@@ -15,7 +15,7 @@
 //! of 32 bytes of 4 bits the low nibbles are values 0..32, the high ones 32..64. Q6_K takes 64 bytes of nibbles that way,
 //! with 32 bytes of high bits.
 
-use super::{first, half};
+use super::bytes::{first, half};
 use half::f16;
 
 /// 6-bit scales and mins of 8 parts out of 12 bytes.

@@ -4,7 +4,7 @@
 //! out and rounded to f16, so that a block needs no neighbours and rows of any length have whole steps. Their integers are
 //! kept. ggml's Q4_1 and Q5_1 are these formats exactly, and Q5_0 is q5_k with a min of -16 scales.
 //!
-//! A step holds two blocks of 16 rows, 640 or 768 bytes; `plane.rs` says where a value stands in the lines:
+//! A step holds two blocks of 16 rows, 640 or 768 bytes; `bit_planes.rs` says where a value stands in the lines:
 //!
 //! ```text
 //! | scales of block 0: 16 x f16 | scales of block 1: 16 x f16 |   64 bytes
@@ -13,11 +13,12 @@
 //! | 2 lines of fifth bits |                                       128 bytes, q5_k only
 //! ```
 
-use super::{BLOCK, GROUP, LANES, blocks, f16_at, plane, put_f16, scale_at};
+use super::bit_planes;
+use super::step::{BLOCK, GROUP, LANES, blocks, f16_at, put_f16, scale_at};
 use half::f16;
 
-pub(super) const fn step_bytes(bits: usize) -> usize {
-    LINES + plane::bytes(bits)
+pub(in crate::quant) const fn step_bytes(bits: usize) -> usize {
+    LINES + bit_planes::bytes(bits)
 }
 
 /// Where the mins of a step begin.
@@ -41,11 +42,11 @@ fn put<const BITS: usize>(
     put_f16(step, at, scale);
     put_f16(step, MINS + at, min);
     for (i, q) in q.enumerate() {
-        plane::put(BITS, &mut step[LINES..], block, i, lane, q);
+        bit_planes::put(BITS, &mut step[LINES..], block, i, lane, q);
     }
 }
 
-pub(super) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(in crate::quant) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
     let largest = largest(BITS);
     for (step, block, values) in blocks(values) {
         let (scale, min) = fit(&values, largest);
@@ -108,7 +109,7 @@ fn error(values: &[f32; BLOCK], (scale, min): ScaleAndMin, largest: f32) -> f32 
 }
 
 /// Blocks of another format with the same integers: (scale, min, q) each.
-pub(super) fn pack_blocks<const BITS: usize>(
+pub(in crate::quant) fn pack_blocks<const BITS: usize>(
     blocks: impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)>,
     lane: usize,
     panel: &mut [u8],
@@ -118,11 +119,13 @@ pub(super) fn pack_blocks<const BITS: usize>(
     }
 }
 
-pub(super) fn unpack_row<const BITS: usize>(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(in crate::quant) fn unpack_row<const BITS: usize>(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(step_bytes(BITS))) {
         for (i, out) in out.iter_mut().enumerate() {
-            let (q, at) =
-                (plane::get(BITS, &step[LINES..], i / BLOCK, i % BLOCK, lane), scale_at(i / BLOCK, lane));
+            let (q, at) = (
+                bit_planes::get(BITS, &step[LINES..], i / BLOCK, i % BLOCK, lane),
+                scale_at(i / BLOCK, lane),
+            );
             *out = f16_at(step, at) * f32::from(q) + f16_at(step, MINS + at);
         }
     }

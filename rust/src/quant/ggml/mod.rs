@@ -6,12 +6,15 @@
 //!
 //! What a kernel multiplies with is another matter: [`TensorType::packed`] says into which [`DType`] each is packed.
 
+mod bytes;
 mod iq4;
 mod k_quants;
+mod legacy;
 mod mxfp4;
-mod nibbles;
 
-use super::{BLOCK, DType, affine, q4_0, q6_k, q8_0};
+use super::DType;
+use super::panels::step::BLOCK;
+use super::panels::{q4_0, q4_k_q5_k, q6_k, q8_0};
 use half::{bf16, f16};
 
 /// Values of a block of the formats whose names end in K or XS.
@@ -44,7 +47,7 @@ pub enum TensorType {
 type Reader = fn(&[u8], &mut [f32]);
 
 impl TensorType {
-    /// Every one.
+    /// All types.
     pub const ALL: [TensorType; 16] = [
         TensorType::F32,
         TensorType::F16,
@@ -78,16 +81,16 @@ impl TensorType {
                 ("Q8_0", BLOCK, 34, |bytes, out| blocks::<34, BLOCK>(bytes, out, q8_0::read_block))
             }
             TensorType::Q4_0 => {
-                ("Q4_0", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, nibbles::q4_0))
+                ("Q4_0", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, legacy::q4_0))
             }
             TensorType::Q4_1 => {
-                ("Q4_1", BLOCK, 20, |bytes, out| blocks::<20, BLOCK>(bytes, out, nibbles::q4_1))
+                ("Q4_1", BLOCK, 20, |bytes, out| blocks::<20, BLOCK>(bytes, out, legacy::q4_1))
             }
             TensorType::Q5_0 => {
-                ("Q5_0", BLOCK, 22, |bytes, out| blocks::<22, BLOCK>(bytes, out, nibbles::q5_0))
+                ("Q5_0", BLOCK, 22, |bytes, out| blocks::<22, BLOCK>(bytes, out, legacy::q5_0))
             }
             TensorType::Q5_1 => {
-                ("Q5_1", BLOCK, 24, |bytes, out| blocks::<24, BLOCK>(bytes, out, nibbles::q5_1))
+                ("Q5_1", BLOCK, 24, |bytes, out| blocks::<24, BLOCK>(bytes, out, legacy::q5_1))
             }
             TensorType::Q2_K => {
                 ("Q2_K", SUPER_BLOCK, 84, |bytes, out| blocks::<84, SUPER_BLOCK>(bytes, out, k_quants::q2_k))
@@ -137,7 +140,7 @@ impl TensorType {
         n / values * bytes
     }
 
-    /// Is a value stored by itself, without a block?
+    /// Whether each value is stored by itself, without a block.
     pub fn is_float(self) -> bool {
         self.block_values() == 1
     }
@@ -147,8 +150,8 @@ impl TensorType {
         (self.facts().3)(bytes, out);
     }
 
-    /// What `auto` packs it into: what the file has where there are kernels for it, else the nearest that loses nothing
-    /// that matters.
+    /// The type that `auto` packs it into: the file's own where there are kernels for it, else the nearest one that loses
+    /// nothing that matters.
     pub fn packed(self) -> DType {
         match self {
             TensorType::F32 => DType::F32,
@@ -162,7 +165,7 @@ impl TensorType {
         }
     }
 
-    /// Does [`TensorType::pack_row`] keep its integers?
+    /// Whether [`TensorType::pack_row`] keeps its integers.
     pub fn is_kept_in(self, dtype: DType) -> bool {
         self.packed() == dtype || (self, dtype) == (TensorType::Q4_K, DType::Q5K)
     }
@@ -174,22 +177,22 @@ impl TensorType {
             (TensorType::Q8_0, DType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
             (TensorType::Q4_0, DType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
             (TensorType::Q4_1, DType::Q4K) => {
-                affine::pack_blocks::<4>(nibbles::q4_1_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_blocks::<4>(legacy::q4_1_blocks(bytes), lane, panel);
             }
             (TensorType::Q4_K, DType::Q4K) => {
-                affine::pack_blocks::<4>(k_quants::q4_k_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_blocks::<4>(k_quants::q4_k_blocks(bytes), lane, panel);
             }
             (TensorType::Q4_K, DType::Q5K) => {
-                affine::pack_blocks::<5>(k_quants::q4_k_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_blocks::<5>(k_quants::q4_k_blocks(bytes), lane, panel);
             }
             (TensorType::Q5_0, DType::Q5K) => {
-                affine::pack_blocks::<5>(nibbles::q5_0_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_blocks::<5>(legacy::q5_0_blocks(bytes), lane, panel);
             }
             (TensorType::Q5_1, DType::Q5K) => {
-                affine::pack_blocks::<5>(nibbles::q5_1_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_blocks::<5>(legacy::q5_1_blocks(bytes), lane, panel);
             }
             (TensorType::Q5_K, DType::Q5K) => {
-                affine::pack_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
             }
             (TensorType::Q3_K, DType::Q6K) => q6_k::pack_steps(k_quants::q3_k_steps(bytes), lane, panel),
             (TensorType::Q6_K, DType::Q6K) => q6_k::pack_steps(k_quants::q6_k_steps(bytes), lane, panel),
@@ -217,16 +220,4 @@ fn blocks<const BYTES: usize, const VALUES: usize>(
     for (block, out) in bytes.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<VALUES>().0) {
         read(block, out);
     }
-}
-
-/// The first bytes of a block.
-fn first<const N: usize>(block: &[u8]) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&block[..N]);
-    bytes
-}
-
-/// An f16 that begins here.
-fn half(block: &[u8]) -> f32 {
-    f16::from_le_bytes(first(block)).to_f32()
 }

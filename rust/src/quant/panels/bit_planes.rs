@@ -1,4 +1,4 @@
-//! Where the bits of integers of less than a byte stand: the low four of each value, and the bits above them in lines of
+//! The place of the bits of integers of less than a byte: the low four of each value, and the bits above them in lines of
 //! their own, so that a kernel gets a quad of values by a shift, a mask and an "or".
 //!
 //! A line is 64 bytes: a quad of each lane, byte `4 lane + j` for the values 4t + j. A byte holds `width` bits of `4 / width`
@@ -12,10 +12,10 @@
 //! 1 bit,  line l:   | 4l+3 .. 4l  | 4l+3 .. 4l  |          2 lines
 //! ```
 
-use super::{GROUP, LANES};
+use super::step::{GROUP, LANES};
 
 /// Bytes of the integers of a step.
-pub(super) const fn bytes(bits: usize) -> usize {
+pub(in crate::quant) const fn bytes(bits: usize) -> usize {
     GROUP * LANES / 8 * bits
 }
 
@@ -28,7 +28,7 @@ fn place(width: usize, block: usize, i: usize, lane: usize) -> (usize, usize) {
 
 /// Writes value i of a block, an integer of `bits` (4, 5 or 6) bits, into the lines of a step.
 #[inline]
-pub(super) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: usize, q: u8) {
+pub(in crate::quant) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: usize, q: u8) {
     let put = |lines: &mut [u8], width: usize, q: u8| {
         let (byte, shift) = place(width, block, i, lane);
         let mask = ((1 << width) - 1) << shift;
@@ -40,9 +40,9 @@ pub(super) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: u
     }
 }
 
-/// Reads it.
+/// Reads value i of a block.
 #[inline]
-pub(super) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize) -> u8 {
+pub(in crate::quant) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize) -> u8 {
     let get = |lines: &[u8], width: usize| {
         let (byte, shift) = place(width, block, i, lane);
         lines[byte] >> shift & ((1 << width) - 1)

@@ -7,8 +7,8 @@
 //!
 //! Each 16 bytes hold 32 values: the low nibbles, then the high ones. IQ4_XS: scale = d * (6 bits - 32).
 
-use super::nibbles::nibbles;
-use super::{first, half};
+use super::bytes::{first, half};
+use super::legacy::nibbles;
 
 /// ggml's table.
 const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

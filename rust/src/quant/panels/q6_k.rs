@@ -1,9 +1,9 @@
 //! q6_k: `value = d * s * (q - 32)`, q in 0..64, a scale s of a signed byte per 16 values, d an f16 per step of 64 values.
 //!
-//! ggml's Q6_K has one d per 256 values, which stands here in four steps; its scales and integers are kept, and so are
+//! ggml's Q6_K has one d per 256 values, which is repeated here in four steps; its scales and integers are kept, and so are
 //! Q3_K's. In rows that are quantized here each step has a d of its own: its largest scale becomes 127.
 //!
-//! A step holds 16 rows, 864 bytes; `plane.rs` says where a value stands in the lines:
+//! A step holds 16 rows, 864 bytes; `bit_planes.rs` says where a value stands in the lines:
 //!
 //! ```text
 //! | d: 16 x f16 |                                                    32 bytes
@@ -12,10 +12,11 @@
 //! | 4 lines of the upper two bits |                                  256 bytes
 //! ```
 
-use super::{BLOCK, GROUP, LANES, f16_at, plane, put_f16};
+use super::bit_planes;
+use super::step::{BLOCK, GROUP, LANES, f16_at, put_f16};
 use half::f16;
 
-pub(super) const STEP_BYTES: usize = LINES + plane::bytes(BITS);
+pub(in crate::quant) const STEP_BYTES: usize = LINES + bit_planes::bytes(BITS);
 const BITS: usize = 6;
 /// Where the scales of a step begin.
 const SCALES: usize = 2 * LANES;
@@ -34,11 +35,11 @@ fn put(step: &mut [u8], lane: usize, d: f16, scales: [i8; PARTS], q: impl Iterat
         step[SCALES + part * LANES + lane] = scale as u8;
     }
     for (i, q) in q.enumerate() {
-        plane::put(BITS, &mut step[LINES..], i / BLOCK, i % BLOCK, lane, q);
+        bit_planes::put(BITS, &mut step[LINES..], i / BLOCK, i % BLOCK, lane, q);
     }
 }
 
-pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(in crate::quant) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (values, step) in values.chunks(GROUP).zip(panel.chunks_exact_mut(STEP_BYTES)) {
         let mut padded = [0.0; GROUP];
         padded[..values.len()].copy_from_slice(values);
@@ -53,7 +54,7 @@ pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     }
 }
 
-/// With which the value of largest magnitude becomes -32, the only end that is used whole.
+/// The scale with which the value of largest magnitude becomes -32; the other end of the range is only 31.
 fn wanted_scale(values: &[f32]) -> f32 {
     values.iter().fold(0.0_f32, |a, &x| if x.abs() > a.abs() { x } else { a }) / -OFFSET
 }
@@ -69,7 +70,7 @@ fn rounded_up(x: f32) -> f16 {
 }
 
 /// A file's steps, unchanged: d, the scales of 16 values each, and 64 integers.
-pub(super) fn pack_steps(
+pub(in crate::quant) fn pack_steps(
     steps: impl Iterator<Item = (f16, [i8; PARTS], impl Iterator<Item = u8>)>,
     lane: usize,
     panel: &mut [u8],
@@ -79,11 +80,11 @@ pub(super) fn pack_steps(
     }
 }
 
-pub(super) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(in crate::quant) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {
             let scale = f16_at(step, 2 * lane) * f32::from(step[SCALES + i / PART * LANES + lane] as i8);
-            let q = plane::get(BITS, &step[LINES..], i / BLOCK, i % BLOCK, lane);
+            let q = bit_planes::get(BITS, &step[LINES..], i / BLOCK, i % BLOCK, lane);
             *out = scale * (f32::from(q) - OFFSET);
         }
     }

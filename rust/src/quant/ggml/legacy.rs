@@ -10,7 +10,7 @@
 //! Byte i of the 16 holds value i in its low nibble and value i + 16 in its high nibble; bit i of the fifth bits is
 //! value i's.
 
-use super::{first, half};
+use super::bytes::{first, half};
 
 /// The low nibbles, then the high ones.
 pub(super) fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
