@@ -1,5 +1,7 @@
-//! The one door to a matmul: the thread pool, activations and packed weights.
+//! The one way to a matmul: the thread pool, activations and packed weights.
 
-pub mod activations;
+pub(crate) mod activations;
+#[allow(unsafe_code)] // lends borrowed work to threads
 pub mod pool;
-pub mod weight;
+#[allow(unsafe_code)] // threads write interleaved columns of one output
+pub(crate) mod weight;

@@ -174,7 +174,7 @@ fn scalar(kind: Kind, bytes: &[u8]) -> Value<'_> {
 
 /// Where the value of each key lies.
 #[derive(Debug, Default)]
-pub(in crate::checkpoint) struct Keys(BTreeMap<String, Place>);
+pub(crate) struct Keys(BTreeMap<String, Place>);
 
 #[derive(Debug)]
 struct Place {

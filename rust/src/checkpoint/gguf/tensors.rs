@@ -65,7 +65,7 @@ fn type_of(number: u32) -> Option<Type> {
 
 /// The tensors of a file.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Tensors {
+pub(crate) struct Tensors {
     /// By name; every place lies inside the file.
     pub entries: BTreeMap<String, Entry>,
     /// Bytes after the last tensor and its padding.

@@ -12,7 +12,7 @@ mod k_quants;
 mod legacy;
 mod mxfp4;
 
-use super::DType;
+use super::dtype::DType;
 use super::panels::step::BLOCK;
 use super::panels::{q4_0, q4_k_q5_k, q6_k, q8_0};
 use half::{bf16, f16};

@@ -15,7 +15,7 @@
 use super::step::{GROUP, LANES};
 
 /// Bytes of the integers of a step.
-pub(in crate::quant) const fn bytes(bits: usize) -> usize {
+pub(crate) const fn bytes(bits: usize) -> usize {
     GROUP * LANES / 8 * bits
 }
 
@@ -28,7 +28,7 @@ fn place(width: usize, block: usize, i: usize, lane: usize) -> (usize, usize) {
 
 /// Writes value i of a block, an integer of `bits` (4, 5 or 6) bits, into the lines of a step.
 #[inline]
-pub(in crate::quant) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: usize, q: u8) {
+pub(crate) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: usize, q: u8) {
     let put = |lines: &mut [u8], width: usize, q: u8| {
         let (byte, shift) = place(width, block, i, lane);
         let mask = ((1 << width) - 1) << shift;
@@ -42,7 +42,7 @@ pub(in crate::quant) fn put(bits: usize, lines: &mut [u8], block: usize, i: usiz
 
 /// Reads value i of a block.
 #[inline]
-pub(in crate::quant) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize) -> u8 {
+pub(crate) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize) -> u8 {
     let get = |lines: &[u8], width: usize| {
         let (byte, shift) = place(width, block, i, lane);
         lines[byte] >> shift & ((1 << width) - 1)

@@ -34,26 +34,26 @@ fn get<const N: usize>(
     }
 }
 
-pub(in crate::quant) fn pack_f32(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_f32(values: &[f32], lane: usize, panel: &mut [u8]) {
     put(values, 1, lane, panel, f32::to_le_bytes);
 }
 
-pub(in crate::quant) fn pack_f16(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_f16(values: &[f32], lane: usize, panel: &mut [u8]) {
     put(values, 1, lane, panel, |x| f16::from_f32(x).to_le_bytes());
 }
 
-pub(in crate::quant) fn pack_bf16(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_bf16(values: &[f32], lane: usize, panel: &mut [u8]) {
     put(values, 2, lane, panel, |x| bf16::from_f32(x).to_le_bytes());
 }
 
-pub(in crate::quant) fn unpack_f32(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_f32(panel: &[u8], lane: usize, out: &mut [f32]) {
     get(panel, 1, lane, out, f32::from_le_bytes);
 }
 
-pub(in crate::quant) fn unpack_f16(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_f16(panel: &[u8], lane: usize, out: &mut [f32]) {
     get(panel, 1, lane, out, |bytes| f16::from_le_bytes(bytes).to_f32());
 }
 
-pub(in crate::quant) fn unpack_bf16(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_bf16(panel: &[u8], lane: usize, out: &mut [f32]) {
     get(panel, 2, lane, out, |bytes| bf16::from_le_bytes(bytes).to_f32());
 }

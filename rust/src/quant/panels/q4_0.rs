@@ -11,12 +11,12 @@ use super::bit_planes;
 use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale};
 use half::f16;
 
-pub(in crate::quant) const STEP_BYTES: usize = LINES + bit_planes::bytes(4);
+pub(crate) const STEP_BYTES: usize = LINES + bit_planes::bytes(4);
 /// Where the lines of a step begin.
 const LINES: usize = 4 * LANES;
 const OFFSET: f32 = 8.0;
 
-pub(in crate::quant) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (step, block, values) in blocks(values) {
         let step = &mut panel[step * STEP_BYTES..][..STEP_BYTES];
         // The value of largest magnitude, with its sign, becomes -8; the other end of the range is only 7.
@@ -32,7 +32,7 @@ pub(in crate::quant) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) 
 }
 
 /// A file's blocks, unchanged: | scale f16 | 16 bytes: value i in the low nibble, value i + 16 in the high one |.
-pub(in crate::quant) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
     for (index, source) in bytes.chunks_exact(2 + BLOCK / 2).enumerate() {
         let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
         put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
@@ -44,7 +44,7 @@ pub(in crate::quant) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8])
     }
 }
 
-pub(in crate::quant) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {
             let q = bit_planes::get(4, &step[LINES..], i / BLOCK, i % BLOCK, lane);

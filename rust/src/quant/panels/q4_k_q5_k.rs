@@ -17,7 +17,7 @@ use super::bit_planes;
 use super::step::{BLOCK, GROUP, LANES, blocks, f16_at, put_f16, scale_at};
 use half::f16;
 
-pub(in crate::quant) const fn step_bytes(bits: usize) -> usize {
+pub(crate) const fn step_bytes(bits: usize) -> usize {
     LINES + bit_planes::bytes(bits)
 }
 
@@ -46,7 +46,7 @@ fn put<const BITS: usize>(
     }
 }
 
-pub(in crate::quant) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
     let largest = largest(BITS);
     for (step, block, values) in blocks(values) {
         let (scale, min) = fit(&values, largest);
@@ -109,7 +109,7 @@ fn error(values: &[f32; BLOCK], (scale, min): ScaleAndMin, largest: f32) -> f32 
 }
 
 /// Blocks of another format with the same integers: (scale, min, q) each.
-pub(in crate::quant) fn pack_blocks<const BITS: usize>(
+pub(crate) fn pack_blocks<const BITS: usize>(
     blocks: impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)>,
     lane: usize,
     panel: &mut [u8],
@@ -119,7 +119,7 @@ pub(in crate::quant) fn pack_blocks<const BITS: usize>(
     }
 }
 
-pub(in crate::quant) fn unpack_row<const BITS: usize>(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_row<const BITS: usize>(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(step_bytes(BITS))) {
         for (i, out) in out.iter_mut().enumerate() {
             let (q, at) = (

@@ -16,7 +16,7 @@ use super::bit_planes;
 use super::step::{BLOCK, GROUP, LANES, f16_at, put_f16};
 use half::f16;
 
-pub(in crate::quant) const STEP_BYTES: usize = LINES + bit_planes::bytes(BITS);
+pub(crate) const STEP_BYTES: usize = LINES + bit_planes::bytes(BITS);
 const BITS: usize = 6;
 /// Where the scales of a step begin.
 const SCALES: usize = 2 * LANES;
@@ -39,7 +39,7 @@ fn put(step: &mut [u8], lane: usize, d: f16, scales: [i8; PARTS], q: impl Iterat
     }
 }
 
-pub(in crate::quant) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (values, step) in values.chunks(GROUP).zip(panel.chunks_exact_mut(STEP_BYTES)) {
         let mut padded = [0.0; GROUP];
         padded[..values.len()].copy_from_slice(values);
@@ -70,7 +70,7 @@ fn rounded_up(x: f32) -> f16 {
 }
 
 /// A file's steps, unchanged: d, the scales of 16 values each, and 64 integers.
-pub(in crate::quant) fn pack_steps(
+pub(crate) fn pack_steps(
     steps: impl Iterator<Item = (f16, [i8; PARTS], impl Iterator<Item = u8>)>,
     lane: usize,
     panel: &mut [u8],
@@ -80,7 +80,7 @@ pub(in crate::quant) fn pack_steps(
     }
 }
 
-pub(in crate::quant) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {
             let scale = f16_at(step, 2 * lane) * f32::from(step[SCALES + i / PART * LANES + lane] as i8);

@@ -13,7 +13,7 @@
 use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale};
 use half::f16;
 
-pub(in crate::quant) const STEP_BYTES: usize = 4 * LANES + GROUP * LANES;
+pub(crate) const STEP_BYTES: usize = 4 * LANES + GROUP * LANES;
 /// What is added to a stored value.
 const OFFSET: i32 = 128;
 
@@ -22,7 +22,7 @@ fn place(i: usize, lane: usize) -> usize {
     4 * LANES + (i / 4 * LANES + lane) * 4 + i % 4
 }
 
-pub(in crate::quant) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (step, block, values) in blocks(values) {
         let step = &mut panel[step * STEP_BYTES..][..STEP_BYTES];
         let largest = values.iter().fold(0.0_f32, |a, &x| a.max(x.abs()));
@@ -38,7 +38,7 @@ pub(in crate::quant) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) 
 }
 
 /// A block as files hold it: | scale f16 | 32 x i8 |, `value = q * scale`.
-pub(in crate::quant) fn read_block(block: &[u8], out: &mut [f32]) {
+pub(crate) fn read_block(block: &[u8], out: &mut [f32]) {
     let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
     for (out, q) in out.iter_mut().zip(&block[2..]) {
         *out = scale * f32::from(*q as i8);
@@ -46,7 +46,7 @@ pub(in crate::quant) fn read_block(block: &[u8], out: &mut [f32]) {
 }
 
 /// A file's blocks, unchanged.
-pub(in crate::quant) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
     for (index, source) in bytes.chunks_exact(2 + BLOCK).enumerate() {
         let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
         put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
@@ -56,7 +56,7 @@ pub(in crate::quant) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8])
     }
 }
 
-pub(in crate::quant) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
+pub(crate) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {
             let q = i32::from(step[place(i, lane)]) - OFFSET;
