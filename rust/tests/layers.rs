@@ -16,16 +16,17 @@ fn sources(folder: &Path, module: &str, found: &mut Sources) {
         let path = entry.expect("src is readable").path();
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let own = [module, &stem].join("::").trim_start_matches("::").to_owned();
-        if stem == "tests" {
-            continue;
-        } else if path.is_dir() {
-            sources(&path, &own, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).expect("UTF-8");
-            let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-            let code: Vec<&str> =
-                text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
-            found.insert(if stem == "mod" { module.to_owned() } else { own }, code.join("\n"));
+        match path.extension() {
+            _ if stem == "tests" => {}
+            None => sources(&path, &own, found),
+            Some(extension) if extension == "rs" => {
+                let text = fs::read_to_string(&path).expect("UTF-8");
+                let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                let code = text.lines().filter_map(|line| line.split("//").next());
+                let code = code.collect::<Vec<_>>().join("\n").replace("pub(in crate::", "pub(in ");
+                found.insert(if stem == "mod" { module.to_owned() } else { own }, code);
+            }
+            Some(_) => {}
         }
     }
 }
@@ -55,16 +56,15 @@ fn expand<'a>(rest: &'a str, before: &str, paths: &mut Vec<String>) -> &'a str {
 
 /// The paths of the use tree at the beginning of `tree`, from the crate's root.
 fn absolute(module: &str, tree: &str) -> Vec<String> {
-    let mut base: Vec<&str> = module.split("::").collect();
-    let mut rest = tree.strip_prefix("self::").unwrap_or(tree);
-    if let Some(from_root) = rest.strip_prefix("crate::") {
-        (rest, base) = (from_root, Vec::new());
-    }
+    let (mut base, mut rest) = (module.to_owned(), tree.trim_start_matches("self::"));
     while let Some(outer) = rest.strip_prefix("super::") {
-        (rest, _) = (outer, base.pop());
+        (rest, base) = (outer, base.rsplit_once("::").map_or(String::new(), |(outer, _)| outer.to_owned()));
     }
     let mut paths = Vec::new();
-    expand(rest, &base.join("::"), &mut paths);
+    match rest.strip_prefix("crate::") {
+        Some(from_root) => expand(from_root, "", &mut paths),
+        None => expand(rest, &base, &mut paths),
+    };
     paths
 }
 
@@ -89,53 +89,43 @@ fn target(path: &str, sources: &Sources) -> Option<String> {
     while !sources.contains_key(&module) {
         module = module.rsplit_once("::")?.0.to_owned();
     }
-    let name = path[module.len()..].trim_start_matches("::").split("::").next().unwrap_or_default();
-    for (at, _) in sources[&module].match_indices(" use ").filter(|_| !name.is_empty()) {
-        let is_public =
-            sources[&module][..at].rsplit('\n').next().is_some_and(|line| line.starts_with("pub"));
-        let exported = absolute(&module, &sources[&module][at + " use ".len()..]);
-        let original = exported.iter().find(|other| *other != path && other.ends_with(&format!("::{name}")));
-        if let (true, Some(original)) = (is_public, original) {
-            return target(original, sources).or(Some(module));
-        }
-    }
-    Some(module)
-}
-
-fn faults(rooms: &[&str], sources: &Sources) -> Vec<String> {
-    let room = |module: &str| rooms.iter().position(|room| module.split("::").next() == Some(room));
-    let mut faults = Vec::new();
-    let mut below: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for (module, code) in sources.iter().filter(|(module, _)| !["lib", ""].contains(&module.as_str())) {
-        let targets = paths(module, code, sources).into_iter().filter_map(|path| target(&path, sources));
-        for target in targets.filter(|target| target != module) {
-            match (room(module), room(&target)) {
-                (None, _) => faults.push(format!("{module} is in no room of lib.rs")),
-                (Some(own), Some(other)) if other > own => faults.push(format!("{module} imports {target}")),
-                (own, other) if own == other => drop(below.entry(module).or_default().insert(target)),
-                _ => {}
-            }
-        }
-    }
-    // What imports nothing that is left is on no circle, nor is what nothing imports that is left.
-    let is_free = |left: &BTreeMap<&str, BTreeSet<String>>, module: &str| {
-        left[module].iter().all(|to| !left.contains_key(&**to))
-            || !left.values().any(|to| to.contains(module))
-    };
-    while let Some(free) = below.keys().copied().find(|module| is_free(&below, module)) {
-        below.remove(free);
-    }
-    let circles = below.keys().filter(|module| !WITH_CIRCLES.iter().any(|room| module.starts_with(room)));
-    faults.extend(circles.map(|module| format!("{module} is on a circle of {:?}", below.keys())));
-    faults
+    let name = path[module.len()..].trim_start_matches("::").split("::").next()?;
+    let public = sources[&module].split("\npub").filter_map(|item| item.split_once(" use "));
+    let exported = public.filter(|(kind, _)| kind.len() < 12).flat_map(|(_, tree)| absolute(&module, tree));
+    let is_original = |other: &String| other != path && other.ends_with(&format!("::{name}"));
+    exported.into_iter().find(is_original).and_then(|path| target(&path, sources)).or(Some(module))
 }
 
 #[test]
 fn imports_go_down() {
-    let mut found = Sources::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
-    let lib = include_str!("../src/lib.rs");
-    let rooms = lib.lines().filter_map(|line| line.strip_prefix("//! - `")?.split('`').next());
-    let faults = faults(&rooms.collect::<Vec<_>>(), &found);
+    let mut all = Sources::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut all);
+    let list = include_str!("../src/lib.rs").lines().filter_map(|line| line.strip_prefix("//! - `"));
+    let rooms: Vec<&str> = list.filter_map(|line| line.split('`').next()).collect();
+    let room = |module: &str| rooms.iter().position(|room| module.split("::").next() == Some(room));
+    let mut faults = Vec::new();
+    let mut inside: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (module, code) in all.iter().filter(|(module, _)| *module != "lib") {
+        let targets = paths(module, code, &all).into_iter().filter_map(|path| target(&path, &all));
+        for target in targets.filter(|target| target != module) {
+            match (room(module), room(&target)) {
+                (Some(own), Some(other)) if other < own => {}
+                (Some(own), Some(other)) if other == own => {
+                    inside.entry(module).or_default().insert(target);
+                }
+                _ => faults.push(format!("{module} imports {target}: upward, or in no room of lib.rs")),
+            }
+        }
+    }
+    for module in inside.keys().filter(|module| !WITH_CIRCLES.iter().any(|room| module.starts_with(room))) {
+        let (mut below, mut open) = (BTreeSet::new(), vec![*module]);
+        while let Some(next) = open.pop() {
+            let imports = inside.get(next).into_iter().flatten();
+            open.extend(imports.filter(|import| below.insert(import.as_str())).map(String::as_str));
+        }
+        if below.contains(module) {
+            faults.push(format!("{module} is on a circle"));
+        }
+    }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }

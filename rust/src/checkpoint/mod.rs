@@ -70,7 +70,7 @@ impl Checkpoint {
     pub fn require_any(&self, names: &[&str], shape: &[usize]) -> Result<TensorView<'_>> {
         let Some(&name) = names.iter().find(|name| self.contains(name)) else {
             let (first, others) = names.split_first().unwrap_or((&"", &[]));
-            let others: String = others.iter().map(|other| format!(" (nor is {other})")).collect();
+            let others: String = others.iter().map(|other| format!(" ({other} is missing too)")).collect();
             return Err(self.tensor_error(
                 first,
                 format!(

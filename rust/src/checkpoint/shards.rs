@@ -29,7 +29,7 @@ impl Shard {
         let map = MappedFile::open(&opened.file, len, &opened.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::OutOfMemory => Error::Memory {
                 what: format!(
-                    "{}: no addresses for {len} bytes are to be had; raise the limit (ulimit -v)",
+                    "{}: the system has no address space for {len} bytes; raise the limit (ulimit -v)",
                     opened.path.display()
                 ),
             },

@@ -1,4 +1,4 @@
-//! What a model is, in the field's words: enums resolved at load, no booleans, no "which family" later on.
+//! What a model is, in the field's words: enums that are resolved at load, so that no later code asks for the family.
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
@@ -21,14 +21,14 @@ pub use tensor_names::{GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, Qkv, St
 
 use crate::quant::DType;
 
-/// Everything that the forward pass needs to know beside the weights.
+/// Everything that the forward pass needs besides the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `model_type` of config.json.
     pub model_type: String,
     /// What the tensors are called.
     pub names: Names,
-    /// Rows of the embedding and of P.
+    /// Rows of the embedding; length of a logit row.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -40,7 +40,7 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// Width of one head's query and key.
     pub head_dim: usize,
-    /// Width of one head's value; `head_dim` but for latent attention.
+    /// Width of one head's value; `head_dim` except for latent attention.
     pub v_head_dim: usize,
     /// Trained length in tokens.
     pub max_position_embeddings: usize,
@@ -48,7 +48,7 @@ pub struct Config {
     pub layers: Vec<LayerSpec>,
     /// What a token's position does to its embedding.
     pub position: EmbeddingPosition,
-    /// The embedding is multiplied with it (gemma: sqrt(hidden_size); granite).
+    /// Factor of the embedding (gemma: sqrt(hidden_size); granite).
     pub embedding_multiplier: f32,
     /// Normalization of rows, of the residual stream and of q and k alike.
     pub norm: Norm,
@@ -58,13 +58,13 @@ pub struct Config {
     pub norm_bias: Bias,
     /// Where a layer has its norms.
     pub norm_placement: NormPlacement,
-    /// How attention and MLP join the residual stream.
+    /// How attention and MLP are added to the residual stream.
     pub residual: Residual,
-    /// Both results are multiplied with it before they are added (granite).
+    /// Factor of both results before they are added (granite).
     pub residual_multiplier: f32,
     /// How queries, keys and values are projected.
     pub attention: Attention,
-    /// Scores are multiplied with it: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`.
+    /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`.
     pub attention_multiplier: f32,
     /// What a query's position does to its scores.
     pub query_scaling: QueryScaling,
@@ -74,7 +74,7 @@ pub struct Config {
     pub clip_qkv: Option<f32>,
     /// `attn_logit_softcapping`: scores become cap * tanh(score / cap) (gemma2).
     pub attn_logit_softcapping: Option<f32>,
-    /// Scores that lead nowhere.
+    /// Attention sinks.
     pub sinks: Sinks,
     /// Biases of q, k and v projections.
     pub attention_bias: Bias,
@@ -88,13 +88,13 @@ pub struct Config {
     pub mlp_bias: Bias,
     /// The mixture of experts of the layers that have one.
     pub moe: Option<Moe>,
-    /// Rotary position embeddings; a layer says which one is its own.
+    /// Rotary position embeddings; each layer's spec names one of them.
     pub ropes: Vec<Rope>,
-    /// Where the unembedding comes from.
+    /// Where the projection to logits comes from.
     pub lm_head: LmHead,
-    /// Bias of the unembedding (gptj, phi).
+    /// Bias of the projection to logits (gptj, phi).
     pub lm_head_bias: Bias,
-    /// Logits are multiplied with it (`logit_scale`, 1 / `logits_scaling`).
+    /// Factor of the logits (`logit_scale`, 1 / `logits_scaling`).
     pub logit_scale: f32,
     /// `final_logit_softcapping`: logits become cap * tanh(logit / cap) (gemma2).
     pub final_logit_softcapping: Option<f32>,
@@ -102,12 +102,12 @@ pub struct Config {
     pub bos_token_id: Option<u32>,
     /// `eos_token_id` as a list (old configs hold one number).
     pub eos_token_id: Vec<u32>,
-    /// `torch_dtype` / `dtype`: what the checkpoint says of itself.
+    /// `torch_dtype` / `dtype`: the type that config.json states for the weights.
     pub torch_dtype: Option<DType>,
 }
 
 impl Config {
-    /// Tokens that a sequence can have: the trained length, or what dynamic NTK stretches it to.
+    /// The longest sequence in tokens: the trained length, or the length that dynamic NTK extends it to.
     pub fn usable_length(&self) -> usize {
         match self.ropes.first().map(|rope| &rope.scaling) {
             Some(RopeScaling::Dynamic { factor, .. }) => {
@@ -117,7 +117,7 @@ impl Config {
         }
     }
 
-    /// Positions beyond which there is nothing to compute with: those of a learned table.
+    /// The number of positions that can be computed; only a learned table limits it.
     pub fn position_limit(&self) -> usize {
         match self.position {
             EmbeddingPosition::Learned => self.max_position_embeddings,

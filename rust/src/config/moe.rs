@@ -13,9 +13,9 @@ pub struct Moe {
     pub intermediate_size: usize,
     /// From the router's logits to the weights of the chosen.
     pub scoring: Scoring,
-    /// Which experts may be chosen together.
+    /// How the choice is limited to groups of experts.
     pub groups: ExpertGroups,
-    /// `routed_scaling_factor`: the weights are multiplied with it.
+    /// `routed_scaling_factor`: factor of the weights.
     pub scaling: f32,
     /// Biases of the router and the experts.
     pub bias: Bias,
@@ -26,35 +26,35 @@ pub struct Moe {
 /// From the router's logits to the weights of the chosen experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scoring {
-    /// Softmax over all experts, as it is (qwen2_moe, deepseek_v2).
+    /// Softmax over all experts, not normalized again (qwen2_moe, deepseek_v2).
     Softmax,
-    /// Softmax over the chosen: the same as over all, brought to a sum of one (mixtral, qwen3_moe, gpt_oss).
+    /// Softmax over the chosen experts: their weights sum to one (mixtral, qwen3_moe, gpt_oss).
     SoftmaxOfChosen,
     /// Sigmoid; chosen by the sum with `e_score_correction_bias` (deepseek_v3).
     Sigmoid,
-    /// The same, the weights brought to a sum of one.
+    /// As `Sigmoid`, with weights that are normalized to a sum of one.
     SigmoidNormalized,
 }
 
 impl Scoring {
-    /// Whether the choice looks at a learned correction of the scores.
+    /// Whether `e_score_correction_bias` is added to the scores for the choice.
     pub fn has_correction_bias(self) -> bool {
         matches!(self, Scoring::Sigmoid | Scoring::SigmoidNormalized)
     }
 }
 
-/// Which experts may be chosen together.
+/// How the choice of experts is limited to groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpertGroups {
-    /// Any.
+    /// All experts may be chosen.
     None,
-    /// Those of the `topk_group` best of `n_group` groups.
+    /// Only experts of the `topk_group` best of `n_group` groups.
     Limited {
         /// Groups.
         n_group: usize,
-        /// Groups that are open to a token.
+        /// Groups whose experts a token may choose.
         topk_group: usize,
-        /// What a group is judged by: the sum of its best `group_top_k` scores (1: deepseek_v2; 2: deepseek_v3).
+        /// A group's score is the sum of its `group_top_k` best experts' scores (1: deepseek_v2; 2: deepseek_v3).
         group_top_k: usize,
     },
 }

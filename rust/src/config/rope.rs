@@ -16,7 +16,7 @@ pub struct Rope {
 /// Which two dimensions make a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeLayout {
-    /// (i, i + rotary_dim / 2): Hugging Face's llama files.
+    /// (i, i + rotary_dim / 2): GPT-NeoX, and Hugging Face's llama files.
     Neox,
     /// (2i, 2i + 1): RoFormer, gptj, cohere, glm, deepseek.
     Interleaved,
@@ -65,10 +65,10 @@ pub enum RopeScaling {
         /// `truncate`: round the ramp's ends to whole dimensions.
         truncate: bool,
     },
-    /// `proportional` (gemma4): the leading pairs turn as they would if all did, the others stand still; frequencies /
-    /// factor.
+    /// `proportional` (gemma4): the leading pairs have the frequencies of a fully rotated head, the others are not rotated;
+    /// frequencies / factor.
     Proportional {
-        /// `partial_rotary_factor`: how many of the pairs turn.
+        /// `partial_rotary_factor`: the share of the pairs that is rotated.
         partial_rotary_factor: f64,
         /// `factor`.
         factor: f64,

@@ -3,29 +3,29 @@
 /// What differs from layer to layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
-    /// Which earlier positions a position sees.
+    /// Which earlier positions a position attends to.
     pub mask: Mask,
-    /// How q and k turn with their position.
+    /// How q and k are rotated by their position.
     pub rope: LayerRope,
     /// What kind of MLP.
     pub mlp: LayerMlp,
 }
 
-/// Which earlier positions a position sees.
+/// Which earlier positions a position attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
-    /// Itself and all before it.
+    /// Itself and all positions before it.
     Causal,
-    /// `sliding_window`: itself and those before it, so many together (mistral, gemma2).
+    /// `sliding_window`: this many positions, itself included (mistral, gemma2).
     Sliding(usize),
 }
 
-/// How q and k turn with their position.
+/// How q and k are rotated by their position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerRope {
-    /// Not at all: NoPE (smollm3, cohere2), or positions that are learned (gpt2).
+    /// No rotation: NoPE (smollm3, cohere2), or learned positions (gpt2).
     None,
-    /// By this one of [`Config::ropes`].
+    /// The index of the rope in `Config::ropes`.
     Rotary(usize),
 }
 
@@ -34,18 +34,18 @@ pub enum LayerRope {
 pub enum LayerMlp {
     /// One for all tokens.
     Dense,
-    /// [`Config::moe`].
+    /// The mixture of experts in `Config::moe`.
     Moe,
 }
 
 /// What a token's position does to its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingPosition {
-    /// Nothing: it enters in the layers.
+    /// Nothing: positions enter in the layers.
     None,
     /// A learned row is added (gpt2, gpt_neo).
     Learned,
-    /// It is rotated by the first of [`Config::ropes`] (dtransformer_rope).
+    /// It is rotated by the first of `Config::ropes` (dtransformer_rope).
     Rotated {
         /// Number of the first token.
         first_position: usize,
@@ -89,10 +89,10 @@ pub enum NormPlacement {
     Around,
 }
 
-/// How attention and MLP join the residual stream.
+/// How attention and MLP are added to the residual stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residual {
-    /// The MLP sees what attention added.
+    /// The MLP reads the stream after attention was added.
     Sequential,
     /// x += attention(norm(x)) + mlp(norm(x)) (gptj, falcon, cohere; Wang and Komatsuzaki 2021).
     Parallel,
@@ -139,13 +139,13 @@ pub enum QkNorm {
     PerHead(Bias),
     /// Each head by itself with a weight of its own, in one tensor (cohere).
     PerHeadOwn,
-    /// The same, in a tensor per head (stablelm).
+    /// Each head by itself with a weight of its own, in one tensor per head (stablelm).
     PerHeadSplit,
     /// All heads as one row (olmo2).
     FullWidth,
 }
 
-/// Scores that lead nowhere, one per query head: they only take probability from the others.
+/// Attention sinks: a learned score per query head that takes part in the softmax and has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sinks {
     /// None.
@@ -172,7 +172,7 @@ pub enum Bias {
     Added,
 }
 
-/// Where the unembedding matrix comes from.
+/// Where the matrix of the projection to logits comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LmHead {
     /// `tie_word_embeddings`: the embedding itself (either name may be in the file).

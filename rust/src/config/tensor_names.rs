@@ -1,4 +1,4 @@
-//! What a model's tensors are called on the hub: paths below the layer's, and how fused ones are put together.
+//! The names of a model's tensors on the hub, below the layer's path, and how fused tensors are laid out.
 
 /// A weight and its bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +40,9 @@ pub enum Qkv {
 /// In which order the rows of a head are stored in q and k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadRows {
-    /// As the family rotates them.
+    /// In the order that the family rotates.
     InOrder,
-    /// Pairs that the family has half a head apart stand side by side (llama.cpp's converter moves them).
+    /// The two rows of a pair are adjacent, which the family has half a head apart (llama.cpp's converter moves them).
     Paired,
 }
 
@@ -134,9 +134,9 @@ pub enum MoeNames {
 /// What a model's tensors are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
-    /// What may stand before every path but `lm_head`: the first is usual.
+    /// Possible prefixes of every path except `lm_head`; the first is the usual one.
     pub bases: &'static [&'static str],
-    /// The one that this checkpoint has.
+    /// The prefix in this checkpoint.
     pub base: &'static str,
     /// Token embedding.
     pub embed_tokens: &'static str,
@@ -183,7 +183,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Llama's, which most families took over.
+    /// Llama's names, which most families use.
     pub const LLAMA: Names = Names {
         bases: &["model."],
         base: "model.",

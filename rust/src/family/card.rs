@@ -19,7 +19,7 @@ pub struct ModelCard {
     pub config: Config,
     /// generation_config.json.
     pub generation: GenerationConfig,
-    /// What is odd but harmless, one line each, in the form of the errors.
+    /// What is unusual but harmless, one line each, in the form of the errors.
     pub warnings: Vec<String>,
 }
 

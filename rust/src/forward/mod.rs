@@ -1,9 +1,9 @@
 //! THE forward pass: rows of tokens through the decoder, once, for chat, inspector and batch alike.
 //!
 //! [`forward`] takes *runs* of consecutive tokens, of any number of sequences, as one block of rows: embed, then per
-//! layer attention and MLP on the residual stream, each behind its norm. [`lm_head`] turns the rows that somebody wants
-//! to read into logits. Keys and values go through the cache in its type, also those of the rows at hand, so a row's
-//! result does not depend on how its sequence was cut into runs (law 1).
+//! layer attention and MLP on the residual stream, each behind its norm. [`lm_head`] computes the logits of the
+//! rows that are read out. Attention reads keys and values from the cache in its type, also those of the rows of this
+//! pass, so a row's result does not depend on how its sequence was split into runs (law 1).
 //!
 //! Shapes: `rows` = tokens of all runs; x `[rows, hidden_size]`; q `[rows, num_heads, head_dim]`; k and v
 //! `[rows, num_kv_heads, head_dim]`.

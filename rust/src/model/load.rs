@@ -15,7 +15,7 @@ use crate::family::{
 };
 use crate::quant::{DType, TensorType};
 
-/// What loading a tensor needs to know.
+/// Everything that loading a tensor needs.
 pub(super) struct Loader<'a> {
     pub checkpoint: &'a Checkpoint,
     pub config: &'a Config,
@@ -98,15 +98,15 @@ impl<'a> Loader<'a> {
         let tensor = &spec.weights[0];
         let view = match self.checkpoint.contains(names[0]) {
             true => self.checkpoint.require(names[0], &tensor.shape)?,
-            // Under the unembedding's name it is [vocab_size, hidden_size].
+            // Under the name of lm_head it is [vocab_size, hidden_size].
             false => self.checkpoint.require_any(&names, &[self.config.vocab_size, spec.in_features])?,
         };
         let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
         self.pack(&[(view, stored)], spec)
     }
 
-    /// Embedding and unembedding in few bits cost too much quality; finer ones are what users of such files get elsewhere
-    /// too.
+    /// The loader of the embedding and lm_head, which lose too much quality in few bits: they get a finer type, as in
+    /// llama.cpp.
     pub fn table(&self) -> Self {
         Self {
             dtype: self.dtype.map(|dtype| match dtype {
@@ -152,7 +152,7 @@ impl<'a> Loader<'a> {
                     bytes: &part.bytes,
                 })
                 .collect();
-            // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
+            // Mapped pages are released as soon as they are packed: loading takes little more memory than the result.
             let done = |source: usize, rows: Range<usize>| {
                 if let Cow::Borrowed(piece) = &parts[source].bytes {
                     let row = piece.len() / sources[source].out_features;
@@ -162,7 +162,7 @@ impl<'a> Loader<'a> {
             };
             let join = arrangement(spec.join);
             let panels = weight::pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
-            // Gathered rows were copied from all over the tensor.
+            // Gathered rows were copied from anywhere in the tensor.
             parts.iter().for_each(|part| self.checkpoint.release_pages(&part.view, part.view.bytes));
             Ok(panels)
         })?;
@@ -199,8 +199,8 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// One type for a matrix out of several tensors: what the finest of them is packed into by itself, but no type of less
-/// than a byte in which others would be rounded once more.
+/// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
+/// be rounded again.
 fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
     let kinds = || parts.iter().map(|(view, _)| view.tensor_type);
     let bits = |dtype: &DType| dtype.step_bytes() * 64 / dtype.step_values();
@@ -218,10 +218,10 @@ fn arrangement(join: Join) -> Arrangement {
     }
 }
 
-/// Rows of a tensor, on their way to be packed.
+/// Rows of a tensor to be packed.
 struct Gathered<'a> {
     view: TensorView<'a>,
-    /// What `bytes` hold: the tensor's type, but for blocks that had to be taken apart.
+    /// The type of `bytes`: the tensor's, unless blocks had to be split.
     tensor_type: TensorType,
     bytes: Cow<'a, [u8]>,
 }

@@ -6,7 +6,7 @@ use crate::sampling::readout::Logprobs;
 use crate::sampling::top_k::{self, TopK};
 use crate::{Error, Result};
 
-/// How many candidates are ranked at first when no filter says how many it wants; grows eightfold.
+/// How many candidates are sorted at first when no filter limits them; grows eightfold.
 const FIRST: usize = 256;
 
 /// The candidates that survive one stage.

@@ -111,7 +111,7 @@ impl ChainStep {
     }
 }
 
-/// A sampled token and how it came about.
+/// A sampled token and how it was chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draw {
     /// The token.
@@ -136,7 +136,7 @@ impl Sampler {
         Sampler::default()
     }
 
-    /// Draw the token that stands at `position`.  // logits: [vocab_size], history: [tokens before position]
+    /// Draws the token at `position`.  // logits: [vocab_size], history: [tokens before position]
     ///
     /// The draw is a function of the arguments alone: u of (seed, stream, position), then the first candidate, in order
     /// of probability with ties by lower id, whose cumulative probability exceeds u. `trace` is the read-out of these

@@ -1,4 +1,4 @@
-//! What one logit row says: log-sum-exp, entropy, the most probable ids, and any id's log probability and rank.
+//! The log probabilities of one logit row: log-sum-exp, entropy, the most probable ids, any id's log probability and rank.
 //!
 //! All numbers are *raw*: temperature 1, no filter. Logits are f32, everything else is f64 and in nats.
 
@@ -20,7 +20,7 @@ pub struct Logprobs {
     pub top_mass: f64,
 }
 
-/// Read a logit row out.  // logits: [vocab_size]
+/// Computes the raw log probabilities of a logit row.  // logits: [vocab_size]
 ///
 /// With m = max x: logsumexp = m + ln W, W = sum e^(x - m); entropy = ln W - (1/W) sum (x - m) e^(x - m).
 /// A logit of -inf is a masked id: it adds nothing to either.

@@ -1,4 +1,4 @@
-//! A place in the file that moves on as values are read, and never beyond the end.
+//! A reading position in the file that never moves beyond the end.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    /// A text's bytes: whoever reads it decides what to do when they are not UTF-8.
+    /// A text's bytes; the caller decides what to do when they are not UTF-8.
     pub fn text(&mut self, field: &str) -> Result<&'a [u8]> {
         let len = self.u64(field)?;
         if len > LONGEST_TEXT {
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
         self.take(len, field)
     }
 
-    /// A text that has to be UTF-8: a name.
+    /// A name, which must be UTF-8.
     pub fn name(&mut self, field: &str) -> Result<&'a str> {
         let at = self.at;
         let bytes = self.text(field)?;
@@ -93,7 +93,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Can the rest of the file hold `count` things of `least` bytes each?
+    /// Checks that the rest of the file can hold `count` items of at least `least` bytes each.
     pub fn fits(&self, count: u64, least: u64, field: &str) -> Result<()> {
         let rest = (self.file.len() - self.at) as u64;
         if count <= rest / least {

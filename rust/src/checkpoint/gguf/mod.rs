@@ -9,8 +9,8 @@
 //!
 //! A text is a u64 length and its bytes; a list is a u32 type, a u64 count and the values. Everything is little endian.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Whatever the bytes are, reading them neither
-//! panics nor allocates more than a small multiple of the file: a count is held against the bytes that are left before
-//! anything is made of it.
+//! panics nor allocates more than a small multiple of the file: a count is checked against the bytes that are left before
+//! it is used.
 
 mod cursor;
 mod metadata;
@@ -44,7 +44,7 @@ const LEAST_KEY: u64 = 8 + 4 + 1;
 /// Bytes of the smallest tensor entry: an empty name, no dimension, a type, an offset.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
 
-/// The metadata of a `.gguf` file, whose weights are not looked at.
+/// The metadata of a `.gguf` file; its weights are not checked.
 #[derive(Debug)]
 pub struct Header {
     file: Shard,
@@ -154,7 +154,7 @@ fn read(path: &Path, file: &[u8]) -> Result<Contents> {
     Ok(Contents { keys, tensors })
 }
 
-/// The metadata alone: of vocabularies without weights, and of files whose weights are not computed with.
+/// The metadata alone, of files whose weights are not read.
 fn read_keys(path: &Path, file: &[u8]) -> Result<Keys> {
     let (counts, mut cursor) = header(path, file)?;
     Keys::read(&mut cursor, counts.keys)
@@ -194,7 +194,7 @@ fn header<'a>(path: &'a Path, file: &'a [u8]) -> Result<(Counts, Cursor<'a>)> {
     Ok((Counts { keys, tensors }, cursor))
 }
 
-/// Says what a file is that does not begin as GGUF does.
+/// Names the kind of a file that does not begin like GGUF.
 fn not_gguf(file: &[u8]) -> String {
     let what = match file {
         [] => "the file is empty; a GGUF file is expected; download it again",
@@ -215,7 +215,7 @@ fn not_gguf(file: &[u8]) -> String {
     what.to_owned()
 }
 
-/// Where tensors may begin: multiples of this.
+/// Tensors begin at multiples of this.
 fn alignment(path: &Path, metadata: Metadata<'_>) -> Result<u64> {
     let Some(value) = metadata.get(ALIGNMENT) else {
         return Ok(USUAL_ALIGNMENT);

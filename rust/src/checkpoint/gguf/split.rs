@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// More files than any model has.
 const MOST_FILES: u64 = 65_535;
 
-/// What a file says of the others.
+/// What a file of a split model says about the split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Split {
     /// `split.no`, from 0.

@@ -1,4 +1,4 @@
-//! The list of tensors: names, shapes, types and places, held against the file.
+//! The list of tensors: names, shapes, types and offsets, checked against the file.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Type {
     bytes: u64,
 }
 
-/// The type of that number (`ggml.h`); those that the engine does not compute with are measured too.
+/// The type of that number (`ggml.h`), also of types that the engine does not read: their sizes are checked too.
 fn type_of(number: u32) -> Option<Type> {
     let (name, values, bytes) = match number {
         0 => ("F32", 1, 4),
@@ -96,7 +96,7 @@ impl Tensors {
     }
 }
 
-/// An entry before its place was held against the file.
+/// An entry before its offset was checked against the file.
 struct RawTensor {
     dtype: &'static str,
     /// Outermost first.

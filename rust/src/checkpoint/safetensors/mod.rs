@@ -139,7 +139,7 @@ fn header_length(file: &[u8]) -> Option<(u64, &[u8])> {
     Some((u64::from_le_bytes(*length), rest))
 }
 
-/// Says what a file is that is no safetensors file, if its first bytes tell.
+/// Names the kind of a file that is not safetensors, if its first bytes show it.
 fn not_safetensors(file: &[u8]) -> Option<Malformed> {
     let is_zip = file.starts_with(b"PK\x03\x04"); // as a length 67 MB: within the limit, and no one's header
     if !is_zip && header_length(file).is_none_or(|(length, _)| length <= MAX_HEADER) {
@@ -231,7 +231,7 @@ fn check_layout(
     Err(Malformed::at("data", what))
 }
 
-/// The extent of a tensor is that of its type and shape. Otherwise says what is wrong.
+/// Checks that a tensor's extent is that of its type and shape; says what is wrong if not.
 fn check_size(tensor: &RawTensor) -> std::result::Result<(), String> {
     let RawTensor { dtype, shape: Shape(shape), begin, end, .. } = tensor;
     let size = tensor.size().ok_or_else(|| {

@@ -7,12 +7,12 @@ use super::translated::Translated;
 use crate::checkpoint::json::describe;
 use crate::error::Result;
 
-/// Of `expert_gating_func`.
+/// Values of `expert_gating_func`.
 const SOFTMAX: u64 = 1;
 const SIGMOID: u64 = 2;
 
-/// What stands in config.json of either. Newer files store keys and values for attention over the latent itself, and say
-/// what a head's width is under keys that end in `_mla`.
+/// Adds the keys of config.json. Newer files store keys and values for attention over the latent itself; they state the
+/// width of a head under keys that end in `_mla`.
 pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     let width = |own: &str| -> Result<Option<u64>> {
         let over_latent = source.whole(&format!("{own}_mla"))?;
@@ -30,7 +30,7 @@ pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()>
         out.values.insert("v_head_dim".to_owned(), value.into());
     }
     out.values.remove("head_dim");
-    // One over the latent, all of them over what comes out of it: the same attention.
+    // One KV head over the latent, or as many as queries over its projection: the same attention.
     if let Some(heads) = out.values.get("num_attention_heads").cloned() {
         out.values.insert("num_key_value_heads".to_owned(), heads);
     }
@@ -38,7 +38,7 @@ pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()>
     mixture(source, out)
 }
 
-/// Which of the two it is, and how experts are chosen.
+/// Which of the two models it is, and how its experts are chosen.
 fn mixture(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     const GATING: &str = "expert_gating_func";
     let gating = source.get(GATING)?.unwrap_or_else(|| SOFTMAX.into());
@@ -57,7 +57,7 @@ fn mixture(source: &Source<'_>, out: &mut Translated) -> Result<()> {
         }
         Some(SIGMOID) => {
             set("model_type", "deepseek_v3".into());
-            // Older files leave the groups out: DeepSeek's own 256 experts have them, smaller kin do not.
+            // Older files do not state the groups: DeepSeek's models of 256 experts have them, smaller ones do not.
             if groups.is_none() && source.whole("expert_count")? != Some(256) {
                 set("n_group", 1.into());
                 set("topk_group", 1.into());

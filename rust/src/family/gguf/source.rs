@@ -1,4 +1,4 @@
-//! The file's metadata with a memory of the keys that were read, so that law 6 holds here too.
+//! The file's metadata, which records the keys that were read, so that law 6 holds here too.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -100,7 +100,7 @@ impl<'a> Source<'a> {
         self.checkpoint.contains(&format!("blk.0.{name}"))
     }
 
-    /// Refuses every key of the architecture that no one has read: it may change what the model computes.
+    /// Refuses every key of the architecture that was not read: it may change what the model computes.
     pub fn refuse_unread(&self) -> Result<()> {
         let read = self.read.borrow();
         let prefix = format!("{}.", self.arch);

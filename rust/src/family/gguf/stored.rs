@@ -1,4 +1,4 @@
-//! What the tensors of a `.gguf` file are called, and what they hold where Hugging Face's hold something else.
+//! The names of the tensors of a `.gguf` file, and what differs between them and Hugging Face's.
 
 use super::archs::{Arch, Rotary};
 use super::rope::{FREQS, divisors};
@@ -10,7 +10,7 @@ use crate::config::{
 };
 use crate::error::Result;
 
-/// Scores are multiplied with it.
+/// Key of the factor of the attention scores.
 const SCALE: &str = "attention.scale";
 
 /// llama.cpp's names (`tensor_mapping.py`).
@@ -118,7 +118,7 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
     names
 }
 
-/// A file without some of its layers, or with more than it says, is not the model that it claims to be.
+/// Refuses a file with fewer or more layers than it states.
 fn check_layers(config: &Config, source: &Source<'_>) -> Result<()> {
     let numbers = source.checkpoint.names().filter_map(|name| {
         let (number, _) = name.strip_prefix("blk.")?.split_once('.')?;
@@ -133,7 +133,7 @@ fn check_layers(config: &Config, source: &Source<'_>) -> Result<()> {
     Err(source.bad(&source.full("block_count"), what))
 }
 
-/// Llama 3's scaling, of which the file has the result.
+/// Llama 3's scaling, which the file holds as divisors.
 fn divide(config: &mut Config, source: &Source<'_>) -> Result<()> {
     let divisors = divisors(source, FREQS)?;
     for rope in &mut config.ropes {

@@ -22,7 +22,7 @@ pub struct Family {
     pub config: fn(&Metadata<'_>) -> Result<Config>,
 }
 
-/// What a family says of the common keys. Sizes have no default: a file that does not state them is broken.
+/// A family's defaults for the common keys. Sizes have no default: a file without them is broken.
 #[derive(Clone, Copy)]
 pub(crate) struct Defaults {
     pub names: Names,
@@ -45,7 +45,7 @@ pub(crate) struct Defaults {
     pub windows: WindowKeys,
 }
 
-/// `num_key_value_heads` when the file does not say.
+/// `num_key_value_heads` of files without the key.
 #[derive(Clone, Copy)]
 pub(crate) enum KvHeads {
     /// As many as query heads.
@@ -56,12 +56,12 @@ pub(crate) enum KvHeads {
     Always(usize),
 }
 
-/// `head_dim` when the file does not say.
+/// `head_dim` of files without the key.
 #[derive(Clone, Copy)]
 pub(crate) enum HeadDim {
     /// hidden_size / num_attention_heads, which must divide even when `head_dim` is stated.
     Quotient,
-    /// hidden_size / num_attention_heads; a stated width is free.
+    /// hidden_size / num_attention_heads; a stated width may differ.
     FreeQuotient,
     /// This width.
     Usually(usize),
@@ -76,18 +76,18 @@ pub(crate) enum NormKey {
     Layer(&'static str, f64),
 }
 
-/// Where a bias flag stands.
+/// Where a family's bias flag comes from.
 #[derive(Clone, Copy)]
 pub(crate) enum BiasKey {
     /// A key and its default.
     Key(&'static str, bool),
-    /// Always so; `attention_bias` must not say otherwise.
+    /// Fixed by the family; an `attention_bias` that contradicts it is refused.
     Fixed(Bias),
-    /// Always so.
+    /// Fixed by the family; there is no key.
     Absent(Bias),
 }
 
-/// Rotation when the file does not say.
+/// The rotary embedding of files without its keys.
 #[derive(Clone, Copy)]
 pub(crate) struct RopeDefaults {
     pub theta: f64,
@@ -97,23 +97,23 @@ pub(crate) struct RopeDefaults {
     pub own_keys: &'static [&'static str],
 }
 
-/// Who reads the window keys.
+/// How the window keys are treated.
 #[derive(Clone, Copy)]
 pub(crate) enum WindowKeys {
-    /// No one: a window that a sequence could outgrow is refused.
+    /// The family has no windows: a window that a sequence could outgrow is refused.
     Refused,
-    /// The family.
+    /// The family reads them.
     OfFamily,
 }
 
 impl RopeDefaults {
-    /// Whole heads in halves at base 10000.
+    /// Whole heads, half-split pairs, base 10000.
     pub const WHOLE: RopeDefaults =
         RopeDefaults { theta: 10_000.0, partial: Partial::Whole, layout: RopeLayout::Neox, own_keys: &[] };
 }
 
 impl Defaults {
-    /// Llama's (`configuration_llama.py`).
+    /// Llama's defaults (`configuration_llama.py`).
     pub const LLAMA: Defaults = Defaults {
         names: Names::LLAMA,
         vocab_size: None,
@@ -299,7 +299,7 @@ fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result
     }
 }
 
-/// A bias flag; a flag that the family ignores must say what it does anyway.
+/// A bias flag; where the family fixes the bias, a contradicting flag is refused.
 pub(crate) fn bias(metadata: &Metadata<'_>, key: BiasKey) -> Result<Bias> {
     Ok(match key {
         BiasKey::Key(key, default) => {

@@ -30,11 +30,11 @@ pub struct GenerationConfig {
     pub repetition_penalty: Option<f64>,
 }
 
-/// Reads the file; one that is missing says nothing.
+/// Reads the file; a missing file gives no defaults.
 ///
-/// Other keys are passed over: they steer transformers' `generate`, not what the model computes.
+/// Other keys are ignored: they control transformers' `generate`, not what the model computes.
 ///
-/// Errors: `Config` for text that is not JSON and for values out of range; `UnsafePath`, `Io` for odd files.
+/// Errors: `Config` for text that is not JSON and for values out of range; `UnsafePath`, `Io` for files that cannot be read.
 pub(crate) fn read(
     folder: &Folder,
     vocab_size: usize,

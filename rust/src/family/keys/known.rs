@@ -8,7 +8,7 @@
 //! 3. A key in [`is_inert`] changes the maths at some values and does nothing at others: the latter pass.
 //! 4. Anything else is refused, also a key that no one has ever seen: it may be the one that scales the logits.
 //!
-//! A harmless key that turns up in published models is added to one of the two lists, with a test where it is subtle.
+//! A harmless key of a published model is added to one of the two lists, with a test where the case is subtle.
 
 use serde_json::Value;
 
@@ -116,7 +116,7 @@ const NO_MATHS: &[&str] = &[
     "use_flash_attention_2",
 ];
 
-/// Does this key leave the maths alone at this value?
+/// Whether this key has no effect on the maths at this value.
 fn is_inert(key: &str, value: &Value) -> bool {
     match key {
         // Features that are off.

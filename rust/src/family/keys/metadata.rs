@@ -207,7 +207,7 @@ impl<'a> Metadata<'a> {
         list.iter().map(id).collect()
     }
 
-    /// Notes something odd that does no harm.
+    /// Adds a warning about something unusual that does no harm.
     pub fn warn(&self, key: &str, what: &str) {
         self.warnings.borrow_mut().push(format!("{}: {}: {what}", self.path.display(), self.full(key)));
     }
@@ -222,7 +222,7 @@ impl<'a> Metadata<'a> {
         Error::Unsupported { path: self.path.to_owned(), key: self.full(key), what: what.to_owned() }
     }
 
-    /// Keys of the file that no one has read and that are not null.
+    /// Keys of the file that were not read and are not null.
     pub fn unread(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let read = self.read.borrow().clone();
         self.values

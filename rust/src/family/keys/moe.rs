@@ -5,7 +5,7 @@ use super::windows::layer_numbers;
 use crate::config::{Bias, Config, ExpertGroups, LayerMlp, Moe, Scoring, SharedExpert};
 use crate::error::Result;
 
-/// Experts per token, at most all of them.
+/// The number of experts per token, which must not be more than all of them.
 pub(crate) fn experts_per_token(
     metadata: &Metadata<'_>,
     key: &str,
@@ -44,7 +44,7 @@ pub(crate) fn qwen_moe(metadata: &Metadata<'_>, per_token: usize, shared: Shared
     })
 }
 
-/// Experts in every `decoder_sparse_step`-th layer but those of `mlp_only_layers`.
+/// A mixture in every `decoder_sparse_step`-th layer except those of `mlp_only_layers`.
 pub(crate) fn moe_layers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
     let step = metadata.integer_if_any("decoder_sparse_step", 1..=1 << 16)?.unwrap_or(1);
     let dense = layer_numbers(metadata, "mlp_only_layers")?;
@@ -56,7 +56,7 @@ pub(crate) fn moe_layers(metadata: &Metadata<'_>, mut config: Config) -> Result<
     Ok(config)
 }
 
-/// Experts in every layer.
+/// A mixture in every layer.
 pub(crate) fn moe_in_all_layers(mut config: Config, moe: Moe) -> Config {
     config.layers.iter_mut().for_each(|layer| layer.mlp = LayerMlp::Moe);
     Config { moe: Some(moe), ..config }

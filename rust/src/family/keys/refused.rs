@@ -1,4 +1,4 @@
-//! Models that are known and not computed: what each would need.
+//! Models that are known but not supported, and what each would need.
 
 /// What computing a model of this type would need.
 pub(crate) fn reason(model_type: &str) -> Option<&'static str> {

@@ -1,6 +1,6 @@
 //! The rotary keys of config.json, old style (`rope_theta` beside `rope_scaling`) and new (`rope_parameters`).
 //!
-//! Meaning and defaults of the keys: transformers 5.23, `modeling_rope_utils.py`. Where transformers warns and goes on,
+//! Meaning and defaults of the keys: transformers 5.23, `modeling_rope_utils.py`. Where transformers only warns,
 //! or where its versions differ, the value is refused.
 
 use super::metadata::Metadata;
@@ -19,20 +19,20 @@ const TYPES: &str = "default, linear, dynamic, llama3, longrope, proportional an
 /// Key of the share of a head that rotates.
 const PARTIAL: &str = "partial_rotary_factor";
 
-/// How much of a head rotates.
+/// How much of a head is rotated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Partial {
     /// All of it. transformers ignores `partial_rotary_factor` for some rope types and obeys it for others here.
     Whole,
     /// `partial_rotary_factor`, or this when the file does not say.
     Usually(f64),
-    /// The same where the model's code cuts the head there itself, whatever the rope type rotates (phi, stablelm).
+    /// As `Usually`, where the model's code splits the head there itself, whatever the rope type rotates (phi, stablelm).
     Cut(f64),
-    /// So many leading dimensions.
+    /// This many leading dimensions.
     Dimensions(usize),
 }
 
-/// What a family says of its rotary embedding; the rest stands in the metadata.
+/// A family's facts about its rotary embedding; everything else is in the metadata.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RopeFacts {
     /// `rope_theta` when the file has none.
@@ -56,7 +56,7 @@ pub(crate) fn rope(metadata: &Metadata<'_>, facts: &RopeFacts) -> Result<Rope> {
     rope_of(metadata, rope_object(metadata)?.as_ref(), "rope_theta", facts)
 }
 
-/// The same from an object that the family found, with the base under `theta_key` beside it.
+/// As [`rope`], from an object that the family found, with the base under `theta_key` beside it.
 pub(crate) fn rope_of(
     metadata: &Metadata<'_>,
     parameters: Option<&Metadata<'_>>,
@@ -109,7 +109,7 @@ fn share(
     partial: Partial,
     proportional: bool,
 ) -> Result<f64> {
-    // A proportional rope may leave every pair where it is; of others nothing would be left.
+    // A proportional rope may rotate no pair at all; other types need at least one.
     let allowed = if proportional { 0.0..=1.0 } else { 1e-3..=1.0 };
     let outer = top.number_if_any(PARTIAL, allowed.clone())?;
     let inner = match parameters {
@@ -308,7 +308,7 @@ fn yarn(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts, theta:
     })
 }
 
-/// `original_max_position_embeddings`, which stands in the object or (Phi-3's way) beside it.
+/// `original_max_position_embeddings`, in the object or (as in Phi-3) beside it.
 fn original_length(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<Option<usize>> {
     const KEY: &str = "original_max_position_embeddings";
     let (outer, inner) = (top.integer_if_any(KEY, LENGTHS)?, parameters.integer_if_any(KEY, LENGTHS)?);
@@ -320,7 +320,7 @@ fn original_length(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<Opti
     }
 }
 
-/// Keys of the object that its type does not use. Those that would do nothing anyway pass.
+/// Refuses keys of the object that its type does not use, unless they have no effect.
 fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling, own_keys: &[&str]) -> Result<()> {
     for (key, value) in parameters.unread() {
         let inert = match key {

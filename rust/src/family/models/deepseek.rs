@@ -77,7 +77,7 @@ fn v3(metadata: &Metadata<'_>) -> Result<Config> {
     config(metadata, &facts)
 }
 
-/// What the two say differently.
+/// The defaults in which V2 and V3 differ.
 struct Facts {
     max_position_embeddings: usize,
     scoring: Scoring,

@@ -74,7 +74,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         rope: None,
         ..Defaults::LLAMA
     };
-    // Sentences for people; each must say what is computed.
+    // Descriptions for readers; each must state what is computed.
     for (key, said) in [
         ("rope_applied_to", "token embedding (before layer 0)"),
         ("rope_pairs", "interleaved"),

@@ -17,7 +17,7 @@ pub(crate) static GEMMA: Family = Family { model_types: &["gemma"], aliases: &[]
 /// Facts of Gemma 2.
 pub(crate) static GEMMA2: Family = Family { model_types: &["gemma2"], aliases: &[], config: gemma2 };
 
-/// What all of them say.
+/// Defaults of all Gemma models.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     num_key_value_heads: KvHeads::Usually(16),
     head_dim: HeadDim::Usually(256),
@@ -27,7 +27,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Gemma 2's and 3's.
+/// Defaults of Gemma 2 and 3.
 pub(crate) const SANDWICH: Defaults = Defaults {
     names: Names { mlp_norm: tensor!("pre_feedforward_layernorm"), ..Names::LLAMA },
     num_key_value_heads: KvHeads::Usually(4),

@@ -36,7 +36,7 @@ use crate::checkpoint::json::describe;
 use crate::config::Config;
 use crate::error::Result;
 
-/// Beyond any model's trained length: worth a warning, since memory is planned by it.
+/// Longer than any model's trained length: gives a warning, since memory is planned by it.
 const LONG_CONTEXT: usize = 1 << 27;
 
 /// All families.
@@ -109,7 +109,7 @@ fn model_types() -> String {
     FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
 }
 
-/// Packed weights need kernels of their own; loading them as plain numbers would give noise.
+/// Refuses quantized weights: they need kernels of their own, and read as plain numbers they are noise.
 fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
     for key in ["quantization_config", "compression_config", "quantization"] {
         let Some(value) = metadata.get(key) else {

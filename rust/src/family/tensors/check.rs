@@ -1,4 +1,4 @@
-//! Every tensor of a model by name, and a checkpoint held against them: the same list that loading follows.
+//! Every tensor of a model by name, and the check of a checkpoint against them; loading uses the same list.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
     Names { base: found.copied().unwrap_or(names.base), ..names }
 }
 
-/// Holds the whole checkpoint against the config before a weight is read.
+/// Checks the whole checkpoint against the config before a weight is read.
 ///
 /// Returns warnings: tensors that the model does not use. Errors: `Tensor` or `Unsupported` for the first tensor that
 /// is missing, misshapen or of an unusable type; `Config` when tied embeddings are stored twice and differ.
@@ -68,7 +68,7 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     )])
 }
 
-/// Frequencies and masks that old files carry along, which are computed here, and divisors, which the config holds.
+/// Frequencies and masks in old files, which are computed here, and divisors, which are in the config.
 fn is_buffer(name: &str) -> bool {
     const DIVISORS: [&str; 3] =
         ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
@@ -76,8 +76,8 @@ fn is_buffer(name: &str) -> bool {
     DIVISORS.contains(&name) || ends.iter().any(|end| name.ends_with(end))
 }
 
-/// Both names of a tied embedding in the file: transformers 4 takes the embedding for both, 5 unties them when they
-/// differ. Equal ones are no question; for others config.json has to say.
+/// When the file holds both names of a tied embedding, transformers 4 uses the embedding for both, 5 unties them when they
+/// differ. So equal tensors are accepted, and different ones need a decision in config.json.
 fn check_tied(checkpoint: &Checkpoint, embed_tokens: &str, head: &str) -> Result<()> {
     let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(embed_tokens), checkpoint.tensor(head)) else {
         return Ok(());

@@ -9,7 +9,7 @@ pub struct TensorRows {
     pub name: String,
     /// Shape in the file.
     pub shape: Vec<usize>,
-    /// Which way round.
+    /// Whether it is stored transposed.
     pub stored: Stored,
     /// The rows taken, of all outer dimensions flattened ([out]s of an [in, out] matrix).
     pub rows: Rows,
@@ -31,7 +31,7 @@ impl TensorRows {
     }
 }
 
-/// `blocks` times `len` rows: row `offset + block * stride + (first + i) % wrap`, or another order within a block.
+/// `len` rows of each of `blocks` blocks: row `offset + block * stride + (first + i) % wrap`, or another order in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rows {
     offset: usize,
@@ -43,57 +43,57 @@ pub struct Rows {
     order: Order,
 }
 
-/// How the rows of a block follow each other.
+/// The order of the rows in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// One after the other.
-    InTurn,
-    /// Those of even number, then those of odd number: pairs become halves.
+    /// Ascending.
+    Ascending,
+    /// Even rows, then odd rows: pairs become halves.
     EvensThenOdds,
 }
 
 impl Rows {
     /// 0..n.
     pub fn all(n: usize) -> Self {
-        Self { offset: 0, blocks: 1, stride: n, first: 0, wrap: n, len: n, order: Order::InTurn }
+        Self { offset: 0, blocks: 1, stride: n, first: 0, wrap: n, len: n, order: Order::Ascending }
     }
 
     /// first..first + len.
     pub fn range(first: usize, len: usize) -> Self {
-        Self { offset: first, blocks: 1, stride: len, first: 0, wrap: len, len, order: Order::InTurn }
+        Self { offset: first, blocks: 1, stride: len, first: 0, wrap: len, len, order: Order::Ascending }
     }
 
-    /// Of `blocks` blocks of `stride` rows each: `len` rows from `first` on, going on at the block's start.
+    /// Of each of `blocks` blocks of `stride` rows: `len` rows from `first` on, wrapping around at the block's end.
     pub fn each(blocks: usize, stride: usize, first: usize, len: usize) -> Self {
-        Self { offset: 0, blocks, stride, first, wrap: stride, len, order: Order::InTurn }
+        Self { offset: 0, blocks, stride, first, wrap: stride, len, order: Order::Ascending }
     }
 
-    /// Of `blocks` blocks of `stride` rows each: those of even number, then those of odd number.
+    /// Of each of `blocks` blocks of `stride` rows: the even rows, then the odd rows.
     pub fn evens_then_odds(blocks: usize, stride: usize) -> Self {
         Self { order: Order::EvensThenOdds, ..Self::each(blocks, stride, 0, stride) }
     }
 
     /// 0..n, `times` times.
     pub fn repeated(times: usize, n: usize) -> Self {
-        Self { offset: 0, blocks: times, stride: 0, first: 0, wrap: n, len: n, order: Order::InTurn }
+        Self { offset: 0, blocks: times, stride: 0, first: 0, wrap: n, len: n, order: Order::Ascending }
     }
 
-    /// The same, so many rows further on.
+    /// The same rows, shifted by `offset`.
     pub fn from(self, offset: usize) -> Self {
         Self { offset: self.offset + offset, ..self }
     }
 
-    /// How many.
+    /// The number of rows.
     pub fn count(&self) -> usize {
         self.blocks * self.len
     }
 
-    /// The first of them.
+    /// The first row.
     pub fn first(&self) -> usize {
         self.offset + self.within(0)
     }
 
-    /// One after the other, in order.
+    /// All rows, in order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..self.blocks).flat_map(move |block| {
             (0..self.len).map(move |i| self.offset + block * self.stride + self.within(i))
@@ -103,16 +103,16 @@ impl Rows {
     /// Place of row i in its block.
     fn within(&self, i: usize) -> usize {
         match self.order {
-            Order::InTurn => (self.first + i) % self.wrap,
+            Order::Ascending => (self.first + i) % self.wrap,
             Order::EvensThenOdds => 2 * i % self.len + 2 * i / self.len,
         }
     }
 
-    /// The range that they are, when they are one.
+    /// The rows as a range, when they are contiguous and ascending.
     pub fn as_range(&self) -> Option<std::ops::Range<usize>> {
         let start = self.offset + self.first;
-        let in_turn = self.order == Order::InTurn;
-        (in_turn && self.blocks == 1 && self.first + self.len <= self.wrap).then(|| start..start + self.len)
+        let ascending = self.order == Order::Ascending;
+        (ascending && self.blocks == 1 && self.first + self.len <= self.wrap).then(|| start..start + self.len)
     }
 }
 

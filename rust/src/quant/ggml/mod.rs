@@ -4,7 +4,7 @@
 //! and their names are ggml's, which safetensors' F32, F16 and BF16 are too. Scales are products of two f32, rounded
 //! once per operation and in the order of ggml's reference code, so that every reader gets the same bits.
 //!
-//! What a kernel multiplies with is another matter: [`TensorType::packed`] says into which [`DType`] each is packed.
+//! Kernels multiply other formats: [`TensorType::packed`] names the [`DType`] that each is packed into.
 
 mod bytes;
 mod iq4;

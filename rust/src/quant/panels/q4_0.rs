@@ -1,6 +1,6 @@
 //! q4_0 (ggml): blocks of 32 values, `value = scale * (q - 8)`, q in 0..16, scale f16.
 //!
-//! A step holds two blocks of 16 rows, 576 bytes; `bit_planes.rs` says where a value stands in the lines:
+//! A step holds two blocks of 16 rows, 576 bytes; `bit_planes.rs` shows the place of a value in the lines:
 //!
 //! ```text
 //! | scales of block 0: 16 x f16 | scales of block 1: 16 x f16 |   64 bytes

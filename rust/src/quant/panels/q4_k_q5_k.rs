@@ -1,10 +1,9 @@
 //! q4_k and q5_k: blocks of 32 values, `value = scale * q + min`, q of 4 or 5 bits, scale and min f16.
 //!
-//! ggml's Q4_K and Q5_K keep scale and min of eight such blocks in 6 bits each, times two f16; here they are multiplied
-//! out and rounded to f16, so that a block needs no neighbours and rows of any length have whole steps. Their integers are
-//! kept. ggml's Q4_1 and Q5_1 are these formats exactly, and Q5_0 is q5_k with a min of -16 scales.
+//! ggml's Q4_K and Q5_K have scale and min of eight such blocks in 6 bits each, times two f16; here the products are
+//! rounded to f16, so that blocks are independent and rows of any length have whole steps. Their integers are kept. ggml's Q4_1 and Q5_1 are these formats exactly, and Q5_0 is q5_k with a min of -16 scales.
 //!
-//! A step holds two blocks of 16 rows, 640 or 768 bytes; `bit_planes.rs` says where a value stands in the lines:
+//! A step holds two blocks of 16 rows, 640 or 768 bytes; `bit_planes.rs` shows the place of a value in the lines:
 //!
 //! ```text
 //! | scales of block 0: 16 x f16 | scales of block 1: 16 x f16 |   64 bytes
@@ -26,7 +25,7 @@ const MINS: usize = 4 * LANES;
 /// Where its lines begin.
 const LINES: usize = 8 * LANES;
 
-/// What the integers of a block are multiplied with, and what is added.
+/// Factor of the integers of a block, and the value that is added.
 type ScaleAndMin = (f16, f16);
 
 /// Writes block `index` of a row.
@@ -56,7 +55,7 @@ pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &m
     }
 }
 
-/// The largest integer of so many bits.
+/// The largest integer of `bits` bits.
 fn largest(bits: usize) -> f32 {
     ((1 << bits) - 1) as f32
 }

@@ -3,7 +3,7 @@
 //! ggml's Q6_K has one d per 256 values, which is repeated here in four steps; its scales and integers are kept, and so are
 //! Q3_K's. In rows that are quantized here each step has a d of its own: its largest scale becomes 127.
 //!
-//! A step holds 16 rows, 864 bytes; `bit_planes.rs` says where a value stands in the lines:
+//! A step holds 16 rows, 864 bytes; `bit_planes.rs` shows the place of a value in the lines:
 //!
 //! ```text
 //! | d: 16 x f16 |                                                    32 bytes

@@ -14,7 +14,7 @@ use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale};
 use half::f16;
 
 pub(crate) const STEP_BYTES: usize = 4 * LANES + GROUP * LANES;
-/// What is added to a stored value.
+/// Added to a value when it is stored.
 const OFFSET: i32 = 128;
 
 /// Byte of value i of a step.
