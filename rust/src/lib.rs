@@ -1,6 +1,6 @@
 //! The engine of ropechat: rows of tokens through one forward pass.
 //!
-//! Where to start reading: [`forward`] is the forward pass; [`engine`] decides which rows go through it.
+//! Where to start reading: `forward` is the forward pass; [`engine`] decides which rows go through it.
 //! The rooms, from the lowest to the highest; a room imports only from rooms above it in this list:
 //!
 //! - `error`: everything that can go wrong, with the exit code that it leads to.

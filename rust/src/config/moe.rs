@@ -50,7 +50,7 @@ pub enum ExpertGroups {
     None,
     /// Only experts of the `topk_group` best of `n_group` groups.
     Limited {
-        /// Groups.
+        /// Number of groups.
         n_group: usize,
         /// Groups whose experts a token may choose.
         topk_group: usize,
@@ -66,12 +66,12 @@ pub enum SharedExpert {
     None,
     /// Added (deepseek).
     Added {
-        /// Its width.
+        /// Width of its MLP.
         intermediate_size: usize,
     },
     /// Added times sigmoid(shared_expert_gate(x)) (qwen2_moe).
     Gated {
-        /// Its width.
+        /// Width of its MLP.
         intermediate_size: usize,
     },
 }

@@ -54,6 +54,7 @@ pub enum EmbeddingPosition {
 
 /// Normalization of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)] // fields with the names of their keys
 pub enum Norm {
     /// x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).
     RmsNorm {
@@ -100,6 +101,7 @@ pub enum Residual {
 
 /// How queries, keys and values are projected.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)] // fields with the names of their keys
 pub enum Attention {
     /// From the normed row.
     Heads,
@@ -107,7 +109,6 @@ pub enum Attention {
     Mla {
         /// `q_lora_rank`; None: queries straight from the row.
         q_lora_rank: Option<usize>,
-        /// `kv_lora_rank`.
         kv_lora_rank: usize,
         /// `qk_rope_head_dim`: the part of a key that rotates, the same for all heads.
         qk_rope_head_dim: usize,
@@ -118,6 +119,7 @@ pub enum Attention {
 
 /// What a query's position does to its scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)] // fields with the names of their keys
 pub enum QueryScaling {
     /// Nothing.
     None,
@@ -125,7 +127,6 @@ pub enum QueryScaling {
     Llama4 {
         /// `llama_4_scaling_beta`.
         beta: f64,
-        /// `original_max_position_embeddings`.
         original_max_position_embeddings: usize,
     },
 }

@@ -6,6 +6,7 @@
 //!
 //! Format: <https://github.com/huggingface/safetensors#format>. Whatever the bytes are, [`parse`] neither panics nor
 //! allocates more than a small multiple of the header that is really there: no count out of the file sizes anything.
+//! Written by hand because the errors of the `safetensors` crate name neither the tensor nor the missing bytes.
 
 mod header;
 mod index;

@@ -11,22 +11,17 @@ const FILE: &str = "generation_config.json";
 
 /// The keys that ropechat's sampler knows. None: the maker does not say.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[allow(missing_docs)] // fields with the names of their keys
 pub struct GenerationConfig {
-    /// `bos_token_id`.
     pub bos_token_id: Option<u32>,
     /// `eos_token_id`, as a list.
     pub eos_token_id: Vec<u32>,
     /// `do_sample`: false asks for the most probable token.
     pub do_sample: Option<bool>,
-    /// `temperature`.
     pub temperature: Option<f64>,
-    /// `top_k`.
     pub top_k: Option<usize>,
-    /// `top_p`.
     pub top_p: Option<f64>,
-    /// `min_p`.
     pub min_p: Option<f64>,
-    /// `repetition_penalty`.
     pub repetition_penalty: Option<f64>,
 }
 

@@ -1,5 +1,5 @@
 //! Command R (cohere) and Command R7B, A (cohere2): attention and MLP in parallel behind one LayerNorm without bias,
-//! rotation of neighbouring dimensions, scaled logits.
+//! interleaved rotation, scaled logits.
 //!
 //! Cohere 2024, 2025 (Command A). Cohere 2 has a window in three layers of four, and rotates only there. Defaults of
 //! absent keys: transformers 5.23, `configuration_cohere.py` (base 500000) and `configuration_cohere2.py`.
@@ -10,10 +10,8 @@ use crate::family::keys::base::{Defaults, Family, HeadDim, NormKey, RopeDefaults
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::{pattern, window, with_windows};
 
-/// Facts of the first.
 pub(crate) static COHERE: Family = Family { model_types: &["cohere"], aliases: &[], config: cohere };
 
-/// Facts of the second.
 pub(crate) static COHERE2: Family = Family { model_types: &["cohere2"], aliases: &[], config: cohere2 };
 
 const DEFAULTS: Defaults = Defaults {

@@ -14,10 +14,8 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::experts_per_token;
 use crate::family::keys::rope::{Partial, rope_object};
 
-/// Facts of V2.
 pub(crate) static DEEPSEEK_V2: Family = Family { model_types: &["deepseek_v2"], aliases: &[], config: v2 };
 
-/// Facts of V3.
 pub(crate) static DEEPSEEK_V3: Family = Family { model_types: &["deepseek_v3"], aliases: &[], config: v3 };
 
 const NAMES: Names = Names {

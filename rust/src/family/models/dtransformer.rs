@@ -2,7 +2,7 @@
 //!
 //! X. Zhan, "Pseudo code for Roformer" (2024), after Phuong and Hutter, "Formal Algorithms for Transformers" (2022).
 //! Unlike all others here it rotates the *token embedding*, once, before the first layer; then pre-LayerNorm attention
-//! and GELU MLP, all with biases, and a last LayerNorm. Its config.json speaks the pseudo-code's letters:
+//! and GELU MLP, all with biases, and a last LayerNorm. Its config.json uses the pseudo-code's letters:
 //!
 //! | key | meaning |
 //! |---|---|
@@ -26,7 +26,6 @@ use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 
-/// Facts of the family.
 pub(crate) static DTRANSFORMER_ROPE: Family = Family {
     model_types: &["dtransformer_rope"],
     aliases: &[

@@ -2,7 +2,7 @@
 //! four, of which only the windowed ones rotate; models without windows rotate in all.
 //!
 //! LG AI Research 2025 (EXAONE 4.0, <https://arxiv.org/abs/2507.11407>). Defaults of absent keys: transformers 5.23,
-//! `configuration_exaone4.py`; that the heads' width may be stated, and what rotates, stands in `modeling_exaone4.py`.
+//! `configuration_exaone4.py`; that the heads' width may be stated, and what rotates, is in `modeling_exaone4.py`.
 
 use crate::config::{Bias, Config, LayerRope, Mask, Names, NormPlacement, QkNorm, tensor};
 use crate::error::Result;
@@ -10,7 +10,6 @@ use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, Nor
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::{pattern, window, with_windows};
 
-/// Facts of the family.
 pub(crate) static EXAONE4: Family = Family { model_types: &["exaone4"], aliases: &[], config };
 
 const DEFAULTS: Defaults = Defaults {

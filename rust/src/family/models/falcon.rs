@@ -1,4 +1,4 @@
-//! Falcon, the public kin of PaLM: attention and MLP in parallel, one key/value head (7B) or a few (40B).
+//! Falcon, built like PaLM: attention and MLP in parallel, one key/value head (7B) or a few (40B).
 //!
 //! Almazrouei et al. 2023; Chowdhery et al. 2022 (PaLM). Defaults of absent keys: transformers 5.23,
 //! `configuration_falcon.py`. ALiBi (Falcon RW) is refused.
@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, KvHeads, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 
-/// Facts of the family.
 pub(crate) static FALCON: Family = Family {
     model_types: &["falcon"],
     aliases: &[
@@ -24,7 +23,7 @@ pub(crate) static FALCON: Family = Family {
     config,
 };
 
-/// 40B: a norm each for attention and MLP.
+/// 40B: separate norms for attention and MLP.
 const NAMES: Names = Names {
     bases: &["transformer.", ""],
     base: "transformer.",
@@ -39,7 +38,7 @@ const NAMES: Names = Names {
     down_proj: tensor!("mlp.dense_4h_to_h"),
     ..Names::LLAMA
 };
-/// 7B: one for both.
+/// 7B: one norm for both.
 const ONE_NORM: Names =
     Names { attention_norm: tensor!("input_layernorm"), mlp_norm: tensor!("input_layernorm"), ..NAMES };
 /// Blocks that are not parallel.

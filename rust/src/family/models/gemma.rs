@@ -11,10 +11,8 @@ use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, WindowKeys, 
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::{window, with_windows};
 
-/// Facts of Gemma 1.
 pub(crate) static GEMMA: Family = Family { model_types: &["gemma"], aliases: &[], config: gemma };
 
-/// Facts of Gemma 2.
 pub(crate) static GEMMA2: Family = Family { model_types: &["gemma2"], aliases: &[], config: gemma2 };
 
 /// Defaults of all Gemma models.

@@ -12,10 +12,8 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::{Partial, RopeFacts, rope_object, rope_of};
 use crate::family::keys::windows::{pattern, window, with_windows};
 
-/// Facts of the text model.
 pub(crate) static GEMMA3_TEXT: Family = Family { model_types: &["gemma3_text"], aliases: &[], config: text };
 
-/// Facts of the multimodal wrapper.
 pub(crate) static GEMMA3: Family = Family { model_types: &["gemma3"], aliases: &[], config: wrapper };
 
 const DEFAULTS: Defaults = Defaults {
@@ -39,7 +37,7 @@ fn text(metadata: &Metadata<'_>) -> Result<Config> {
     Ok(Config { ropes, qk_norm: QkNorm::PerHead(Bias::None), ..config })
 }
 
-/// Of layers that see everything, and of windowed ones: nested in `rope_parameters`, or (old) the scaling for the first
+/// The ropes of layers without and with a window: nested in `rope_parameters`, or (old) the scaling for the first
 /// only and `rope_local_base_freq` for the second.
 fn ropes(metadata: &Metadata<'_>, config: &Config) -> Result<[Rope; 2]> {
     let facts = |theta| RopeFacts {

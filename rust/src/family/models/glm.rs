@@ -1,5 +1,5 @@
-//! GLM 4 (glm: the 2024 models; glm4: those of 2025): gate and up in one matrix, half of a head rotated in
-//! neighbouring dimensions; the second with norms around attention and MLP.
+//! GLM 4 (glm: the 2024 models; glm4: those of 2025): gate and up in one matrix, half of a head rotated,
+//! interleaved; glm4 has norms around attention and MLP.
 //!
 //! GLM Team 2024. Defaults of absent keys: transformers 5.23, `configuration_glm.py`, `configuration_glm4.py`: head_dim
 //! 128, epsilon 1.5625e-7, biases on q, k and v.
@@ -8,11 +8,9 @@ use crate::config::{Bias, Config, GateUp, Names, NormPlacement, RopeLayout, tens
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, base};
 use crate::family::keys::rope::Partial;
 
-/// Facts of the first.
 pub(crate) static GLM: Family =
     Family { model_types: &["glm"], aliases: &[], config: |metadata| base(metadata, &DEFAULTS) };
 
-/// Facts of the second.
 pub(crate) static GLM4: Family = Family {
     model_types: &["glm4"],
     aliases: &[],

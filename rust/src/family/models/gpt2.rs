@@ -1,7 +1,7 @@
 //! GPT-2: learned positions, LayerNorm, q, k, v in one matrix, all matrices stored [in, out].
 //!
-//! Radford et al. 2019. Defaults of absent keys: transformers 5.23, `configuration_gpt2.py`. Without rotation: here for
-//! comparison. Sequences end where the table of positions ends.
+//! Radford et al. 2019. Defaults of absent keys: transformers 5.23, `configuration_gpt2.py`. It has no rotation
+//! and is supported for comparison. Sequences end where the table of positions ends.
 
 use crate::config::{
     Activation, Bias, Config, EmbeddingPosition, LmHead, MlpShape, Names, Qkv, Stored, tensor,
@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 
-/// Facts of the family.
 pub(crate) static GPT2: Family = Family { model_types: &["gpt2"], aliases: ALIASES, config };
 
 /// GPT-2's and GPT-J's names of the common keys.

@@ -1,7 +1,7 @@
 //! GPT-Neo: learned positions, a window in every second layer, scores without a scale.
 //!
-//! Black et al. 2021. Defaults of absent keys: transformers 5.23, `configuration_gpt_neo.py`: global and local layers in
-//! turn, a window of 256. Without rotation: here for comparison.
+//! Black et al. 2021. Defaults of absent keys: transformers 5.23, `configuration_gpt_neo.py`: global and local layers
+//! alternate, a window of 256. It has no rotation and is supported for comparison.
 
 use serde_json::Value;
 
@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 
-/// Facts of the family.
 pub(crate) static GPT_NEO: Family = Family {
     model_types: &["gpt_neo"],
     aliases: &[

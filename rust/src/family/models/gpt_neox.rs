@@ -10,7 +10,6 @@ use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, RopeDefaults
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::Partial;
 
-/// Facts of the family.
 pub(crate) static GPT_NEOX: Family = Family {
     model_types: &["gpt_neox"],
     aliases: &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")],

@@ -15,7 +15,6 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{experts_per_token, moe_in_all_layers};
 use crate::family::keys::windows::{window, with_windows};
 
-/// Facts of the family.
 pub(crate) static GPT_OSS: Family = Family { model_types: &["gpt_oss"], aliases: &[], config };
 
 const NAMES: Names = Names {

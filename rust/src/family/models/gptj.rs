@@ -1,4 +1,4 @@
-//! GPT-J: attention and MLP in parallel behind one LayerNorm, rotation of neighbouring dimensions.
+//! GPT-J: attention and MLP in parallel behind one LayerNorm, interleaved rotation.
 //!
 //! Wang and Komatsuzaki 2021. Defaults of absent keys: transformers 5.23, `configuration_gptj.py`: 64 dimensions rotate.
 
@@ -9,7 +9,6 @@ use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, RopeDefaults
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::Partial;
 
-/// Facts of the family.
 pub(crate) static GPTJ: Family = Family { model_types: &["gptj"], aliases: ALIASES, config };
 
 const NAMES: Names = Names {

@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, base};
 use crate::family::keys::metadata::Metadata;
 
-/// Facts of the family.
 pub(crate) static GRANITE: Family = Family { model_types: &["granite"], aliases: &[], config };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {

@@ -13,14 +13,12 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::rope_object;
 use crate::family::keys::windows::{window, with_windows};
 
-/// Facts of Mistral.
 pub(crate) static MISTRAL: Family = Family { model_types: &["mistral"], aliases: &[], config: mistral };
 
-/// Facts of Ministral 3.
 pub(crate) static MINISTRAL3: Family =
     Family { model_types: &["ministral3"], aliases: &[], config: ministral3 };
 
-/// What both say.
+/// Defaults of both.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     num_key_value_heads: KvHeads::Usually(8),
     head_dim: HeadDim::FreeQuotient,

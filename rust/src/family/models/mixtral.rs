@@ -11,7 +11,6 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{experts_per_token, moe_in_all_layers};
 use crate::family::keys::windows::{window, with_windows};
 
-/// Facts of the family.
 pub(crate) static MIXTRAL: Family = Family { model_types: &["mixtral"], aliases: &[], config };
 
 const NAMES: Names = Names {

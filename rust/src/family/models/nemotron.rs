@@ -7,7 +7,6 @@ use crate::config::{Activation, Config, MlpShape, NormWeight};
 use crate::family::keys::base::{Defaults, Family, HeadDim, NormKey, RopeDefaults, base};
 use crate::family::keys::rope::Partial;
 
-/// Facts of the family.
 pub(crate) static NEMOTRON: Family = Family {
     model_types: &["nemotron"],
     aliases: &[],

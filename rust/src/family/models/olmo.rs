@@ -1,17 +1,15 @@
 //! OLMo 1 and 2: the first with LayerNorms that have no weights, the second with RMSNorms after attention and MLP.
 //!
 //! Groeneveld et al. 2024 (OLMo), OLMo Team 2025 (OLMo 2). Defaults of absent keys: transformers 5.23,
-//! `configuration_olmo.py` and `configuration_olmo2.py`; OLMo 1's epsilon, 1e-5, stands in `modeling_olmo.py` only.
+//! `configuration_olmo.py` and `configuration_olmo2.py`; OLMo 1's epsilon, 1e-5, is in `modeling_olmo.py` only.
 
 use crate::config::{Bias, Config, Names, NormPlacement, NormWeight, QkNorm, tensor};
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 
-/// Facts of OLMo 1.
 pub(crate) static OLMO: Family = Family { model_types: &["olmo"], aliases: &[], config: olmo };
 
-/// Facts of OLMo 2.
 pub(crate) static OLMO2: Family = Family { model_types: &["olmo2"], aliases: &[], config: olmo2 };
 
 fn olmo(metadata: &Metadata<'_>) -> Result<Config> {

@@ -8,7 +8,6 @@ use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, NormKey, Rop
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::Partial;
 
-/// Facts of the family.
 pub(crate) static PHI: Family = Family { model_types: &["phi"], aliases: &[], config };
 
 const NAMES: Names = Names {

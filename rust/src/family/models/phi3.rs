@@ -12,7 +12,6 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::{Partial, rope_object};
 use crate::family::keys::windows::{window, with_windows};
 
-/// Facts of the family.
 pub(crate) static PHI3: Family = Family { model_types: &["phi3"], aliases: &[], config };
 
 const DEFAULTS: Defaults = Defaults {

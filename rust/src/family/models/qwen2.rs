@@ -8,7 +8,6 @@ use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, Win
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::{window, with_windows};
 
-/// Facts of the family.
 pub(crate) static QWEN2: Family = Family {
     model_types: &["qwen2"],
     aliases: &[],

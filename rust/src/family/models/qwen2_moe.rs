@@ -11,7 +11,6 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{moe_layers, qwen_moe};
 use crate::family::keys::windows::with_windows;
 
-/// Facts of the family.
 pub(crate) static QWEN2_MOE: Family = Family { model_types: &["qwen2_moe"], aliases: &[], config };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {

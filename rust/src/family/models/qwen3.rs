@@ -11,7 +11,6 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{moe_layers, qwen_moe};
 use crate::family::keys::windows::with_windows;
 
-/// Facts of the dense models.
 pub(crate) static QWEN3: Family = Family {
     model_types: &["qwen3"],
     aliases: &[],
@@ -21,7 +20,6 @@ pub(crate) static QWEN3: Family = Family {
     },
 };
 
-/// Facts of the mixtures.
 pub(crate) static QWEN3_MOE: Family =
     Family { model_types: &["qwen3_moe"], aliases: &[("num_experts", "num_local_experts")], config: mixture };
 

@@ -9,7 +9,6 @@ use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, RopeDefaults
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::{layer_numbers, window, with_windows};
 
-/// Facts of the family.
 pub(crate) static SMOLLM3: Family = Family { model_types: &["smollm3"], aliases: &[], config };
 
 const DEFAULTS: Defaults = Defaults {

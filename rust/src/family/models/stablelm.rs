@@ -8,7 +8,6 @@ use crate::family::keys::base::{BiasKey, Defaults, Family, KvHeads, NormKey, Rop
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::Partial;
 
-/// Facts of the family.
 pub(crate) static STABLELM: Family = Family { model_types: &["stablelm"], aliases: &[], config };
 
 const SEQUENTIAL: Names = Names {
