@@ -316,6 +316,7 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
         for (x, largest) in x.chunks_exact(BLOCK).zip(&mut largest) {
             let (a, b) = (V::load(x.as_ptr()), V::load(x.as_ptr().add(LANES)));
             poison = poison.add(a.sub(a).add(b.sub(b)));
+            // A NaN in here may give any number: the poison is what counts then.
             *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).largest();
         }
         let poison = poison.sum();

@@ -23,7 +23,7 @@ pub const GROUP: usize = 2 * BLOCK;
 
 /// Counts the layouts of panels there have been: to be raised with every change of what [`DType::pack_row`] writes.
 /// Packs on disk of another layout are not used.
-pub const PANEL_LAYOUT: u32 = 2;
+pub const PANEL_LAYOUT: u32 = 3;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,6 +135,12 @@ impl DType {
             DType::Q4_0 => q4_0::unpack_row(panel, lane, out),
         }
     }
+}
+
+/// The scale of values of which one is NaN is NaN, so that the whole block is; an integer cannot say it.
+fn scale_of(values: &[f32], scale: f32) -> f32 {
+    let is_nan = values.iter().fold(false, |found, x| found | x.is_nan());
+    if is_nan { f32::NAN } else { scale }
 }
 
 /// Where the f16 scales of a 32-block step stand: those of block 0 for all lanes, then those of block 1.
@@ -252,6 +258,22 @@ mod tests {
                 dtype.unpack_row(&alone, lane, &mut own);
                 dtype.unpack_row(&panel, lane, &mut back);
                 assert_eq!(back, own, "{dtype:?} lane {lane}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_stays_nan_in_every_format() {
+        for dtype in DType::ALL {
+            for bad in [f32::NAN, -f32::NAN] {
+                let mut row = noise(130);
+                row[70] = bad;
+                let mut panel = vec![0; dtype.steps(130) * dtype.step_bytes()];
+                dtype.pack_row(&row, 5, &mut panel);
+                let mut back = vec![0.0; 130];
+                dtype.unpack_row(&panel, 5, &mut back);
+                assert!(back[70].is_nan(), "{dtype:?}: {}", back[70]);
+                assert!(back[0].is_finite() && back[129].is_finite(), "{dtype:?}: other blocks keep theirs");
             }
         }
     }

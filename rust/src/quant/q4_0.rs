@@ -7,7 +7,7 @@
 //! | 8 lines of four bits |                                        512 bytes
 //! ```
 
-use super::{BLOCK, GROUP, LANES, blocks, plane, put_scale, scale};
+use super::{BLOCK, GROUP, LANES, blocks, plane, put_scale, scale, scale_of};
 use half::f16;
 
 pub(super) const STEP_BYTES: usize = LINES + plane::bytes(4);
@@ -20,7 +20,7 @@ pub(super) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let step = &mut panel[step * STEP_BYTES..][..STEP_BYTES];
         // The value of largest magnitude, with its sign, becomes -8: the only end that is used whole.
         let extreme = values.iter().fold(0.0_f32, |a, &x| if x.abs() > a.abs() { x } else { a });
-        let scale = extreme / -OFFSET;
+        let scale = scale_of(&values, extreme / -OFFSET);
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         put_scale(step, block, lane, f16::from_f32(scale));
         for (i, x) in values.into_iter().enumerate() {
