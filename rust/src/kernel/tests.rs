@@ -486,6 +486,54 @@ fn a_product_goes_on_where_it_stopped() {
     }
 }
 
+/// Whatever the caller says of its slices, nothing is read or written beyond them.
+#[test]
+fn a_product_whose_operands_are_too_short_is_refused() {
+    const FAR: usize = usize::MAX / 2 + 1;
+    for (format, kernels) in DType::ALL.into_iter().flat_map(|format| kernels().map(move |k| (format, k))) {
+        let steps = format.steps(64);
+        let panel_bytes = steps * format.step_bytes();
+        let stride = x_row_bytes(format, steps);
+        let (weights, x) = (vec![0; 3 * panel_bytes], vec![0; 3 * stride]);
+        let refused = |panels: Panels<'_>, rows: Rows<'_>, out_len: usize, out_stride: usize| {
+            let mut out = vec![0.0; out_len];
+            let call = std::panic::AssertUnwindSafe(|| kernels.product(panels, rows, &mut out, out_stride));
+            std::panic::catch_unwind(call).is_err()
+        };
+        let panels = Panels { format, bytes: &weights, panel_bytes, count: 3, steps };
+        let rows = Rows { bytes: &x, stride, count: 3 };
+        let (len, width) = (9 * LANES, 3 * LANES);
+        assert!(!refused(panels, rows, len, width), "{kernels:?} {format:?}");
+        for (count, panel_bytes, steps) in [
+            (4, panel_bytes, steps),
+            (3, panel_bytes + 1, steps),
+            (3, FAR, steps),
+            (1, FAR, steps),
+            (3, panel_bytes, steps + DType::BF16_STEP_MULTIPLE),
+            (1, panel_bytes, usize::MAX / format.step_bytes() + 1),
+            (3, panel_bytes, 0),
+            (0, panel_bytes, steps),
+        ] {
+            let panels = Panels { count, panel_bytes, steps, ..panels };
+            assert!(
+                refused(panels, rows, len, width),
+                "{kernels:?} {format:?} {count} {panel_bytes} {steps}"
+            );
+        }
+        for (count, stride) in [(4, stride), (3, stride + 1), (3, FAR), (0, stride)] {
+            let rows = Rows { count, stride, ..rows };
+            assert!(refused(panels, rows, len, width), "{kernels:?} {format:?} {count} rows {stride} apart");
+        }
+        for (len, out_stride) in [(len - 1, width), (len, width + 1), (len, FAR)] {
+            assert!(refused(panels, rows, len, out_stride), "{kernels:?} {format:?} {len} of {out_stride}");
+        }
+        if format == DType::BF16 {
+            let odd = Panels { steps: steps - 1, ..panels };
+            assert!(refused(odd, rows, len, width), "{kernels:?}: a tile has no part of itself");
+        }
+    }
+}
+
 #[test]
 fn an_unknown_isa_is_refused_by_name() {
     assert!(Isa::ALL.iter().any(|&isa| Kernels::of(isa).is_ok()));
