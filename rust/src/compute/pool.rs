@@ -11,6 +11,7 @@
 
 use crate::error::{Error, Result};
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,10 +70,22 @@ const EPOCH: u32 = 32;
 const OPEN: u64 = 1 << 31;
 const INSIDE: u64 = OPEN - 1;
 
+/// The current job, whose lifetime is over when [`Pool::run`] returns: a pointer, because a reference would promise more.
+#[derive(Clone, Copy)]
+struct JobPointer(*const Job<'static>);
+
+// SAFETY: a job is Sync, so any thread may call it; who follows the pointer has to know that it lives.
+unsafe impl Send for JobPointer {}
+
+thread_local! {
+    /// Whether this thread is doing a part of a job.
+    static IN_JOB: Cell<bool> = const { Cell::new(false) };
+}
+
 struct Shared {
     gate: AtomicU64,
-    /// The current job; read only by those inside the gate.
-    job: Mutex<Option<&'static Job<'static>>>,
+    /// Set while [`Pool::run`] runs; read only by those inside the gate.
+    job: Mutex<Option<JobPointer>>,
     /// One contiguous share of the parts per thread.
     shares: Vec<Share>,
     stop: AtomicBool,
@@ -133,16 +146,17 @@ impl Pool {
     /// Calls `job(part)` once for every part in `0..parts`, on any thread, and returns when all are done.
     ///
     /// # Panics
-    /// Re-raises a panic of any of the calls, after all have ended.
+    /// Re-raises a panic of one of the calls, after all have ended. Panics when a job with more than one part is run from
+    /// inside a job: it would wait for the job that it is a part of.
     pub fn run(&self, parts: usize, job: &Job<'_>) {
         if self.workers.is_empty() || parts <= 1 {
             return (0..parts).for_each(job);
         }
+        assert!(!IN_JOB.get(), "a job of a pool must not run another one");
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only the lifetime changes. A worker reads the reference only inside the gate, and `run` neither
-        // returns nor unwinds before the gate is shut and empty, so it never outlives `job`.
-        let lasting = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
-        *lock(&self.shared.job) = Some(lasting);
+        // SAFETY: only the lifetime changes, of a pointer that promises none.
+        let pointer = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
+        *lock(&self.shared.job) = Some(JobPointer(pointer));
         let threads = self.threads();
         for (index, share) in self.shared.shares.iter().enumerate().take(threads) {
             share.next.store(parts * index / threads, Ordering::Relaxed);
@@ -155,16 +169,18 @@ impl Pool {
                 worker.thread().unpark();
             }
         }
+        IN_JOB.set(true);
         let mine = catch_unwind(AssertUnwindSafe(|| self.shared.take_parts(0, threads, job)));
+        IN_JOB.set(false);
         self.shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let mut turns = 0;
         while self.shared.gate.load(Ordering::Acquire) & INSIDE > 0 {
             pause(&mut turns);
         }
-        if let Err(panic) = mine {
-            resume_unwind(panic);
-        }
-        if let Some(panic) = lock(&self.shared.panic).take() {
+        *lock(&self.shared.job) = None;
+        // Taken in any case: a later job must not find it.
+        let others = lock(&self.shared.panic).take();
+        if let Some(panic) = mine.err().or(others) {
             resume_unwind(panic);
         }
     }
@@ -231,11 +247,15 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// What worker `index` does for life.
 fn work(shared: &Shared, index: usize) {
+    IN_JOB.set(true); // this thread does nothing else
     let mut seen = 0;
     while let Some(epoch) = enter_next_job(shared, index, seen) {
         seen = epoch;
         let job = *lock(&shared.job);
-        if let Some(job) = job {
+        if let Some(JobPointer(job)) = job {
+            // SAFETY: this thread is inside the gate, and `run` neither returns nor unwinds before the gate is shut and
+            // empty: the job lives as long as this reference.
+            let job = unsafe { &*job };
             let threads = shared.shares.len();
             let parts = || shared.take_parts(index + 1, threads, job);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(parts)) {
@@ -318,5 +338,40 @@ mod tests {
             assert!(result.is_err());
             pool.run(2, &|_| ());
         }
+    }
+
+    #[test]
+    fn a_second_panic_is_not_raised_by_a_later_job() {
+        let (pool, both) = (Pool::new(2), std::sync::Barrier::new(2));
+        for _ in 0..20 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(2, &|part| {
+                    both.wait(); // a thread each
+                    panic!("part {part}");
+                });
+            }));
+            assert!(result.is_err());
+            pool.run(2, &|_| ());
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_job_is_kept() {
+        let pool = Pool::new(2);
+        pool.run(8, &|_| ());
+        assert!(lock(&pool.shared.job).is_none());
+    }
+
+    #[test]
+    fn a_job_inside_a_job_is_refused_and_does_not_hang() {
+        let (say, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let pool = Pool::new(2);
+            let nested = catch_unwind(AssertUnwindSafe(|| pool.run(2, &|_| pool.run(2, &|_| ()))));
+            pool.run(2, &|_| ()); // and the pool lives on
+            say.send(nested.is_err())
+        });
+        // A hang is what this would be without the refusal.
+        assert_eq!(heard.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
     }
 }

@@ -275,11 +275,11 @@ thread_local! {
 pub enum Epilogue<'a> {
     /// `out = product`.  // out [rows, padded_out]
     Store(&'a mut [f32]),
-    /// `x += product`, the residual connection.  // x [rows, width], width <= padded_out
+    /// `x += product`, the residual connection.  // x [rows, width], width up to whole panels is padded_out
     AddTo(&'a mut [f32], usize),
-    /// `out = act(gate) * up` of interleaved panels.  // out [rows, width], width <= padded_out / 2
+    /// `out = act(gate) * up` of interleaved panels.  // out [rows, width], width up to whole panels is padded_out / 2
     Gate(Activation, &'a mut [f32], usize),
-    /// `out = act(product)`.  // out [rows, width], width <= padded_out
+    /// `out = act(product)`.  // out [rows, width], width up to whole panels is padded_out
     Activate(Activation, &'a mut [f32], usize),
 }
 
@@ -309,7 +309,15 @@ impl Sink {
             Epilogue::Gate(activation, out, width) => (SinkKind::Gate(activation), out, width),
             Epilogue::Activate(activation, out, width) => (SinkKind::Activate(activation), out, width),
         };
-        assert!(out.len() >= rows * stride);
+        let panels = match kind {
+            SinkKind::Gate(_) => {
+                assert!(panels.is_multiple_of(2));
+                panels / 2
+            }
+            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => panels,
+        };
+        assert!(stride.div_ceil(LANES) == panels, "every panel has columns of the output");
+        assert!(rows.checked_mul(stride).is_some_and(|values| values <= out.len()));
         Self { kind, out: out.as_mut_ptr(), stride }
     }
 
@@ -323,14 +331,12 @@ impl Sink {
             SinkKind::Gate(_) => panel / 2 * LANES,
         };
         let columns = match self.kind {
-            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => {
-                width.min(self.stride - first.min(self.stride))
-            }
-            SinkKind::Gate(_) => LANES.min(self.stride - first.min(self.stride)),
+            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => width.min(self.stride - first),
+            SinkKind::Gate(_) => LANES.min(self.stride - first),
         };
         for (row, tile) in rows.zip(tile.chunks_exact(2 * LANES)) {
-            // SAFETY: row < rows and first + columns <= stride, so this is inside the output (checked in `new`); no one
-            // else has these columns.
+            // SAFETY: row < rows, and first < stride (checked in `new`, for every panel) makes first + columns <= stride:
+            // this is inside the output, whose length `new` checked too. No one else has these columns.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(self.out.add(row * self.stride + first), columns) };
             match self.kind {
@@ -378,5 +384,37 @@ impl PanelMap {
                 (row < self.rows[source]).then_some((source, row))
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Isa;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// An output that is too narrow or too short for the panels is refused before anything is written.
+    #[test]
+    fn an_epilogue_that_does_not_fit_is_refused() {
+        let (pool, kernels) = (Pool::new(1), Kernels::of(Isa::Scalar).unwrap());
+        let bytes = [0; 40 * 8 * 4];
+        let source = Source { tensor_type: TensorType::F32, out_features: 40, bytes: &bytes };
+        let data = pack(&[source], Arrangement::Stacked, 8, DType::F32, &pool, &|_, _| ()).unwrap();
+        let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, DType::F32);
+        let weight = Weight::new(shape, Storage::Memory(Arc::new(data)));
+        let mut x = Activations::default();
+        x.fill(2, 8, DType::F32, kernels, &pool, |_, out| out.fill(1.0));
+        let refused = |epilogue: Epilogue<'_>| {
+            catch_unwind(AssertUnwindSafe(|| weight.matmul(&x, kernels, &pool, epilogue))).is_err()
+        };
+        let mut out = vec![0.0; 96];
+        assert!(!refused(Epilogue::Store(&mut out)) && !refused(Epilogue::AddTo(&mut out, 40)));
+        assert!(refused(Epilogue::Store(&mut out[1..])));
+        for width in [0, 32, 49, usize::MAX / 2 + 1] {
+            assert!(refused(Epilogue::AddTo(&mut [], width)) && refused(Epilogue::AddTo(&mut out, width)));
+            assert!(refused(Epilogue::Activate(Activation::Silu, &mut out, width)));
+        }
+        // Three panels are no pairs of gate and up.
+        assert!(refused(Epilogue::Gate(Activation::Silu, &mut out, 24)));
     }
 }

@@ -137,6 +137,8 @@ fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec
         Scoring::SoftmaxOfChosen => picked.iter().map(|&expert| scores[expert]).sum(),
         Scoring::SigmoidNormalized => picked.iter().map(|&expert| scores[expert]).sum::<f32>() + 1e-20,
     };
+    // NaN has no place in an order: wherever the sort puts it, the row must not come out finite.
+    let total = if choice.iter().any(|score| score.is_nan()) { f32::NAN } else { total };
     chosen.clear();
     chosen.extend(picked.iter().map(|&expert| (expert, scores[expert] / total * config.scaling)));
 }
@@ -195,6 +197,25 @@ mod tests {
         let sigmoid = config(Scoring::Sigmoid, ExpertGroups::None);
         let chosen = routed(&sigmoid, &[0.0, 5.0, 4.0, 0.0], &[0.0, 0.0, -1.0, 0.1]);
         assert_eq!((chosen[0].0, chosen[1]), (1, (3, 1.0)));
+    }
+
+    #[test]
+    fn a_nan_in_any_score_makes_every_weight_nan() {
+        let limited = ExpertGroups::Limited { n_group: 2, topk_group: 1, group_top_k: 2 };
+        let scorings =
+            [Scoring::Softmax, Scoring::SoftmaxOfChosen, Scoring::Sigmoid, Scoring::SigmoidNormalized];
+        for (scoring, groups) in scorings.into_iter().flat_map(|s| [(s, ExpertGroups::None), (s, limited)]) {
+            // The sign decides whether an order has it first or last.
+            for nan in [f32::NAN, -f32::NAN] {
+                let config = config(scoring, groups);
+                for (logits, correction) in
+                    [([0.0, nan, 2.0, 3.0], [0.0; 4]), ([0.0, 1.0, 2.0, 3.0], [nan, 0.0, 0.0, 0.0])]
+                {
+                    let chosen = routed(&config, &logits, &correction);
+                    assert!(chosen.iter().all(|(_, weight)| weight.is_nan()), "{scoring:?} {chosen:?}");
+                }
+            }
+        }
     }
 
     #[test]

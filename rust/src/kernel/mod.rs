@@ -122,7 +122,7 @@ pub(crate) use kernel_table;
 
 /// Panels of 16 output rows, `panel_bytes` apart.
 #[derive(Clone, Copy)]
-pub struct Panels<'a> {
+pub(crate) struct Panels<'a> {
     /// Storage type.
     pub format: DType,
     /// From the first panel on.
@@ -137,7 +137,7 @@ pub struct Panels<'a> {
 
 /// Activation rows, in the type that the panels' format is multiplied with.
 #[derive(Clone, Copy)]
-pub struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     /// From the first row on.
     pub bytes: &'a [u8],
     /// Distance of two rows in bytes.
@@ -155,6 +155,12 @@ pub fn x_row_bytes(format: DType, steps: usize) -> usize {
             blocks::x_row_bytes(format, steps)
         }
     }
+}
+
+/// Do `len` values hold `count` things of `size`, `distance` apart?
+fn holds(len: usize, count: usize, distance: usize, size: usize) -> bool {
+    let last = (count - 1).checked_mul(distance);
+    last.and_then(|last| last.checked_add(size)).is_some_and(|end| end <= len)
 }
 
 /// The n bytes of a row that [`Kernels::to_q8`] rounded, and the scales of its blocks of 32.
@@ -233,12 +239,12 @@ impl Kernels {
     /// out[r][16 p + lane] = sum over steps of x[r] * panels[p][lane], in the order of the steps.
     ///
     /// `out`: rows `out_stride` values apart.
-    pub fn product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
+    pub(crate) fn product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
         self.run_product(panels, x, out, out_stride, false);
     }
 
     /// The same onto what stands in `out`, in the same order: a reduction that goes on. f32 and f16 panels only.
-    pub fn add_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
+    pub(crate) fn add_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
         assert!(matches!(panels.format, DType::F32 | DType::F16));
         self.run_product(panels, x, out, out_stride, true);
     }
@@ -246,10 +252,14 @@ impl Kernels {
     fn run_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize, onto: bool) {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
         let Rows { bytes: x, stride: x_bytes, count: rows } = x;
-        assert!(rows > 0 && count > 0);
-        assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
-        assert!(x.len() >= (rows - 1) * x_bytes + x_row_bytes(format, steps));
-        assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
+        assert!(rows > 0 && count > 0 && steps > 0);
+        assert!(format != DType::BF16 || steps.is_multiple_of(DType::BF16_STEP_MULTIPLE)); // AMX reads whole tiles
+        assert!(panel_bytes <= bytes.len());
+        let panel = steps.checked_mul(format.step_bytes());
+        assert!(panel.is_some_and(|panel| holds(bytes.len(), count, panel_bytes, panel)));
+        // A row takes less than a panel of as many steps, which is in memory.
+        assert!(holds(x.len(), rows, x_bytes, x_row_bytes(format, steps)));
+        assert!(count.checked_mul(LANES).is_some_and(|width| holds(out.len(), rows, out_stride, width)));
         let product = match format {
             DType::F32 => self.0.product_f32,
             DType::F16 => self.0.product_f16,

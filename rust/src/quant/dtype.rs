@@ -5,7 +5,7 @@ use super::panels::{float, q4_0, q4_k_q5_k, q6_k, q8_0};
 
 /// Version of the panel layout: raise it with every change of what [`DType::pack_row`] writes. Packs on disk of another
 /// version are not used.
-pub const PANEL_LAYOUT: u32 = 2;
+pub const PANEL_LAYOUT: u32 = 3;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -206,6 +206,22 @@ mod tests {
                 dtype.unpack_row(&alone, lane, &mut own);
                 dtype.unpack_row(&panel, lane, &mut back);
                 assert_eq!(back, own, "{dtype:?} lane {lane}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_stays_nan_in_every_format() {
+        for dtype in DType::ALL {
+            for bad in [f32::NAN, -f32::NAN] {
+                let mut row = noise(130);
+                row[70] = bad;
+                let mut panel = vec![0; dtype.steps(130) * dtype.step_bytes()];
+                dtype.pack_row(&row, 5, &mut panel);
+                let mut back = vec![0.0; 130];
+                dtype.unpack_row(&panel, 5, &mut back);
+                assert!(back[70].is_nan(), "{dtype:?}: {}", back[70]);
+                assert!(back[0].is_finite() && back[129].is_finite(), "{dtype:?}: other blocks keep theirs");
             }
         }
     }

@@ -116,8 +116,8 @@ pub(super) fn reset(partial: &mut [f32]) {
 pub(super) fn merge(total: &mut [f32], part: &[f32], kernels: Kernels) {
     let values = total.len() - 2;
     let (max, part_max, sum, part_sum) = (total[values], part[values], total[values + 1], part[values + 1]);
-    if part_max == f32::NEG_INFINITY {
-        return; // it saw no position
+    if part_sum == 0.0 {
+        return; // it saw no position; the sum of scores that are all NaN is NaN, with a max of -inf
     }
     let new_max = max.max(part_max);
     let (scale, part_scale) = ((max - new_max).exp(), (part_max - new_max).exp());
@@ -138,5 +138,39 @@ fn divide(total: &[f32], sink: Option<&f32>, out: &mut [f32]) {
     };
     for (out, value) in out.iter_mut().zip(total) {
         *out = value * scale / sum;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Isa;
+
+    /// One chunk that saw nothing but NaN has a max of -inf, as one that saw nothing.
+    #[test]
+    fn a_part_of_nan_is_not_a_part_that_saw_nothing() {
+        let kernels = Kernels::of(Isa::Scalar).unwrap();
+        let (nan, nothing, sound) =
+            ([f32::NAN, f32::NEG_INFINITY, f32::NAN], [0.0, f32::NEG_INFINITY, 0.0], [0.5, 3.0, 1.0]);
+        for (first, second) in [(nan, sound), (sound, nan), (nothing, nan), (nan, nothing)] {
+            let mut total = [0.0; 3];
+            reset(&mut total);
+            merge(&mut total, &first, kernels);
+            merge(&mut total, &second, kernels);
+            // As a task's total is merged with those of others.
+            let mut all = [0.0; 3];
+            reset(&mut all);
+            merge(&mut all, &total, kernels);
+            for sink in [None, Some(&2.0)] {
+                let mut out = [0.0];
+                divide(&all, sink, &mut out);
+                assert!(out[0].is_nan(), "{first:?} {second:?} {sink:?}: {out:?}");
+            }
+        }
+        let mut total = [0.0; 3];
+        reset(&mut total);
+        merge(&mut total, &nothing, kernels);
+        merge(&mut total, &sound, kernels);
+        assert_eq!(total, sound);
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 
 use super::bit_planes;
-use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale};
+use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale, scale_of};
 use half::f16;
 
 pub(crate) const STEP_BYTES: usize = LINES + bit_planes::bytes(4);
@@ -21,7 +21,7 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let step = &mut panel[step * STEP_BYTES..][..STEP_BYTES];
         // The value of largest magnitude, with its sign, becomes -8; the other end of the range is only 7.
         let extreme = values.iter().fold(0.0_f32, |a, &x| if x.abs() > a.abs() { x } else { a });
-        let scale = extreme / -OFFSET;
+        let scale = scale_of(&values, extreme / -OFFSET);
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         put_scale(step, block, lane, f16::from_f32(scale));
         for (i, x) in values.into_iter().enumerate() {

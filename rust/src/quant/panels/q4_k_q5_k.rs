@@ -13,7 +13,7 @@
 //! ```
 
 use super::bit_planes;
-use super::step::{BLOCK, GROUP, LANES, blocks, f16_at, put_f16, scale_at};
+use super::step::{BLOCK, GROUP, LANES, blocks, f16_at, put_f16, scale_at, scale_of};
 use half::f16;
 
 pub(crate) const fn step_bytes(bits: usize) -> usize {
@@ -49,6 +49,7 @@ pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &m
     let largest = largest(BITS);
     for (step, block, values) in blocks(values) {
         let (scale, min) = fit(&values, largest);
+        let scale = f16::from_f32(scale_of(&values, scale.to_f32()));
         let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
         let q = values.iter().map(|x| nearest(*x, min.to_f32(), inverse, largest) as u8);
         put::<BITS>(panel, 2 * step + block, lane, (scale, min), q);

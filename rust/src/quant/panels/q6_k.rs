@@ -13,7 +13,7 @@
 //! ```
 
 use super::bit_planes;
-use super::step::{BLOCK, GROUP, LANES, f16_at, put_f16};
+use super::step::{BLOCK, GROUP, LANES, f16_at, put_f16, scale_of};
 use half::f16;
 
 pub(crate) const STEP_BYTES: usize = LINES + bit_planes::bytes(BITS);
@@ -45,7 +45,7 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         padded[..values.len()].copy_from_slice(values);
         let wanted: [f32; PARTS] = std::array::from_fn(|part| wanted_scale(&padded[part * PART..][..PART]));
         let largest = wanted.iter().fold(0.0_f32, |a, scale| a.max(scale.abs()));
-        let d = rounded_up(largest / 127.0);
+        let d = rounded_up(scale_of(&padded, largest / 127.0));
         let scales = wanted.map(|scale| (scale * inverse(d.to_f32())).round() as i8);
         let inverses = scales.map(|scale| inverse(d.to_f32() * f32::from(scale)));
         let q = padded.iter().enumerate();

@@ -10,7 +10,7 @@
 //! | quad 15 |
 //! ```
 
-use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale};
+use super::step::{BLOCK, GROUP, LANES, blocks, put_scale, scale, scale_of};
 use half::f16;
 
 pub(crate) const STEP_BYTES: usize = 4 * LANES + GROUP * LANES;
@@ -26,7 +26,7 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (step, block, values) in blocks(values) {
         let step = &mut panel[step * STEP_BYTES..][..STEP_BYTES];
         let largest = values.iter().fold(0.0_f32, |a, &x| a.max(x.abs()));
-        let scale = largest / 127.0;
+        let scale = scale_of(&values, largest / 127.0);
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         put_scale(step, block, lane, f16::from_f32(scale));
         for (i, x) in values.into_iter().enumerate() {

@@ -7,6 +7,12 @@ pub const BLOCK: usize = 32;
 /// k of one step of the 32-block formats: two blocks, so that a step starts at a cache line.
 pub const GROUP: usize = 2 * BLOCK;
 
+/// The scale of a block: NaN when one of its values is, so that the block comes back as NaN; integers have no NaN.
+pub(super) fn scale_of(values: &[f32], scale: f32) -> f32 {
+    let is_nan = values.iter().fold(false, |found, x| found | x.is_nan());
+    if is_nan { f32::NAN } else { scale }
+}
+
 /// The byte of an f16 scale in a step of 32-blocks: the scales of block 0 for all lanes, then those of block 1.
 pub(super) fn scale_at(block: usize, lane: usize) -> usize {
     (block * LANES + lane) * 2
