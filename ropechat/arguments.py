@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from ropechat.errors import MemoryLimitError, RequestError
-from ropechat.sampling import Sampling
+from ropechat.sampling import SEED_BITS, Sampling
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
@@ -56,5 +56,7 @@ def check_array(positions: int, vocab_size: int) -> None:
 
 
 def seed_of(sampling: Sampling) -> int:
-    """The seed of a request: the one that was asked for, or a new one."""
-    return int.from_bytes(os.urandom(8), "little") >> 1 if sampling.seed is None else sampling.seed
+    """The seed of a request: the one that was asked for, or a new one below 2^53."""
+    if sampling.seed is not None:
+        return sampling.seed
+    return int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)

@@ -1,17 +1,24 @@
-"""From the messages of a conversation to the ids that the model is fed.
+"""From the messages of a conversation, or a given text, to the ids that the model is fed.
 
 Three rules: the model's chat template has the say; there is exactly one BOS; what people write stays text,
 even where it spells a control token such as <|im_end|>.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
+from ropechat.arguments import checked_ids
 from ropechat.conversation import Message
 from ropechat.errors import ChatTemplateError, RequestError
 from ropechat.template import SYSTEM_FOLDED, ChatTemplate, checked_variables
-from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer import EncodedToken, Quoting, Tokenizer
 
+Special = Literal["text", "tokens"]
+"""What the name of a control token in a given text is read as."""
+NOT_FOUND = (
+    "this model's chat template changes the message: its words cannot be told from the template's, and have "
+    "the role template"
+)
 KEPT = 4
 """Prompts whose ids are kept: a reply asks for them several times, and so do more answers to a question."""
 
@@ -70,17 +77,83 @@ class ChatPrompt:
             self._known = ((asked, known), *self._known)[:KEPT]
         return list(known)
 
-    def _ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None, begun: str) -> list[int]:
+    def given(
+        self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text"
+    ) -> tuple[str | None, list[EncodedToken]]:
+        """The tokens of what is to be scored, and the text in which their spans are byte ranges.
+
+        That is a text itself, the decoded text of ids (None without a tokenizer), or the rendered prompt of
+        messages, as `ropechat template` prints it. special: whether the name of a control token in a text
+        stays text, or is read as the token. Raises as `ids`.
+        """
+        if isinstance(prompt, str):
+            quoted = self.control_ids if special == "text" else frozenset[int]()
+            return prompt, self.tokenizer.encode_aligned(prompt, quoted)
+        items = prompt if isinstance(prompt, Sequence) else ()
+        messages = [message for message in items if isinstance(message, Message)]
+        if messages and len(messages) == len(items):
+            return self._aligned(messages)
+        if messages:
+            raise RequestError("prompt: messages and ids together; one of them is allowed")
+        ids = checked_ids(cast("Sequence[int]", prompt))
+        return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
+
+    def _aligned(self, messages: Sequence[Message]) -> tuple[str, list[EncodedToken]]:
         control = self.tokenizer.quoting(self.control_ids)
+        rendered = self._rendered(control, messages, None)
+        reading = control.read(rendered)
+        tokens = self.tokenizer.read_aligned(reading)
+        said = [place for index in range(len(messages)) if (place := self._place(messages, index, rendered))]
+        if len(said) < sum(bool(message.content.strip()) for message in messages):
+            self.on_note(NOT_FOUND)
+        bos = self.tokenizer.bos_id
+        if self.tokenizer.adds_bos and bos is not None and tokens[:1] and tokens[0].id != bos:
+            tokens.insert(0, EncodedToken(bos, (0, 0), "bos"))
+        if tokens[:1] and tokens[0].id == bos:
+            tokens[0] = tokens[0]._replace(role="bos")
+        return reading.shown, [
+            token._replace(role="template")
+            if token.role == "text" and not _within(token.span, said)
+            else token
+            for token in tokens
+        ]
+
+    def _place(self, messages: Sequence[Message], index: int, rendered: str) -> tuple[int, int] | None:
+        """The byte range of what a message says in the rendered text; None where that cannot be told.
+
+        It is what changes when the message says something else.
+        """
+        control = self.tokenizer.quoting(self.control_ids)
+        others = [*messages]
+        others[index] = Message(messages[index].role, control.mark)
+        try:
+            before, *after = self._rendered(control, others, None).split(control.mark)
+        except ChatTemplateError:
+            return None
+        if len(after) != 1 or len(before) + len(after[0]) > len(rendered):
+            return None
+        if not rendered.startswith(before) or not rendered.endswith(after[0]):
+            return None
+        middle = rendered[len(before) : len(rendered) - len(after[0])]
+        start = len(control.shown(before).encode())
+        return start, start + len(control.shown(middle).encode())
+
+    def _rendered(
+        self, control: Quoting, messages: Sequence[Message], variables: Mapping[str, Any] | None
+    ) -> str:
+        """The conversation as one text, with stand-ins for the names of control tokens that people wrote."""
         quoted = [Message(message.role, control.quote(message.content)) for message in messages]
         if self.template is None:
             if variables:
                 raise RequestError("template variables: this model has no chat template; leave them out")
-            text = "".join(message.content for message in quoted)
-        else:
-            text = self.template.prompt(quoted, {**self.variables, **(variables or {})})
-            self._note_folding(self.template)
-        ids = control.encode(text + control.quote(begun))
+            return "".join(message.content for message in quoted)
+        text = self.template.prompt(quoted, {**self.variables, **(variables or {})})
+        self._note_folding(self.template)
+        return text
+
+    def _ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None, begun: str) -> list[int]:
+        control = self.tokenizer.quoting(self.control_ids)
+        ids = control.encode(self._rendered(control, messages, variables) + control.quote(begun))
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
@@ -98,3 +171,9 @@ class ChatPrompt:
         if template.folds_system and not self._noted:
             self._noted = True
             self.on_note(SYSTEM_FOLDED)
+
+
+def _within(span: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether a token has bytes of one of the ranges; one without bytes, whether it stands in one."""
+    start, end = span
+    return any(first < max(end, start + 1) and start < last for first, last in ranges)

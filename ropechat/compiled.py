@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ropechat.beside import Beside
 from ropechat.errors import InternalError, MemoryLimitError
-from ropechat.packed import load_options
+from ropechat.packed import cache_mode, load_options
 
 if TYPE_CHECKING:
     from ropechat import _core
@@ -52,6 +52,7 @@ class LoadOptions(TypedDict, total=False):
     kv_dtype: str
     threads: int | None
     context: int | None
+    cache: str | None
 
 
 class Loading:
@@ -59,6 +60,7 @@ class Loading:
 
     Large weights that no earlier start packed wait for what runs in `meanwhile`: to check a vocabulary takes
     memory that is free again before theirs is needed. Once this is left as a context, they do not wait.
+    keeps: what was made ready is kept on disk for the next start.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
@@ -66,7 +68,9 @@ class Loading:
         self.folder = folder
         self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
         self._may_pack = threading.Event()
-        given = {**options, **load_options(), "before_packing": self._may_pack.wait}
+        mode = cache_mode(options.pop("cache", None))
+        self.keeps = mode != "off"
+        given = {**options, **load_options(mode), "before_packing": self._may_pack.wait}
         try:
             self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
         except RuntimeError:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat import model_check
 from ropechat.arguments import check_array, check_top_k, checked_ids, checked_stops, seed_of
-from ropechat.chat_prompt import ChatPrompt
+from ropechat.chat_prompt import ChatPrompt, Special
 from ropechat.compiled import Loading, LoadOptions, compiled, gguf_metadata
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.model_folder import display_name, find_stop_ids, template_of, tokenizer_of
+from ropechat.model_folder import display_name, find_stop_ids, revision_of, template_of, tokenizer_of
 from ropechat.model_source import resolve
 from ropechat.records import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
 from ropechat.sampling import Sampling
@@ -47,8 +47,8 @@ class Engine:
 
     facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
     num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
-    stop_ids: the ids that end a text. tokenizer: see `Tokenizer`; without tokenizer.json only ids work.
-    chat: how messages become a prompt, see `ChatPrompt`.
+    revision: its commit, None outside the Hub's cache. stop_ids: the ids that end a text. tokenizer: see
+    `Tokenizer`; without tokenizer.json only ids work. chat: how messages become a prompt, see `ChatPrompt`.
     """
 
     def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
@@ -57,7 +57,7 @@ class Engine:
         self._module = compiled()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
-        self.name = display_name(folder)
+        self.name, self.revision = display_name(folder), revision_of(folder)
         self.tokenizer = tokenizer
         template = template_of(folder, tokenizer) if tokenizer.present else None
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
@@ -72,8 +72,9 @@ class Engine:
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
         where that fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys
         and values in f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default
-        all cores. context: most tokens of a sequence; default the model's, at most 8192. Packed weights are
-        kept on disk for the next start, see `ropechat.packed`.
+        all cores. context: most tokens of a sequence; default the model's, at most 8192. cache: auto, off or
+        all, by default as ROPECHAT_CACHE says: packed weights and a checked vocabulary are kept on disk for
+        the next start, see `ropechat.packed`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.of(Loading(resolve(model), **options))
@@ -81,7 +82,9 @@ class Engine:
     @classmethod
     def of(cls, loading: Loading, soon: str = "") -> "Engine":
         """The engine of a load that has begun. soon: the text that is asked for first. Raises as `load`."""
-        tokenizer = loading.meanwhile(lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata))
+        tokenizer = loading.meanwhile(
+            lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.keeps)
+        )
         tokenizer.prepare(soon)
         return cls(loading.result(), loading.folder, tokenizer)
 
@@ -327,19 +330,20 @@ class Engine:
 
     def score(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Sequence[Message],
         *,
         top_k: int = 20,
+        special: Special = "tokens",
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Trace:
-        """What the model says about each token of a given text (or ids), in one pass.
+        """What the model says about each token of a given text, ids or messages, in one pass.
 
         Token i is scored under row i-1; the first has no context and None. `next` is the row after the last.
-        top_k: candidates recorded per row. on_progress(done, total): in tokens.
-        Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, CancelledError.
+        top_k: candidates recorded per row. special: what `<|im_end|>` in a text is read as; in messages it is
+        text, and only what they say has the role "text". on_progress(done, total): in tokens.
+        Raises CancelledError, ChatTemplateError and as `generate`.
         """
-        words = self.tokenizer
-        tokens = words.encode_aligned(prompt) if isinstance(prompt, str) else words.align(checked_ids(prompt))
+        text, tokens = self.chat.given(prompt, special)
         if not tokens:
             raise RequestError("prompt: no tokens; at least one is required")
         check_top_k(top_k)
@@ -360,14 +364,15 @@ class Engine:
             core.free(sequence)
         if following is None or [score.index for score in scores] != list(range(len(tokens))):
             raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
-        return Trace(tuple(scores), following, self._meta(tokens, top_k))
+        return Trace(tuple(scores), following, self._meta(tokens, top_k) | {"text": text})
 
     def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
         return {
             "model": self.name,
-            "dtype": self.facts["dtype"],
+            "revision": self.revision,
+            **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
+            "trained_length": self.facts["max_position_embeddings"],
             "engine": self._module.__version__,
-            "vocab_size": self.facts["vocab_size"],
             "top_k": top_k,
             "bos": tokens[0].id == self.tokenizer.bos_id,
         }

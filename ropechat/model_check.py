@@ -8,6 +8,7 @@ from ropechat.errors import TokenizerError
 from ropechat.model_files import read_json
 from ropechat.model_folder import find_stop_ids, is_gguf, template_of, tokenizer_of
 from ropechat.model_source import resolve
+from ropechat.packed import cache_mode
 from ropechat.template import ChatTemplate
 
 
@@ -16,11 +17,12 @@ def header(model: str | Path) -> dict[str, Any]:
     return dict(compiled().check(str(resolve(model))))
 
 
-def check(model: str | Path) -> dict[str, Any]:
-    """Validate a model without loading its weights; returns its facts. Raises as `Engine.load` does."""
+def check(model: str | Path, cache: str | None = None) -> dict[str, Any]:
+    """Validate a model without loading its weights; returns its facts. cache, errors: as `Engine.load`."""
     folder = resolve(model)
     facts = header(folder)
-    tokenizer = tokenizer_of(folder, facts["vocab_size"], gguf_metadata)
+    keep = cache_mode(cache) != "off"
+    tokenizer = tokenizer_of(folder, facts["vocab_size"], gguf_metadata, keep=keep)
     template = template_of(folder, tokenizer)
     stop_ids = find_stop_ids(folder, facts, tokenizer, template)
     return facts | {

@@ -31,6 +31,15 @@ def display_name(model: Path) -> str:
     return path.name.removesuffix(".gguf") or str(path)
 
 
+def revision_of(model: Path) -> str | None:
+    """The commit of a model in the Hub's cache; None for one from elsewhere."""
+    path = model.absolute()
+    for folder in (path, *path.parents):
+        if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+            return folder.name
+    return None
+
+
 def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
     config = read_json(folder, "generation_config.json") or {}
     value = config.get("eos_token_id")
@@ -49,14 +58,16 @@ def is_gguf(model: Path) -> bool:
     return not model.is_dir()
 
 
-def tokenizer_of(model: Path, vocab_size: int, gguf_metadata: GgufMetadata) -> Tokenizer:
+def tokenizer_of(
+    model: Path, vocab_size: int, gguf_metadata: GgufMetadata, *, keep: bool | None = None
+) -> Tokenizer:
     """The tokenizer of a model folder or GGUF file. gguf_metadata: reads the keys and values of such a file.
 
-    Raises as `Tokenizer.load` and `Tokenizer.from_gguf`.
+    keep, errors: as for `Tokenizer.load` and `Tokenizer.from_gguf`.
     """
     if is_gguf(model):
-        return Tokenizer.from_gguf(model, lambda: gguf_metadata(str(model)), vocab_size)
-    return Tokenizer.load(model, vocab_size)
+        return Tokenizer.from_gguf(model, lambda: gguf_metadata(str(model)), vocab_size, keep=keep)
+    return Tokenizer.load(model, vocab_size, keep=keep)
 
 
 def template_of(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -38,17 +38,22 @@ def packed_folder() -> Path:
     return cache_folder() / "packed"
 
 
-def load_options() -> dict[str, Any]:
-    """What `_core.Engine.load` is told: the folder, or nothing when ROPECHAT_CACHE is off.
+def cache_mode(chosen: str | None = None) -> str:
+    """What is kept on disk for the next start: auto, off, or all (small models too).
 
-    ROPECHAT_CACHE=all keeps small models too. Raises RequestError for any other value.
+    chosen: goes before ROPECHAT_CACHE. Raises RequestError for any other value.
     """
-    value = os.environ.get(ENV, "")
-    if value not in ("", "auto", "off", "all"):
-        raise RequestError(f"{ENV}: {value!r}; auto, off and all are allowed")
-    if value == "off":
+    value = (os.environ.get(ENV) or "auto") if chosen is None else chosen
+    if value not in ("auto", "off", "all"):
+        raise RequestError(f"{ENV if chosen is None else 'cache'}: {value!r}; auto, off and all are allowed")
+    return value
+
+
+def load_options(mode: str) -> dict[str, Any]:
+    """What `_core.Engine.load` is told: the folder, or nothing in mode off (see `cache_mode`)."""
+    if mode == "off":
         return {}
-    return {"pack_cache": packed_folder(), **({"pack_smallest": 0} if value == "all" else {})}
+    return {"pack_cache": packed_folder(), **({"pack_smallest": 0} if mode == "all" else {})}
 
 
 def packed_entries() -> list[PackedEntry]:

@@ -72,7 +72,7 @@ class EventLike(Protocol):
 def row_of(row: RowLike, position: int) -> Row:
     """The distribution after `position`."""
     top = tuple(zip(row.top_ids, row.top_logprobs, strict=True))
-    return Row(position, top, row.logsumexp, row.entropy, row.top_mass)
+    return Row(position, top, row.logsumexp, row.entropy, row.top_mass + 0.0)  # an empty sum is -0.0
 
 
 def bytes_of(tokenizer: Tokenizer, id: int) -> bytes:

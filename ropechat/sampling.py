@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 MAX_SEED = 2**64 - 1
+SEED_BITS = 53
+"""Of a seed that is drawn: jq, JavaScript and R read it exactly, as they hold numbers in an f64."""
 MAX_COUNT = 2**31 - 1
 MAX_BIAS = 100.0
 
@@ -36,7 +38,7 @@ class Sampling:
     repetition_penalty: divides positive and multiplies negative logits of ids seen so far; 1 is none.
     max_tokens: most new tokens, at least 1.
     logit_bias: (id, what is added to its logit, -100 to 100) pairs, before all else; -100 bans.
-    seed: makes draws repeatable; None takes a fresh one.
+    seed: makes draws repeatable, 0 to 2^64 - 1; None takes a fresh one below 2^53.
 
     Raises ValueError that names the field, the value and the allowed range.
     """

@@ -101,7 +101,8 @@ class Schedule:
         more = True
         try:
             while more or self._active:
-                while more and self._has_room(admitted - yielded):
+                # What is done goes out first: the next prompt may come only once it is seen.
+                while more and yielded not in self._done and self._has_room(admitted - yielded):
                     try:
                         prompt = next(prompts)
                     except StopIteration:
@@ -110,7 +111,8 @@ class Schedule:
                     self._admit(admitted, prompt)
                     admitted += 1
                 try:
-                    self._advance()
+                    if yielded not in self._done:
+                        self._advance()
                 except CancelledError:
                     more = False
                     for sequence in list(self._active):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from ropechat.errors import FileAccessError, SettingsError
 from ropechat.paths import settings_file
@@ -21,8 +21,8 @@ TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
 MOST = 2**62  # of the compiled engine's numbers
 _MAX_BYTES = 1 << 20
-_SWITCH = {"on": True, "true": True, "yes": True, "1": True}
-_SWITCH |= {"off": False, "false": False, "no": False, "0": False}
+_SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)
+_SWITCH |= dict.fromkeys(("off", "false", "f", "no", "n", "0"), False)
 
 Check = Callable[[object], None]
 
@@ -62,7 +62,7 @@ def _sampling(name: str) -> Check:
 
 
 def _to_switch(text: str) -> object:
-    return _SWITCH.get(text.lower(), text)
+    return _SWITCH.get(text.strip().lower(), text)
 
 
 def _to_number(text: str) -> object:
@@ -95,6 +95,18 @@ class Setting(NamedTuple):
     def variable(self) -> str:
         """The environment variable."""
         return f"ROPECHAT_{self.option.upper()}"
+
+    def of_environment(self, environ: Mapping[str, str] | None = None) -> object | None:
+        """The value of the variable, None where it is not set or empty. Raises SettingsError."""
+        text = (os.environ if environ is None else environ).get(self.variable)
+        if not text:
+            return None
+        value = self.reads(text)
+        try:
+            self.check(value)
+        except ValueError as error:
+            raise SettingsError(f"{self.variable}: {error}") from None
+        return value
 
 
 _STEPS = {
@@ -151,15 +163,9 @@ class Settings(NamedTuple):
 
     def effective(self, environ: Mapping[str, str] | None = None) -> list[tuple[Setting, object, str]]:
         """(setting, value, where it comes from) of all, without flags. Raises SettingsError."""
-        environ = os.environ if environ is None else environ
-        found = []
+        found: list[tuple[Setting, object, str]] = []
         for setting in SETTINGS:
-            if text := environ.get(setting.variable):
-                value = setting.reads(text)
-                try:
-                    setting.check(value)
-                except ValueError as error:
-                    raise SettingsError(f"{setting.variable}: {error}") from None
+            if (value := setting.of_environment(environ)) is not None:
                 found.append((setting, value, setting.variable))
             elif setting.name in self.values:
                 line = self.lines.get(setting.name)
@@ -176,21 +182,26 @@ def read(path: Path | None = None) -> Settings:
         if wanted.exists() and not wanted.is_file():
             raise SettingsError(f"{wanted}: no regular file; a TOML file is needed")
         with wanted.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
+            return of_stream(stream, wanted)
     except FileNotFoundError:
         if path is None and not os.environ.get("ROPECHAT_CONFIG", "").strip():
             return Settings(wanted, {}, {}, {})
-        raise SettingsError(f"{wanted}: no such file; `ropechat config path` tells the usual one") from None
+        if path is not None:
+            raise SettingsError(f"{wanted}: no such file") from None
+        raise SettingsError(
+            f"ROPECHAT_CONFIG: {wanted}: no such file; create it (it may be empty), or unset ROPECHAT_CONFIG"
+        ) from None
     except OSError as error:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
-    if len(data) > _MAX_BYTES:
-        raise SettingsError(f"{wanted}: more than {_MAX_BYTES:,} bytes; settings are shorter")
-    return _checked(wanted, data)
 
 
-def _checked(path: Path, data: bytes) -> Settings:
+def of_stream(stream: IO[bytes], path: Path) -> Settings:
+    """`read` of an open file. path: what messages call it. Raises SettingsError, OSError."""
     import tomllib
 
+    data = stream.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise SettingsError(f"{path}: more than {_MAX_BYTES:,} bytes; settings are shorter")
     try:
         text = data.decode("utf-8-sig")
         document = tomllib.loads(text)

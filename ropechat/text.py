@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]"
@@ -38,6 +39,27 @@ def inert_json(text: str) -> str:
 def one_line(text: str) -> str:
     """`clean` for a place that holds one line: newline and tab become visible marks too."""
     return clean(text).replace("\n", "␊").replace("\t", "␉")
+
+
+_SIGNS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"})
+
+
+def visible(data: bytes) -> str:
+    """The bytes of a token as text in which nothing is invisible: a space is ·, what is no text is ⟨E4⟩."""
+    parts: list[str] = []
+    while data:
+        try:
+            parts.append(_plain(data.decode()))
+            break
+        except UnicodeDecodeError as error:
+            parts.append(_plain(data[: error.start].decode()))
+            parts += [f"⟨{byte:02X}⟩" for byte in data[error.start : error.end]]
+            data = data[error.end :]
+    return "".join(parts)
+
+
+def _plain(text: str) -> str:
+    return one_line(text.translate(_SIGNS))
 
 
 def cells(text: str) -> int:
@@ -81,3 +103,19 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """The name that was probably meant: spelled alike, or abbreviated by the word; "" for none."""
+    from difflib import get_close_matches  # late: a start needs none of it
+
+    by_lower = {name.lower(): name for name in names}
+    found = get_close_matches(word.lower(), by_lower, 1)
+    found += [name for name in by_lower if _abbreviates(word.lower(), name)]
+    return by_lower[found[0]] if found else ""
+
+
+def _abbreviates(word: str, name: str) -> bool:
+    """Does a name begin with the word's first letter and hold the others in this order?"""
+    letters = iter(name)
+    return len(word) > 1 and name[:1] == word[0] and all(letter in letters for letter in word)

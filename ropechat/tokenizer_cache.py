@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ropechat.paths import cache_folder
 from ropechat.vocabulary_pages import Pages, lay_out
 
-VERSION = 3
+VERSION = 4
 """Raised when what is checked, or what is kept, changes."""
 _WORTH = 256 << 10  # bytes of tokenizer.json
 _MOST_FILES = 32
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
     given to `pack`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
     id that has a token. content(): a tokenizer.json that means the same, None when it was damaged since.
     pages: of a BPE vocabulary, None for one that has to be read whole. config, end_ids: what a GGUF file says
-    besides, as `Tokenizer` has them.
+    besides, as `Tokenizer` has them. slow: it has a regex that takes more than linear time.
     """
 
     key: str
@@ -42,6 +42,7 @@ class Kept(NamedTuple):
     pages: Pages | None
     config: dict[str, Any] | None
     end_ids: frozenset[int]
+    slow: bool
 
 
 def _folder() -> Path:
@@ -49,9 +50,7 @@ def _folder() -> Path:
 
 
 def key_of(file: Path, vocab_size: int) -> str | None:
-    """Everything that the outcome of the check follows from; None where nothing is kept."""
-    if os.environ.get("ROPECHAT_CACHE") == "off":
-        return None
+    """Everything that the outcome of the check follows from; None for a file that is not worth keeping."""
     try:
         real = file.resolve(strict=True)
         status = real.stat()
@@ -68,7 +67,7 @@ def _place(key: str) -> Path:
 
 def _is_private(path: Path) -> bool:
     status = path.lstat()
-    return not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def recall(file: Path, vocab_size: int) -> Kept | None:
@@ -98,6 +97,7 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
             _pages(place, pages_begin) if known["pages"] else None,
             known["config"],
             frozenset(known["end_ids"]),
+            bool(known["slow"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -177,6 +177,8 @@ def keep(
     holes: frozenset[int],
     config: dict[str, Any] | None,
     end_ids: frozenset[int],
+    *,
+    slow: bool,
 ) -> None:
     """Keep what was checked and what the library took; where that fails, nothing happens."""
     key = key_of(file, vocab_size)
@@ -190,6 +192,7 @@ def keep(
         "holes": sorted(holes),
         "config": config,
         "end_ids": sorted(end_ids),
+        "slow": slow,
         "data": packed.data,
     }
     text = json.dumps(known).encode()

@@ -39,9 +39,9 @@ class TokenScore:
     text: str
     """The bytes for people: an incomplete character shows as U+FFFD."""
     span: tuple[int, int]
-    """Byte range in the UTF-8 text; empty for a token that stands for no text."""
+    """Byte range in `Trace.meta["text"]` as UTF-8; empty for a token that stands for no text."""
     role: str
-    """"text", or "bos" or "special" for a token that is no text."""
+    """"text"; "bos" or "special" for a token that is no text; "template" for words of the chat template."""
     logprob: float | None
     """None where there is no context (the first token)."""
     rank: int | None
@@ -87,7 +87,7 @@ class Step(NamedTuple):
 class Trace(Sequence[TokenScore]):
     """The scores of a text's tokens, and the distribution of the token after the last.
 
-    meta: model, dtype, vocab_size, top_k, ... as the engine knows them.
+    meta: model, dtype, vocab_size, top_k, ... as the engine knows them; text: the text that spans point into.
     """
 
     tokens: tuple[TokenScore, ...]
@@ -121,6 +121,12 @@ class Trace(Sequence[TokenScore]):
             count += max(0, token.span[1] - max(token.span[0], end))
             end = max(end, token.span[1])
         return self.nll(roles) / math.log(2) / count if count else math.nan
+
+    @property
+    def beyond_trained_length(self) -> int:
+        """How many tokens stand at positions that the model never saw; 0 where its length is not known."""
+        trained: int = self.meta.get("trained_length", len(self.tokens))
+        return max(0, len(self.tokens) - trained)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Literal
 
 from ropechat.conversation import Message, Role
-from ropechat.sampling import MAX_SEED, Sampling
+from ropechat.sampling import MAX_SEED, SEED_BITS, Sampling
 from ropechat.trace import FinishReason, Step
 
 Change = Literal["fork", "edit", "continue"]
@@ -289,9 +289,29 @@ def resumed(node: Node, index: int) -> Sampling:
     return dataclasses.replace(used, max_tokens=max(1, left))
 
 
+def unended(node: Node) -> Sequence[Step]:
+    """The tokens with which the continuation of an answer begins: all but the one that ended it."""
+    return node.steps[:-1] if node.steps and node.steps[-1].finish_reason == "stop" else node.steps
+
+
+def added_nothing(node: Node) -> bool:
+    """Is this the continuation of an answer which the model ended again at once?"""
+    continued = node.origin is not None and node.origin.change == "continue"
+    return (
+        continued and node.finish_reason == "stop" and not any(step.text for step in node.steps[node.given :])
+    )
+
+
 def fresh(sampling: Sampling, number: int) -> Sampling:
-    """The settings of answer `number` (from 0) to a question: each its own seed, 0 the one asked for."""
-    seed = secrets.randbits(63) if sampling.seed is None else (sampling.seed + number) % (MAX_SEED + 1)
+    """The settings of answer `number` (from 0) to a question: each its own seed, 0 the one asked for.
+
+    Seeds stay below 2^53 where the one asked for is.
+    """
+    if sampling.seed is None:
+        seed = secrets.randbits(SEED_BITS)
+    else:
+        seeds = 1 << SEED_BITS if sampling.seed >> SEED_BITS == 0 else MAX_SEED + 1
+        seed = (sampling.seed + number) % seeds
     return dataclasses.replace(sampling, seed=seed)
 
 

@@ -12,7 +12,16 @@ def answers(c: Any) -> list[str]:
 
 
 async def transcript(c: Any, *keys: str) -> None:
-    c.app.transcript.focus()
+    """Press keys where letters are commands: on a token."""
+    await read(c)
     await c.pilot.press(*keys)
     await c.pilot.pause(0.05)
     await c.idle()
+
+
+async def read(c: Any) -> None:
+    """Put the cursor on a token in sight, if it is on none, as keys do: letters are commands from then on."""
+    c.app.transcript.focus()
+    await c.pilot.pause(0)
+    if not c.app.transcript.on_token:
+        await c.pilot.press("right")

@@ -74,7 +74,12 @@ class Engine:
         before_packing: Any = None,
     ) -> "Engine":
         return Engine(
-            check(directory) | {"dtype": "f32" if dtype == "auto" else dtype, "context": context or 64}
+            check(directory)
+            | {
+                "dtype": "f32" if dtype == "auto" else dtype,
+                "kv_dtype": "f32" if kv_dtype == "auto" else kv_dtype,
+                "context": context or 64,
+            }
         )
 
     def finish_pack(self, seconds: float) -> bool:
@@ -239,7 +244,7 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
             ),
             1,
         ),
-        "max_position_embeddings": 64,
+        "max_position_embeddings": config.get("max_position_embeddings", 64),
         "num_parameters": 67_600,
         "weight_bytes": 0,
         "warnings": [],

@@ -76,7 +76,7 @@ async def inspected(c: Any, token: bytes = b" dangle", chosen: int = 8) -> Any:
     view = await answered(c)
     block = view.blocks[-1]
     view.feed(block, [telling_step(len(block.steps), token, chosen)])
-    await c.pilot.press("h", "enter")
+    await c.pilot.press("left", "enter")
     await c.pilot.pause(0.2)
     return c.app.inspector
 

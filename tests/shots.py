@@ -127,7 +127,7 @@ async def reading(stage: Stage) -> None:
     await stage.press("f3")
     await stage.press("escape")
     await stage.take("transcript")
-    await stage.press("slash", *"the")
+    await stage.press("ctrl+f", *"the")
     await stage.take("find")
     await stage.press("escape")
     await surprise(stage)
@@ -147,6 +147,7 @@ async def surprise(stage: Stage, answer: int = -1) -> None:
     index = min(likely or range(len(block.steps)), key=lambda at: block.steps[at].logprob)
     stage.app.transcript.focus()
     stage.app.transcript.move_to(TokenPlace(block, index))
+    stage.app.transcript.commands = True
     await stage.pilot.pause(0.2)
 
 
@@ -227,7 +228,7 @@ async def writing(stage: Stage) -> None:
     await stage.write("Say this in one sentence:\n@notes.md\nand name the file.")
     await stage.take("draft")
     await stage.write("")
-    await stage.press("escape")
+    await stage.press("escape", "left")
     await stage.press("e")
     await stage.take("edit")
     await stage.press("escape")

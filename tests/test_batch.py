@@ -1,10 +1,13 @@
 """Batches: every line is answered or says why not, in order, and nothing is lost or overwritten."""
 
 import errno
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,17 @@ def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return byte_folder(tmp_path / "model")
+
+
+def slowed(arguments: list[str]) -> list[str]:
+    """`command`, with a core that takes 20 ms for a sequence's step."""
+    slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
+    slow += (
+        "fake_core.Engine._advance = lambda *a: (time.sleep(0.02), fake_core.Engine._advance_fast(*a))[1]\n"
+    )
+    made = command(arguments)
+    made[2] = made[2].replace("from ropechat.cli", slow + "from ropechat.cli")
+    return made
 
 
 # ---- The file of results
@@ -256,27 +270,15 @@ def test_nothing_is_overwritten(door: Door, tmp_path: Path, model: Path) -> None
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path: Path, model: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 500)
-    slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
-    slow += (
-        "fake_core.Engine._advance = lambda *a: (time.sleep(0.02), fake_core.Engine._advance_fast(*a))[1]\n"
+    arguments = ["batch", "-m", str(model), str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out")]
+    child = subprocess.Popen(
+        slowed([*arguments, "--max-tokens", "2"]), stderr=subprocess.PIPE, env=environment()
     )
-    arguments = command(
-        [
-            "batch",
-            "-m",
-            str(model),
-            str(tmp_path / "in.jsonl"),
-            "-o",
-            str(tmp_path / "out"),
-            "--max-tokens",
-            "2",
-        ]
-    )
-    arguments[2] = arguments[2].replace("from ropechat.cli", slow + "from ropechat.cli")
-    child = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=environment())
     partial = tmp_path / "out.partial"
     while child.poll() is None and not (partial.exists() and partial.read_bytes().count(b"\n") >= 3):
         pass
@@ -289,6 +291,194 @@ def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path
     assert f"holds the first {len(lines)} results".encode() in err
     assert b"Traceback" not in err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_terminal_keeps_what_is_done(tmp_path: Path, model: Path) -> None:
+    """As when ssh ends: SIGHUP, and what is written to stderr from then on fails."""
+    (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 500)
+    main, sub = pty.openpty()
+    arguments = ["batch", "-m", str(model), str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out")]
+    child = subprocess.Popen(
+        slowed([*arguments, "--max-tokens", "2"]),
+        stdin=sub,
+        stdout=sub,
+        stderr=sub,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        env=environment(),
+    )
+    os.close(sub)
+    partial = tmp_path / "out.partial"
+    while child.poll() is None and not (partial.exists() and partial.read_bytes().count(b"\n") >= 3):
+        pass
+    os.close(main)
+    assert child.wait(20) == 129
+    lines = partial.read_text().splitlines()
+    assert [json.loads(line)["index"] for line in lines] == [*range(len(lines))]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, model: Path) -> None:
+    """As by `nohup`."""
+    (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 50)
+    arguments = ["batch", "-m", str(model), str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out")]
+    child = subprocess.Popen(
+        slowed([*arguments, "--max-tokens", "2"]),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    while child.poll() is None and not (tmp_path / "out.partial").exists():
+        pass
+    child.send_signal(signal.SIGHUP)
+    err = child.communicate(timeout=50)[1]
+    assert child.returncode == 0, err
+    assert (tmp_path / "out").read_text().count("\n") == 50
+
+
+# ---- Pipes
+
+
+def test_from_stdin_to_stdout(
+    door: Door, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = b'{"id":1,"prompt":"a"}\nnonsense\n\n{"id":3,"prompt":"b"}\n'
+    code, out, err = door("batch", "-m", model, "-", "-o", "-", *GREEDY, "--seed", 1, stdin=lines)
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 3
+    assert [(record["id"], record.get("text")) for record in records] == [
+        (1, "bcd"),
+        ("line-2", None),
+        (3, "cde"),
+    ]
+    assert records[1]["error"]["message"].startswith("stdin: line 2: ")
+    assert "stdout: 3 rows, 2 ok, 1 failed; 2 + 6 tokens" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"model"}  # no file is called -
+    (tmp_path / "in.jsonl").write_bytes(lines)
+    again = door("batch", "-m", model, "in.jsonl", "-o", "-", *GREEDY, "--seed", 1)[1]
+    assert again == out.replace("stdin:", "in.jsonl:")
+    (tmp_path / "-").write_bytes(lines[:22])
+    code, out, _ = door("batch", "-m", model, "./-", "-o", "./-.out", *GREEDY)
+    assert (code, out) == (0, "")
+    assert json.loads((tmp_path / "-.out").read_text())["text"] == "bcd"
+
+
+@pytest.mark.parametrize("name", ["/dev/stdin", "fifo"])
+def test_pipes_by_name(name: str, tmp_path: Path, model: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    child = subprocess.Popen(
+        command(["batch", "-m", str(model), name, "-o", "-", "--temperature", "0", "--max-tokens", "3"]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert child.stdin is not None
+    if name == "fifo":
+        (tmp_path / name).write_bytes(b'{"prompt":"a"}\n')
+        out, err = child.communicate(timeout=30)
+    else:
+        out, err = child.communicate(b'{"prompt":"a"}\n', timeout=30)
+    assert child.returncode == 0, err
+    assert json.loads(out)["text"] == "bcd"
+
+
+def test_a_program_may_wait_for_each_answer(tmp_path: Path, model: Path) -> None:
+    """Each result is flushed before the next line is read; an error record, too."""
+    child = subprocess.Popen(
+        command(["batch", "-m", str(model), "-", "-o", "-", "--window", "1", "--max-tokens", "1"]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for index, line in enumerate((b'{"prompt":"a"}\n', b"nonsense\n", b'{"prompt":"b"}\n')):
+        child.stdin.write(line)
+        child.stdin.flush()
+        assert json.loads(child.stdout.readline())["index"] == index
+    assert child.communicate(timeout=20)[0] == b""
+    assert child.returncode == 3
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 500)
+    arguments = ["batch", "-m", str(model), str(tmp_path / "in.jsonl"), "-o", "-", "--max-tokens", "1"]
+    child = subprocess.Popen(
+        slowed(arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    assert child.stdout is not None
+    assert json.loads(child.stdout.readline())["index"] == 0
+    child.stdout.close()
+    err = child.communicate(timeout=20)[1]
+    assert child.returncode == 0
+    assert b"rror" not in err
+    assert b"stopped" not in err
+
+
+def test_a_full_disk_behind_stdout_is_said(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n')
+    arguments = ["batch", "-m", str(model), str(tmp_path / "in.jsonl"), "-o", "-", "--max-tokens", "1"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command(arguments), stdout=full, stderr=subprocess.PIPE, env=environment())
+    assert done.returncode == 74
+    assert done.stderr.endswith(
+        b"stopped: stdout has the first 0 results\nerror: stdout: No space left on device\n"
+    )
+
+
+# ---- Before the model is loaded
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch, door: Door) -> None:
+    """Whoever loads a model fails."""
+    import fake_core
+
+    monkeypatch.setattr(fake_core.Engine, "load", lambda *_, **__: pytest.fail("loads the model"))
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_an_output_that_cannot_be_is_refused_first(
+    door: Door, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt":"a"}\n')
+    code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "none" / "x.jsonl")
+    assert (code, err.count("\n")) == (74, 1)
+    assert f"there is no folder {tmp_path / 'none'}; make it" in err
+    assert door("batch", "-m", model, source, "-o", source / "x.jsonl")[0] == 74
+    monkeypatch.setattr(os, "access", lambda _, mode: mode == os.R_OK)  # root may write anywhere
+    code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "x.jsonl")
+    assert code == 74
+    assert "may not be written to" in err
+
+
+@pytest.mark.usefixtures("unloaded")
+def test_nothing_to_do_loads_no_model(door: Door, tmp_path: Path, model: Path) -> None:
+    code, records, err = batch(door, tmp_path, model, "\n\n")
+    assert (code, records, (tmp_path / "out.jsonl").read_bytes()) == (0, [], b"")
+    assert "0 rows, 0 ok, 0 failed" in err
+    code, out, err = door("batch", "-m", model, "-", "-o", "-")
+    assert (code, out) == (0, "")
+    assert err.startswith("stdout: 0 rows")
+
+
+def test_the_input_is_not_overwritten_through_stdin(tmp_path: Path, model: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt":"a"}\n')
+    with source.open("rb") as stdin:
+        done = subprocess.run(
+            command(["batch", "-m", str(model), "-", "-o", str(source), "--overwrite"]),
+            stdin=stdin,
+            capture_output=True,
+            env=environment(),
+        )
+    assert done.returncode == 2
+    assert b"is the input; name another output" in done.stderr
+    assert source.read_text() == '{"prompt":"a"}\n'
 
 
 def test_clock() -> None:

@@ -1,12 +1,16 @@
 """Lines of a batch file: what each asks for, and what is wrong with the others."""
 
+import io
 import json
 import os
+import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ropechat.batch import rows
 from ropechat.batch.line import LineRequest
 from ropechat.batch.rows import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
@@ -149,11 +153,60 @@ def test_files_that_are_no_json_lines(data: bytes, tmp_path: Path) -> None:
         BatchReader(path).check()
 
 
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
+def test_paths_that_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "WRITER_SECONDS", 0.05)  # nobody writes to the pipe
     os.mkfifo(tmp_path / "fifo")
     for name in ("missing", "fifo", "."):
         with pytest.raises(BatchInputError):
             BatchReader(tmp_path / name).check()
+
+
+def test_a_pipe_is_read_as_rows_are_asked_for(tmp_path: Path) -> None:
+    """And of a named one the writer may come late."""
+    os.mkfifo(tmp_path / "fifo")
+    go_on = threading.Event()
+
+    def write() -> None:
+        with (tmp_path / "fifo").open("wb", buffering=0) as pipe:
+            pipe.write(b'\n{}\n{"prompt": "a"}\n')
+            go_on.wait(20)
+            pipe.write(b'{"prompt": "b"}')
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reader = BatchReader(tmp_path / "fifo")
+    assert reader.check() is None
+    read = iter(reader)
+    assert [next(read).id for _ in range(2)] == ["line-2", "line-3"]
+    go_on.set()
+    assert [content_of(row) for row in read] == ["b"]
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("data", "count"), [(b"", 0), (b"\n \r\n", 0), (b'\xef\xbb\xbf\n{"prompt": "a"}', None)]
+)
+def test_a_stream_is_looked_at_too(data: bytes, count: int | None) -> None:
+    assert BatchReader(io.BytesIO(data)).check() == count
+    with pytest.raises(BatchInputError, match="stdin: compressed with gzip"):
+        BatchReader(io.BytesIO(b"\x1f\x8b\x08\x00")).check()
+    (bad,) = BatchReader(io.BytesIO(b"{}"))
+    assert str(bad.error).startswith("stdin: line 1: prompt: missing")
+
+
+def test_a_line_beyond_the_limit_is_never_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = b'{"prompt":"' + b"x" * (40 << 20) + b'"}\n'
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(long + b'{"prompt":"a"}\n')
+    del long
+    tracemalloc.start()
+    reader = BatchReader(path)
+    count, (bad, good) = reader.check(), reader
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (count, content_of(good)) == (2, "a")
+    assert str(bad.error) == "in.jsonl: line 1: line: more than 16777216 bytes; that is the limit"
+    assert most < 2.5 * (16 << 20)
 
 
 def test_an_empty_file(tmp_path: Path) -> None:

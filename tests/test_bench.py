@@ -100,7 +100,6 @@ def test_refused(
     assert message in err.splitlines()[-1]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_leaves_cleanly(model: Path) -> None:
     process = subprocess.Popen(
         [*LAUNCH, "bench", "-m", model, "--rounds", "1000"],

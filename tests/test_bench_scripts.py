@@ -44,7 +44,6 @@ def bare_python(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for a Python")
 def test_peers_alone(
     peers: ModuleType,
     monkeypatch: pytest.MonkeyPatch,

@@ -79,6 +79,13 @@ def test_every_byte_has_a_token(engine: Engine) -> None:
     assert len(engine.tokenizer.encode("2026")) == 4
 
 
+def test_no_candidates_have_no_mass(engine: Engine) -> None:
+    """Not -0.0, which is what a sum of nothing is in Rust."""
+    trace = engine.score("Hi there", top_k=0)
+    rows = [trace.next, *(token.row for token in trace if token.row is not None)]
+    assert [str(row.top_mass) for row in rows] == ["0.0"] * len(rows)
+
+
 def test_no_model_named_is_the_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
     code = "import sys; from ropechat.cli import main; sys.argv[0] = 'ropechat'; sys.exit(main())"

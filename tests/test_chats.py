@@ -2,8 +2,10 @@
 
 import dataclasses
 import html.parser
+import io
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store.rows import Chat
 from ropechat.store.store import Store
 from ropechat.store.transfer import as_text, export, read_json
+from ropechat.text import cells
 from ropechat.trace import Step
 from ropechat.tree import Tree, typed
 
@@ -58,6 +61,16 @@ def test_list_search_show(run: Any) -> None:
     assert "scattering" not in out
 
 
+def test_a_conversation_is_one_line_of_the_list(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("rename", "c0", "why is 空 the sky " * 30)[0] == 0
+    lines = run("list")[1].splitlines()
+    assert len(lines) == 2
+    assert max(map(cells, lines)) in (79, 80)  # a wide character may not fit into the last cell
+    assert any(line.endswith("…") for line in lines)
+    assert max(len(json.loads(line)["title"]) for line in run("list", "--json")[1].splitlines()) == 200
+
+
 def test_export_import_rename(run: Any, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     assert run("export", "c0", "--format", "json", "-o", str(target)) == (0, "", "")
@@ -70,6 +83,22 @@ def test_export_import_rename(run: Any, tmp_path: Path) -> None:
         run("export", out.strip(), "--format", "md")[1].split("\n", 1)[1]
         == run("show", "c0a77")[1].split("\n", 1)[1]
     )
+
+
+def test_a_dash_is_stdout_and_stdin(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    code, exported, err = run("export", "c0", "--format", "json", "-o", "-")
+    assert (code, err, set(tmp_path.iterdir())) == (0, "", before)
+    assert json.loads(exported)["title"] == "the sky"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(exported.encode())))
+    code, out, err = run("import", "-")
+    assert (code, err) == (0, "")
+    assert run("show", out.strip())[1] == run("show", "c0a77")[1]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{")))
+    code, out, err = run("import", "-")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: stdin: no JSON (")
 
 
 def test_rm(run: Any, tmp_path: Path) -> None:

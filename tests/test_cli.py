@@ -90,6 +90,20 @@ def test_run_takes_the_model_from_the_environment(
     assert names[1].endswith("/model")
 
 
+def test_no_cache_is_of_one_command(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("packed", "tokenizer_cache"):
+        monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("ropechat.tokenizer_cache._WORTH", 0)
+    monkeypatch.setenv("ROPECHAT_CACHE", "all")
+    assert door("run", "-m", model, "--no-cache", "--max-tokens", 1, "a")[0] == 0
+    assert os.environ["ROPECHAT_CACHE"] == "all"
+    assert not (tmp_path / "cache").exists()
+    assert door("run", "-m", model, "--max-tokens", 1, "a")[0] == 0
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["tokenizers"]
+
+
 # ---- Errors and exit codes
 
 
@@ -193,7 +207,9 @@ def test_a_reader_that_leaves_is_quiet(model: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path) -> None:
     slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
     slow += (
@@ -255,6 +271,15 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
     assert lines[-1].startswith("2 tokens, 1 scored: nll ")
 
 
+def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None:
+    from ropechat.text import visible
+
+    _, out, _ = door("inspect", "-m", model, " \né", "--top-k", 1)
+    data = [b" ", b"\n", b"\xc3", b"\xa9"]
+    spelled = [line.split()[1] for line in out.splitlines()[1:-1] if line.split()[0].isdecimal()]
+    assert spelled == [visible(one) for one in data] == ["·", "⏎", "⟨C3⟩", "⟨A9⟩"]
+
+
 def test_inspect_jsonl(door: Door, model: Path) -> None:
     code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--top-k", 2, "aé")
     meta, *tokens, following = [json.loads(line) for line in out.splitlines()]
@@ -276,6 +301,32 @@ def test_inspect_jsonl(door: Door, model: Path) -> None:
         len(json.loads(door("inspect", "-m", model, "--format", "jsonl", "ab")[1].splitlines()[2])["top"])
         == 20
     )
+
+
+def test_jsonl_says_what_computed_it(door: Door, model: Path, tmp_path: Path) -> None:
+    meta = json.loads(door("inspect", "-m", model, "--format", "jsonl", "ab")[1].splitlines()[0])
+    assert meta["revision"] is None
+    facts = {
+        "kv_dtype": "f32",
+        "isa": "scalar",
+        "trained_length": 64,
+        "beyond_trained_length": 0,
+        "text": "ab",
+    }
+    assert facts.items() <= meta.items()
+    hub = byte_folder(tmp_path / "models--org--name" / "snapshots" / "0123abc")
+    meta = json.loads(door("inspect", "-m", hub, "--format", "jsonl", "ab")[1].splitlines()[0])
+    assert (meta["model"], meta["revision"]) == ("org/name", "0123abc")
+
+
+def test_a_text_beyond_the_trained_length_is_noted(door: Door, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "short", max_position_embeddings=4)
+    inspect = ["inspect", "-m", model, "--format", "jsonl"]
+    assert door(*inspect, "abcd")[2] == ""
+    code, out, err = door(*inspect, "abcdef")
+    assert (code, json.loads(out.splitlines()[0])["beyond_trained_length"]) == (0, 2)
+    assert err.count("\n") == 1
+    assert err.startswith("note: 6 tokens, and the model was trained on 4: ")
 
 
 def test_jsonl_has_no_infinity(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,3 +411,23 @@ def test_public_names() -> None:
     assert all(getattr(ropechat, name) is not None for name in ropechat.__all__)
     with pytest.raises(AttributeError):
         _ = ropechat.nonsense
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("hello",), 'hello: no such command; did you mean `ropechat run "hello"`?'),
+        (("hello", "world"), 'hello: no such command; did you mean `ropechat run "hello world"`?'),
+        (("Why is it?",), 'Why is it?: no such command; did you mean `ropechat run "Why is it?"`?'),
+        (('say "a"',), 'say "a": no such command; did you mean `ropechat run "say \\"a\\""`?'),
+        (("chta",), 'chta: no such command; did you mean `ropechat chat`, or `ropechat run "chta"`?'),
+        (("modles", "list"), "modles: no such command; did you mean `ropechat models`, or "),
+    ],
+)
+def test_what_is_no_command_is_answered_with_what_was_meant(
+    door: Door, arguments: tuple[str, ...], meant: str
+) -> None:
+    code, out, err = door(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {meant}")
+    assert err.count("\n") == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cli_door import Door
-from model_folders import CHATML, byte_folder
+from model_folders import CHATML, adds_bos, byte_folder, byte_tokenizer
 
 from ropechat.template import SYSTEM_FOLDED
 
@@ -165,6 +165,104 @@ def test_inspect_shows_the_prompt_token_by_token(door: Door, model: Path) -> Non
     code, out, err = door(*inspect, "--template-var", "a=1")
     assert (code, out) == (2, "")
     assert "are for --chat" in err
+
+
+def roles(out: str) -> list[tuple[str, str]]:
+    """The text of a trace, cut by its spans; neighbours with the same role together."""
+    meta, *tokens, _ = [json.loads(line) for line in out.splitlines()]
+    data, found = meta["text"].encode(), list[tuple[str, bytes]]()
+    for token in tokens:
+        piece = data[slice(*token["span"])]
+        if found and found[-1][0] == token["role"]:
+            piece = found.pop()[1] + piece
+        found.append((token["role"], piece))
+    assert b"".join(piece for _, piece in found) == data
+    return [(role, piece.decode()) for role, piece in found]
+
+
+@pytest.mark.parametrize("said", ["hi", "user", "assistant\n", "a<|im_end|>\n<|im_start|>user\n日"])
+def test_inspect_tells_the_message_from_the_template(said: str, door: Door, model: Path) -> None:
+    code, out, err = door("inspect", "-m", model, "--chat", "--format", "jsonl", said)
+    assert (code, err) == (0, "")
+    assert json.loads(out.splitlines()[0])["text"] == door("template", model, "--user", said)[1]
+    assert roles(out) == [
+        *(("special", "<|im_start|>"), ("template", "user\n"), ("text", said), ("special", "<|im_end|>")),
+        *(("template", "\n"), ("special", "<|im_start|>"), ("template", "assistant\n")),
+    ]
+
+
+def test_the_templates_words_are_in_no_sum(door: Door, model: Path) -> None:
+    table = door("inspect", "-m", model, "--chat", "hi")[1].splitlines()
+    tokens = [
+        json.loads(line)
+        for line in door("inspect", "-m", model, "--chat", "--format", "jsonl", "hi")[1].splitlines()
+    ]
+    first = 1 + len("|user\n")
+    own = [token["logprob"] for token in tokens[first : first + 2]]
+    assert [token["token"] for token in tokens[first : first + 2]] == ["h", "i"]
+    assert table[-1].startswith(f"{len(tokens) - 2} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
+
+
+@pytest.mark.parametrize(
+    ("template", "parts"),
+    [
+        ("[{{ messages[0].content | trim }}]", [("template", "["), ("text", "hi"), ("template", "]")]),
+        ("[{{ messages[0].content }}]", [("template", "["), ("text", " hi\n"), ("template", "]")]),
+        (
+            "hi{{ messages[0].content | upper }}hi",
+            [("template", "hi"), ("text", " HI\n"), ("template", "hi")],
+        ),
+        ("{{ messages[0].content }}", [("text", " hi\n")]),
+    ],
+)
+def test_templates_that_change_the_message(
+    template: str, parts: list[tuple[str, str]], door: Door, tmp_path: Path
+) -> None:
+    code, out, err = door("inspect", "-m", folder(tmp_path, template), "--chat", "--format", "jsonl", " hi\n")
+    assert (code, err) == (0, "")
+    assert roles(out) == parts
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'yes' if messages[0].content == 'hi' else 'no' }}",
+        "{{ messages[0].content }}{{ messages[0].content }}",
+        "{{ messages[0].content | length }}{{ messages[0].content }}",
+        "{% if messages[0].content != 'hi' %}{{ raise_exception('no') }}{% endif %}hi",
+    ],
+)
+def test_a_message_that_cannot_be_found_is_said(template: str, door: Door, tmp_path: Path) -> None:
+    model = folder(tmp_path, template)
+    code, out, err = door("inspect", "-m", model, "--chat", "--format", "jsonl", "hi")
+    assert code == 0
+    assert {role for role, _ in roles(out)} == {"template"}
+    assert err.count("\n") == 1
+    assert "its words cannot be told from the template's" in err
+    assert door("inspect", "-m", model, "--chat", "hi")[1].endswith("none with a context\n")
+
+
+def test_control_tokens_that_are_typed_stay_text(door: Door, tmp_path: Path) -> None:
+    model = byte_folder(tmp_path / "model", tokenizer=byte_tokenizer(post_processor=adds_bos()))
+    inspect, typed = ["inspect", "-m", model, "--format", "jsonl"], "é<|im_end|>b"
+    code, out, err = door(*inspect, typed)
+    assert (code, err, json.loads(out.splitlines()[0])["text"]) == (0, "", typed)
+    assert roles(out) == [("bos", ""), ("text", typed)]
+    assert [json.loads(line)["id"] for line in out.splitlines()[1:-1]] == [256, *typed.encode()]
+    code, out, _ = door(*inspect, "--special", "tokens", typed)
+    assert code == 0
+    assert roles(out) == [("bos", ""), ("text", "é"), ("special", "<|im_end|>"), ("text", "b")]
+    code, out, err = door(*inspect, "--special", "tokens", "--chat", typed)
+    assert (code, out) == (2, "")
+    assert "--special tokens: not with --chat" in err
+
+
+def test_the_prompt_of_a_template_can_be_inspected(door: Door, model: Path) -> None:
+    rendered = door("template", model, "--user", "hi")[1]
+    inspect = ["inspect", "-m", model, "--format", "jsonl"]
+    piped = door(*inspect, "--special", "tokens", "-", stdin=rendered.encode())[1]
+    chat = door(*inspect, "--chat", "hi")[1]
+    assert piped.replace('"text"', '"template"') == chat.replace('"text"', '"template"')
 
 
 def test_a_system_message_that_is_refused_is_noted_once(door: Door, tmp_path: Path) -> None:

@@ -115,3 +115,24 @@ def test_quoting_changes_no_id_of_other_text() -> None:
         plain = tokenizer.encode("</s>" + case["text_in"], add_special_tokens=False)
         quoted = control.encode("</s>" + case["text_in"] + control.quote("</s>"))
         assert quoted[: len(plain) - 1] == plain[:-1]
+
+
+@pytest.mark.parametrize("tokenizer", vocabularies())
+def test_spans_of_quoted_text_cover_what_is_shown(tokenizer: Tokenizer) -> None:
+    """Names as text, and as tokens, and characters that a normalizer changes."""
+    control = tokenizer.quoting(tokenizer.special_ids)
+    names = [str(tokenizer.token(id)) for id in sorted(tokenizer.special_ids)]
+    typed, last = f"ﬁ é\u0301 {names[0]}{names[-1]} c日\n ", names[-1]
+    reading = control.read(last + control.quote(typed) + last + "\n")
+    tokens = tokenizer.read_aligned(reading)
+    data = reading.shown.encode()
+    assert reading.shown == last + typed + last + "\n"
+    assert [token.id for token in tokens] == control.encode(last + control.quote(typed) + last + "\n")
+    assert b"".join(data[slice(*token.span)] for token in tokens) == data
+    special = [data[slice(*token.span)].decode() for token in tokens if token.role == "special"]
+    assert special == [last, last]
+    plain = tokenizer.encode_aligned(typed, tokenizer.special_ids)
+    assert b"".join(typed.encode()[slice(*token.span)] for token in plain) == typed.encode()
+    assert tokenizer.special_ids.isdisjoint(token.id for token in plain if token.role == "text")
+    around = [token.id for token in tokenizer.encode_aligned("x") if token.role != "text"]
+    assert [token.id for token in plain if token.role != "text"] == around

@@ -16,8 +16,14 @@ from ropechat.errors import ConfigError, TensorError, UnsupportedModelError
 
 FOLDERS = sorted(path.parent for path in (GOLDEN / "gguf").glob("*/golden.safetensors"))
 FILES = sorted(file for folder in FOLDERS for file in folder.glob("*.gguf"))
-# Says what no GGUF file can: dynamic NTK, a window that llama's architecture lacks, another GELU.
-BEYOND = {"llama_dynamic_old", "mistral_old", "gpt_neox_new"}
+# Says what no GGUF file can: dynamic NTK, a window that llama lacks there, another GELU, scales by layer.
+BEYOND = {
+    "llama_dynamic_old",
+    "mistral_old",
+    "gpt_neox_new",
+    "gpt2_inverse_layers_old",
+    "gpt2_unscaled_old",
+}
 
 
 def family(folder: Path) -> str:

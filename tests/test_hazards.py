@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from model_folders import adds_bos, byte_tokenizer, write_folder
 
+from ropechat import builtin
 from ropechat.errors import RopechatError, TokenizerError
-from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer import Tokenizer, hazards
 from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, straighten
+from ropechat.tokenizer.linear import is_linear
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -40,6 +42,62 @@ def test_linear(regex: str) -> None:
 def test_slow(regex: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert any_slow(splitting(regex))
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        LLAMA3,
+        LLAMA3.replace("{1,3}", ""),
+        r"[0-9]| ?[^\s0-9]+|\s",
+        r"'s|'t| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"(?:https?|ftp)?[a-z]{2,}[0-9]*|\s*\n|\s+",
+        r"\d|[\]\[|(]+|.",
+    ],
+)
+def test_linear_by_its_shape(regex: str) -> None:
+    assert is_linear(regex)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        *(r"\p{L}+!", r" +$", r"a*a+", r"\s*[\r\n]+", r"\s*[\r\n]+|\s|\s+", r"\s+(?=x)"),
+        *(r"(a+)+", r"(?:a|b)+", r"(?:a+|b)", r"(?:(?:a))", "a?" * 30 + "b", r"a{500}", r"a{1,300}b"),
+        *(r"(a)\1", r"a++", r"a+?", r"a**", r"a{2}{3}", r"a{2", r"a|", r"[[:alpha:]]", r"[a", r"(?i)a", ""),
+        *(r"\b", r"\X+", r"\k<a>", r"^a", r"(?<=a)b", r"(?i:a", r")"),
+    ],
+)
+def test_no_other_is_taken_for_linear(regex: str) -> None:
+    assert not is_linear(regex)
+
+
+def test_the_built_in_model_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is each text that it encodes run with stderr turned away, as if the library might panic."""
+    monkeypatch.setattr(hazards, "_seconds", lambda split, text: pytest.fail("it was probed"))
+    tokenizer = Tokenizer.load(builtin.FOLDER, 1 << 20)
+    monkeypatch.setattr("ropechat.tokenizer.library.os.dup", lambda file: pytest.fail("stderr is gone"))
+    assert tokenizer.decode(tokenizer.encode("Once upon a time, 1 2 3")) == "Once upon a time, 1 2 3"
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1.0], ids=["fast", "slow"])
+def test_the_speed_of_the_machine_decides_nothing(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    regex = r"(?=a)[a-z]+"  # not known, and neither linear nor slow by its shape
+    assert not is_linear(regex)
+    for exponent, slow in ((1.0, False), (1.1, False), (2.0, True), (3.0, True)):
+        monkeypatch.setattr(hazards, "_seconds", lambda split, text, e=exponent: factor * len(text) ** e)
+        assert any_slow(splitting(regex)) == slow, exponent
+
+
+@pytest.mark.parametrize(("exponent", "faster"), [(1.0, False), (2.0, True)])
+@pytest.mark.parametrize("spiked", range(15))
+def test_one_disturbed_measurement_decides_nothing(exponent: float, faster: bool, spiked: int) -> None:
+    calls = iter(range(1000))
+
+    def cost(length: int) -> float:
+        return (50.0 if next(calls) == spiked else 1.0) * (100.0 + length**exponent)
+
+    assert hazards.grows_faster(cost, 500, 4000) == faster
 
 
 def test_a_slow_one_bounds_the_text(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 from core import CancelToken, add, add_score, drain, generate, load, score, scored
 from damages import DAMAGES, PROMPTS
+from golden_cases import GOLDEN
 from models import write_llama
 
 from ropechat import Engine, Sampling
-from ropechat.errors import CancelledError
+from ropechat.errors import CancelledError, NonFiniteError
 
 # ---- 2: no T x V array -----------------------------------------------------------------------------------
 
@@ -163,6 +165,28 @@ def test_memory_does_not_grow_with_requests(slow: Path) -> None:
     for round in range(90):
         generate(engine, [round, *range(100)], 4)
     assert engine.kv_bytes <= 2 * after
+
+
+def test_a_prompt_of_nan_fails_alone(tmp_path: Path) -> None:
+    """Learned positions of NaN from 45 on: whoever gets there fails, and the others see nothing of it."""
+    source, damaged = GOLDEN / "gpt2_unscaled_old", tmp_path / "damaged"
+    shutil.copytree(source, damaged)
+    weights = bytearray((damaged / "model.safetensors").read_bytes())
+    body = 8 + int.from_bytes(weights[:8], "little")
+    wpe = json.loads(weights[8:body])["transformer.wpe.weight"]
+    begin, end = (body + at for at in wpe["data_offsets"])
+    row = 4 * wpe["shape"][1]
+    weights[begin + 45 * row : end] = np.float32(np.nan).tobytes() * ((end - begin - 45 * row) // 4)
+    (damaged / "model.safetensors").write_bytes(weights)
+    prompts = [list(range(20)), list(range(60)), [7] * 44, list(range(40)), [3, 5]]
+    greedy = Sampling(temperature=0, max_tokens=6)
+    expected = dict(Engine.load(source, dtype="f32").generate_many(prompts, greedy))
+    found = dict(Engine.load(damaged, dtype="f32", threads=2).generate_many(prompts, greedy))
+    failed = {index for index, result in found.items() if isinstance(result.error, NonFiniteError)}
+    assert failed == {1, 2}  # the second at its first token, the third two tokens later
+    for index in found.keys() - failed:
+        assert found[index].error is None
+        assert (found[index].ids, found[index].logprobs) == (expected[index].ids, expected[index].logprobs)
 
 
 # ---- 4: nothing native on the terminal -------------------------------------------------------------------

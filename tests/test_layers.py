@@ -1,9 +1,12 @@
 """The Python half of CONTRIBUTING's map: who may import whom, who may import which library, and how late."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -115,6 +118,37 @@ def test_the_check_can_fail(file: str, line: str, tmp_path: Path, monkeypatch: p
     path.parent.mkdir(parents=True)
     path.write_text(line)
     assert len(faults([path])) == 1
+
+
+# ---- What pyproject.toml says ----------------------------------------------------------------------------
+
+PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    """One that only comes with another may be of any version, or go."""
+    lines = chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+    names = {re.split(r"[<>=~]", line)[0] for line in lines}
+    files = sorted(PACKAGE.rglob("*.py"))
+    used = {name.partition(".")[0] for file in files for _, name in imports(file)}
+    used -= sys.stdlib_module_names | {"ropechat", "__future__"}
+    assert used > {"rich", "textual"}
+    distributions = {"markdown_it": "markdown-it-py", "aiohttp": "textual-serve"}  # else the same name
+    assert {distributions.get(name, name.replace("_", "-")) for name in used} <= names
+
+
+def test_rich_splits_graphemes_from_14_3_on() -> None:
+    assert "rich>=14.3" in PROJECT["dependencies"]
+
+
+def test_the_systems_that_it_runs_on() -> None:
+    """Files are locked with fcntl, processes limited as POSIX does: there is no half of a Windows version."""
+    systems = {line for line in PROJECT["classifiers"] if line.startswith("Operating System")}
+    assert systems == {"Operating System :: MacOS", "Operating System :: POSIX :: Linux"}
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    assert "Linux or macOS" in readme
+    for file in PACKAGE.rglob("*.py"):
+        assert not re.search(r"""msvcrt|win32|os\.name\b""", file.read_text(encoding="utf-8")), file
 
 
 # ---- What a process really loads -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from ropechat.conversation import Conversation, Message, Role
 from ropechat.sampling import Sampling
-from ropechat.text import cells, clean, fit, inert_json, one_line
+from ropechat.text import cells, clean, fit, inert_json, one_line, visible
 from ropechat.trace import Row, TokenScore, Trace
 
 
@@ -64,6 +64,11 @@ def test_clean_leaves_nothing_that_acts() -> None:
     kept = "tab\t, newline\n, é 日本 👩🏽‍💻 ▁ \u00a0"
     assert clean(kept) == kept
     assert one_line("a\nb\tc\x1b[2J") == "a␊b␉c␛[2J"
+
+
+def test_a_token_shows_every_blank_and_byte() -> None:
+    assert visible(b" a\n\t\r\x1b\xc2\xa0") == "·a⏎⇥␍␛⍽"
+    assert visible("日".encode()[:2] + "é\u202e".encode() + b"\xf0") == "⟨E6⟩⟨97⟩é⟨202E⟩⟨F0⟩"
 
 
 def test_clean_works_on_pieces() -> None:

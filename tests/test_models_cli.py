@@ -147,7 +147,8 @@ def test_refusals(door: Door, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
 )
 def test_a_stopped_pull_goes_on(number: int, code: int, door: Door, hub: Hub, folder: Path) -> None:
     hub.seconds_per_piece = 0.05

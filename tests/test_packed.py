@@ -105,6 +105,17 @@ def test_off_keeps_nothing(cache: Path, model: Path, monkeypatch: pytest.MonkeyP
         Engine.load(model)
 
 
+def test_what_is_chosen_goes_before_the_environment(cache: Path, model: Path) -> None:
+    """ROPECHAT_CACHE is all here, and stays that."""
+    Engine.load(model, dtype="q8_0", cache="off").finish_pack(60.0)
+    Engine.load(model, dtype="q8_0", cache="auto").finish_pack(60.0)
+    assert not cache.exists()
+    with pytest.raises(RequestError, match="cache: 'on'; auto, off and all are allowed"):
+        Engine.load(model, cache="on")
+    Engine.load(model, dtype="q8_0").finish_pack(60.0)
+    assert cache.exists()
+
+
 def run(model: Path, cache_home: Path, *options: str, code: str = RUN) -> "subprocess.Popen[bytes]":
     """A process of its own, with a cache of its own."""
     changes = {"XDG_CACHE_HOME": str(cache_home), "ROPECHAT_CACHE": "all"}

@@ -10,6 +10,7 @@ import fake_core
 import numpy as np
 import pytest
 from model_folders import (
+    CHATML,
     adds_bos,
     byte_folder,
     byte_tokenizer,
@@ -81,6 +82,28 @@ def test_score_of_text_has_bytes_spans_and_roles(tmp_path: Path, monkeypatch: py
     assert trace.next.top == ()
 
 
+def test_score_takes_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}" + CHATML}
+    engine = load_fake(monkeypatch, byte_folder(tmp_path, tokenizer_config=config))
+    messages = [Message(Role.SYSTEM, "user"), Message(Role.USER, "a"), Message(Role.ASSISTANT, "</s>")]
+    trace = engine.score(messages)
+    assert [token.id for token in trace] == engine.prompt_ids(messages)
+    text = trace.meta["text"].encode()
+    said = [(t.id, text[slice(*t.span)]) for t in trace if t.role == "text"]
+    assert said == [(byte, bytes([byte])) for byte in b"usera</s>"]
+    assert trace[0].role == "bos"
+    assert {t.role for t in trace} == {"bos", "special", "template", "text"}
+    with pytest.raises(RequestError, match="messages and ids together"):
+        engine.score([messages[0], 97])  # type: ignore[list-item]
+
+
+def test_what_a_text_is_read_as(engine: Engine) -> None:
+    assert [token.id for token in engine.score("a</s>")] == [97, 257]
+    assert [token.id for token in engine.score("a</s>", special="text")] == [97, *b"</s>"]
+    trace = engine.score([97, 257, 98])
+    assert (trace.meta["text"], [token.span for token in trace]) == ("ab", [(0, 1), (1, 1), (1, 2)])
+
+
 def test_score_reports_progress(engine: Engine) -> None:
     seen: list[tuple[int, int]] = []
     engine.score("abcdef", on_progress=lambda done, total: seen.append((done, total)))
@@ -132,6 +155,13 @@ def test_a_jobs_seed_gives_what_the_prompt_alone_gives(engine: Engine) -> None:
     assert results[1].ids == results[3].ids == alone
     assert len({result.ids for result in results[:3]}) == 3  # without its own seed: the call's, by index
     assert [result.seed for result in results] == [1, 3, 1, 3, 1, 3]
+
+
+def test_a_seed_that_is_drawn_is_one_that_other_programs_read_exactly(engine: Engine) -> None:
+    """jq, JavaScript and R hold numbers in an f64: exact below 2^53."""
+    seeds = [next(engine.generate_many(["a"], Sampling(max_tokens=1)))[1].seed for _ in range(50)]
+    assert max(seeds) < 2**53
+    assert len(set(seeds)) == 50
 
 
 @pytest.mark.parametrize("stop", ["de", [""], [5], ["x"] * 17])

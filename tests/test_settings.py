@@ -1,6 +1,7 @@
 """Settings: what is read, what is refused and where, and what goes before what."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,13 @@ def test_what_is_refused(text: str, message: str, file: Path) -> None:
 
 
 def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no such file"):
+    with pytest.raises(SettingsError, match="no such file") as error:
         settings.read()
+    assert str(error.value).startswith(f"ROPECHAT_CONFIG: {file}: no such file; create it")
+    assert str(error.value).endswith("or unset ROPECHAT_CONFIG")
+    with pytest.raises(SettingsError, match="no such file") as error:
+        settings.read(file)
+    assert "ROPECHAT_CONFIG" not in str(error.value)
     file.write_bytes(b"model = 'x'\n# \xff\n")
     with pytest.raises(SettingsError, match="line 2: not UTF-8"):
         settings.read()
@@ -120,6 +126,66 @@ def test_every_setting_is_an_option_with_its_variable() -> None:
         assert options[setting.option].envvar == setting.variable, setting.name
         if setting.default is not None and setting.name != "model":
             assert options[setting.option].default == setting.default, setting.name
+
+
+TEXTS = [
+    *(
+        "t",
+        "T",
+        "f",
+        "y",
+        "n",
+        "TRUE",
+        "on",
+        "off",
+        "yes",
+        "no",
+        "1",
+        "0",
+        "2",
+        " 1 ",
+        "01",
+        "1e3",
+        "1.5",
+        "-1",
+    ),
+    *("nan", "inf", "x", "auto", "AUTO", "dark", "ask", "q8_0", "q9", " ", "none", "0x10", str(2**62 + 1)),
+]
+
+
+@pytest.mark.parametrize("setting", settings.SETTINGS, ids=lambda setting: setting.option)
+def test_an_option_reads_its_variable_as_config_show_does(
+    setting: settings.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropechat.cli.chat import chat
+
+    none = settings.Settings(Path(), {}, {}, {})
+    given: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # click remembers those of the first call
+
+    def shown() -> object:
+        return next(value for one, value, _ in none.effective() if one is setting)
+
+    def used() -> object:
+        with chat.make_context("chat", [], **given) as made:
+            return made.params[setting.option]
+
+    def outcome(read: Callable[[], object]) -> object:
+        try:
+            return read()
+        except (SettingsError, click.ClickException) as error:
+            return str(error)
+
+    found = []
+    for text in TEXTS:
+        monkeypatch.setenv(setting.variable, text)
+        found.append(outcome(used))
+        assert found[-1] == outcome(shown), text
+    assert len({str(one) for one in found}) > 1
+
+
+def test_switches_take_what_click_takes() -> None:
+    for text in ("1", "0", "true", "FALSE", "t", "f", "yes", "no", "y", "n", "on", " off "):
+        assert settings.BY_NAME["mouse"].reads(text) is click.BOOL.convert(text, None, None)
 
 
 def test_choices_are_those_of_the_chat() -> None:
@@ -187,6 +253,14 @@ def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.Monk
     assert rows["keys.chat.new"]["value"] == ["ctrl+o", "f10"]
     assert door("config", "check") == (0, f"{file}: sound\n", "")
     assert "temperature" in door("config", "show")[1]
+
+
+def test_config_check_reads_stdin(door: Door, file: Path) -> None:
+    file.write_text("nonsense")  # another one is asked about
+    assert door("config", "check", "-", stdin=GOOD.encode()) == (0, "stdin: sound\n", "")
+    code, out, err = door("config", "check", "-", stdin=b"\nthreads = 0\n")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: stdin: line 2: threads: ")
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,6 @@ def test_a_branch_is_deleted_alone(opened: Callable[[], Store]) -> None:
 # ---- Who may read it
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
 def test_nobody_else_may_read(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -41,7 +41,7 @@ def test_a_copy_a_week_and_three_are_kept(opened: Callable[[], Store], tmp_path:
     assert backup.copies(folder)[:-1] == kept
     assert not oldest.exists()
     newest = backup.copies(folder)[-1]
-    assert newest.stat().st_mode & 0o077 == 0 or os.name == "nt"
+    assert newest.stat().st_mode & 0o077 == 0
     with closing(sqlite3.connect(newest)) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert copy.execute("SELECT title FROM conversation").fetchall() == [("the sky",)]

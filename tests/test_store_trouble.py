@@ -205,7 +205,6 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
 # ---- Killed
 
 
-@pytest.mark.skipif(os.name == "nt", reason="SIGKILL of POSIX")
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """20 kills; `python tests/crashes.py run N` does more."""
     found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
@@ -253,7 +252,6 @@ print("all there")
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     """The system itself refuses to write; once it does not, all is there."""
     done = subprocess.run(
@@ -290,7 +288,6 @@ def test_an_answer_that_ends_while_another_program_starts_stays_as_it_ended(
     assert (found.state, found.finish_reason, found.text) == (State.DONE, "stop", "word")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="an open file is not taken away there")
 def test_the_file_of_a_dead_owner_goes_while_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

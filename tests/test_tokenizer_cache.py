@@ -14,6 +14,7 @@ from model_folders import GOLDEN, byte_folder, byte_tokenizer, golden_folder
 from ropechat import tokenizer_cache
 from ropechat.errors import TokenizerError
 from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES
 
 TEXTS = [
     "",
@@ -113,6 +114,18 @@ def test_a_kept_gguf_vocabulary_means_the_same(keys: dict[str, Any], tmp_path: P
     file.write_bytes(b"GGUF2")
     changed = bytes_vocabulary(tokens=[*bytes_vocabulary()[KEY + "tokens"][:-1], "new"])
     assert Tokenizer.from_gguf(file, lambda: changed, 262).id_of("new") == 261
+
+
+def test_a_slow_regex_is_found_once(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = {"type": "Split", "pattern": {"Regex": "z+y"}, "behavior": "Isolated", "invert": False}
+    level = {**byte_tokenizer()["pre_tokenizer"], "use_regex": False}
+    steps = {"type": "Sequence", "pretokenizers": [split, level]}
+    model = byte_folder(tmp_path / "model", tokenizer=byte_tokenizer(pre_tokenizer=steps))
+    Tokenizer.load(model, 260)
+    monkeypatch.setattr("ropechat.tokenizer.hazards._seconds", lambda *given: pytest.fail("probed again"))
+    tokenizer = Tokenizer.load(model, 260)
+    with pytest.raises(TokenizerError, match="has a slow regex"):
+        tokenizer.encode("z" * (MAX_SLOW_BYTES + 1))
 
 
 def test_what_a_prepared_text_takes_is_at_hand(tmp_path: Path, folder: Path) -> None:

@@ -119,6 +119,10 @@ def test_seeds_and_what_is_left() -> None:
     locked = Sampling(seed=MAX_SEED)
     assert [fresh(locked, number).seed for number in (0, 1)] == [MAX_SEED, 0]
     assert fresh(Sampling(), 0).seed != fresh(Sampling(), 0).seed
+    exact = 2**53  # numbers that jq and JavaScript hold
+    assert all((fresh(Sampling(), 0).seed or 0) < exact for _ in range(50))
+    assert [fresh(Sampling(seed=exact - 1), number).seed for number in (0, 1, 2)] == [exact - 1, 0, 1]
+    assert fresh(Sampling(seed=exact), 1).seed == exact + 1
     answer = Node("n", None, Role.ASSISTANT, sampling=Sampling(max_tokens=100))
     assert resumed(answer, 10).max_tokens == 89
     fork = Node("f", None, Role.ASSISTANT, sampling=Sampling(max_tokens=89), given=11)

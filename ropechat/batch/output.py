@@ -1,4 +1,4 @@
-"""The file of results: written line by line beside its final name, which it gets when it is complete."""
+"""Where results go: a file, written beside its final name, which it gets when it is complete; or stdout."""
 
 import contextlib
 import errno
@@ -6,9 +6,10 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ropechat.errors import BatchInputError, FileAccessError
 
@@ -20,22 +21,54 @@ def partial_name(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def refuse_output(path: Path, source: Path, *, overwrite: bool) -> None:
-    """Raise BatchInputError for an output that would destroy something."""
-    partial = partial_name(path)
+def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
+    """Raise BatchInputError for an output that would destroy something, FileAccessError if none can be made.
+
+    is_input: whether a file is the one that is read.
+    """
+    folder, partial = path.parent, partial_name(path)
+    if not folder.is_dir():
+        raise FileAccessError(f"{path}: there is no folder {folder}; make it, or name another output")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileAccessError(f"{path}: the folder {folder} may not be written to; name another output")
     for name in (path, partial):
         if name.is_symlink():
-            raise BatchInputError(f"{name}: a symbolic link; name the file itself")
-        if name.exists() and source.exists() and name.samefile(source):
+            raise BatchInputError(f"{name}: a symbolic link; name the file itself (- is stdout)")
+        if is_input(name):
             raise BatchInputError(f"{name}: is the input; name another output")
     if path.exists() and not path.is_file():
-        raise BatchInputError(f"{path}: not a regular file; name another output")
+        raise BatchInputError(f"{path}: not a regular file; name another output (- is stdout)")
     if overwrite:
         return
     if path.exists():
         raise BatchInputError(f"{path}: exists; name another output or give --overwrite")
     if partial.exists():
         raise BatchInputError(f"{partial}: left by a run that was stopped; give --overwrite to discard it")
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record as one line of JSON, with its end."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class Sink(Protocol):
+    """What takes the records of a run."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Take a record; it is on its way when this returns."""
+
+
+class Printed:
+    """Hands each record to `put` as a line. put: writes to stdout and flushes; raises OSError."""
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        self._put = put
+        self.lines = 0
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Write a record as one line."""
+        self._put(line_of(record))
+        self.lines += 1
 
 
 class Output:
@@ -66,7 +99,7 @@ class Output:
 
     def write(self, record: dict[str, Any]) -> None:
         """Append a record as one line."""
-        data = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+        data = line_of(record).encode("utf-8")
         self._begun = len(data)
         try:
             while data:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.line import Content, LineRequest
-from ropechat.batch.output import Output
+from ropechat.batch.output import Sink
 from ropechat.batch.rows import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
 from ropechat.errors import InternalError, RopechatError
@@ -25,7 +25,8 @@ _UNUSED_SHOWN = 5
 class BatchReport:
     """What a run has done so far."""
 
-    total: int
+    total: int | None
+    """None where the rows of a pipe are not known yet."""
     ok: int = 0
     failed: int = 0
     prompt_tokens: int = 0
@@ -133,11 +134,11 @@ def _jobs(
 def run_batch(
     engine: "Engine",
     reader: BatchReader,
-    output: Output,
+    output: Sink,
     sampling: Sampling,
     settings: Settings,
     *,
-    total: int,
+    total: int | None,
     window: int = 16,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,

@@ -161,7 +161,7 @@ def measure(model: Path, dtype: str, threads: Sequence[int | None], plan: Plan, 
         subject = Subject(engine, plan.fitted(engine.context))
         subject.rounds.load = seconds
         subject.rounds.start = [one.seconds for one in start]
-        subject.rounds.peak = [one.peak_bytes for one in start if one.peak_bytes is not None]
+        subject.rounds.peak = [one.peak_bytes for one in start]
         subjects.append(subject)
     prompts = Prompts(subjects[0].engine.facts["vocab_size"])
     for subject in subjects:

@@ -18,10 +18,10 @@ _ONE_TOKEN = ("--raw", "--quiet", "--max-tokens", "1", "--temperature", "0", "On
 
 @dataclass(frozen=True)
 class Start:
-    """seconds: from the process's creation to its first token. peak_bytes: None where it is not told."""
+    """seconds: from the process's creation to its first token. peak_bytes: the largest resident size."""
 
     seconds: float
-    peak_bytes: int | None
+    peak_bytes: int
 
 
 def run_command(options: Sequence[str]) -> list[str]:
@@ -57,11 +57,8 @@ def _measure(argv: Sequence[str]) -> None:
     print(json.dumps([seconds, peak]))
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int | None:
+def _wait(process: subprocess.Popen[bytes]) -> int:
     """Wait for the end; the largest resident size in bytes."""
-    if sys.platform == "win32":
-        process.wait()
-        return None
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
+_OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 _YOUNG = 50_000
 """New objects until the collector looks for garbage: a start makes half as many, and they stay."""
 
@@ -14,10 +15,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
     0 done, 2 usage or refused input, 3 finished but some lines failed, 4 model not to be had, 70 a bug in
-    ropechat, 74 input or output failed, 130 Ctrl-C, 143 SIGTERM.
+    ropechat, 74 input or output failed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(_YOUNG)
+    if given[:1] != ["chat"] and not names_no_command(given):
+        return _run(given)
+    from ropechat.tui import typeahead
+
+    typeahead.hold()  # first of all: what is typed from now on waits for the chat
+    try:
+        return _run(given)
+    finally:
+        typeahead.release()
+
+
+def _run(arguments: list[str]) -> int:
     from ropechat.cli.door import run_command
     from ropechat.cli.group import ropechat
 
-    return run_command(ropechat, list(sys.argv[1:] if arguments is None else arguments))
+    return run_command(ropechat, arguments)
+
+
+def names_no_command(arguments: Sequence[str]) -> bool:
+    """Are these arguments of `chat`, which need not be named?"""
+    return not arguments or (arguments[0].startswith("-") and arguments[0] not in _OWN_OPTIONS)

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
+    STREAM,
+    FileName,
+    Out,
     load_chat_engine,
     model_options,
     sampling_of,
     sampling_options,
+    stdin_stream,
     template_options,
 )
 from ropechat.cli.door import INTERRUPTED, OK, SOME_FAILED, say
@@ -17,21 +21,27 @@ from ropechat.cli.status import StatusLine, bar
 from ropechat.text import clock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.batch.output import Sink
     from ropechat.batch.runner import BatchReport
 
 _FAILURES_SHOWN = 5
 
 
 def progress_line(report: "BatchReport") -> str:
-    """Bar, rows, failures, tokens per second, time left (by rows)."""
-    share = report.done / report.total if report.total else 1.0
-    parts = [f"{bar(share)} {report.done}/{report.total}"]
+    """Bar, rows, failures, tokens per second, time left (by rows); of a pipe no bar and no time left."""
+    total = report.total
+    if total is None:
+        parts = [f"{report.done} rows"]
+    else:
+        parts = [f"{bar(report.done / total if total else 1.0)} {report.done}/{total}"]
     if report.failed:
         parts.append(f"{report.failed} failed")
     if report.elapsed > 0:
         parts.append(f"{report.made_tokens / report.elapsed:.0f} tok/s")
-    if report.done and report.done < report.total:
-        parts.append(f"ETA {clock(report.elapsed / report.done * (report.total - report.done))}")
+    if total is not None and 0 < report.done < total:
+        parts.append(f"ETA {clock(report.elapsed / report.done * (total - report.done))}")
     return " · ".join(parts)
 
 
@@ -55,19 +65,60 @@ class Progress(StatusLine):
             )
 
 
-def closing_line(report: "BatchReport", path: Path) -> str:
-    """What was done, for stderr."""
+def closing_line(report: "BatchReport", out: Path | str) -> str:
+    """What was done, for stderr. out: a file, or `-`."""
     rate = report.made_tokens / report.elapsed if report.elapsed > 0 else 0.0
     return (
-        f"{path}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
+        f"{'stdout' if out == STREAM else out}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
         f"{report.prompt_tokens} + {report.completion_tokens} tokens, "
         f"{clock(report.elapsed)}, {rate:.0f} tok/s"
     )
 
 
+def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: Progress) -> "BatchReport":
+    """Run into a file, which has its name once the run is complete."""
+    from ropechat.batch.output import Output
+
+    with Output(path) as output:
+        try:
+            report = run(output)
+        except BaseException:
+            progress.clear()
+            output.settle()
+            say(f"stopped: {output.partial} holds the first {output.lines} results")
+            raise
+        progress.clear()
+        if not report.cancelled:
+            output.complete()
+    return report
+
+
+def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: Progress) -> "BatchReport":
+    """Run into stdout, a flushed line for each result."""
+    from ropechat.batch.output import Printed
+
+    out = Out()
+
+    def put(line: str) -> None:
+        progress.clear()
+        out.write(line)
+
+    printed = Printed(put)
+    try:
+        return run(printed)
+    except BrokenPipeError:  # the reader has seen enough, as `head -1`
+        raise
+    except BaseException:
+        progress.clear()
+        say(f"stopped: stdout has the first {printed.lines} results")
+        raise
+    finally:
+        progress.clear()
+
+
 @click.command()
-@click.argument("source", metavar="IN.jsonl", type=click.Path(path_type=Path))
-@click.option("-o", "--out", required=True, metavar="OUT.jsonl", type=click.Path(path_type=Path))
+@click.argument("source", metavar="IN.jsonl", type=FileName())
+@click.option("-o", "--out", required=True, metavar="OUT.jsonl", type=FileName(), help="- is stdout.")
 @model_options
 @sampling_options
 @template_options
@@ -79,8 +130,8 @@ def closing_line(report: "BatchReport", path: Path) -> str:
 @click.option("--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Rows at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT.jsonl if it exists.")
 def batch(
-    source: Path,
-    out: Path,
+    source: Path | str,
+    out: Path | str,
     system: str | None,
     raw: bool,
     prompt_field: str | None,
@@ -90,46 +141,48 @@ def batch(
 ) -> int:
     """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
 
+    IN.jsonl may be - (stdin) or a pipe. Its lines are read as rows are begun: with --window 1 each is
+    answered before the next one is read.
+
     On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
     chat_template_kwargs go before the options. Other fields are ignored. Lines of OpenAI's batch format
     ({"custom_id", "url", "body"}) are read too. A bad line gives an error record and exit code 3; the others
     are answered.
     """
-    from ropechat.batch.output import Output, refuse_output
+    from ropechat.batch.output import refuse_output
     from ropechat.batch.rows import BatchReader
-    from ropechat.batch.runner import Settings, run_batch
+    from ropechat.batch.runner import BatchReport, Settings, run_batch
 
-    sampling = sampling_of(given)
-    reader = BatchReader(source, prompt_field)
+    sampling, settings = sampling_of(given), Settings(raw, system)
+    reader = BatchReader(source if isinstance(source, Path) else stdin_stream(), prompt_field)
     total = reader.check()
-    refuse_output(out, source, overwrite=overwrite)
-    engine = load_chat_engine(given, raw=raw)
-    for note in engine.facts["notes"]:
-        say(note)
+    if isinstance(out, Path):
+        refuse_output(out, reader.reads, overwrite=overwrite)
     progress = Progress()
-    engine.chat.on_note = lambda text: progress.note(f"note: {text}")
-    with Output(out) as output:
-        try:
-            report = run_batch(
-                engine,
-                reader,
-                output,
-                sampling,
-                Settings(raw, system),
-                total=total,
-                window=window,
-                on_progress=progress,
-                on_failure=progress.failure,
-                on_note=progress.note,
-            )
-        except BaseException:
-            progress.clear()
-            output.settle()
-            say(f"stopped: {output.partial} holds the first {output.lines} results")
-            raise
-        progress.clear()
-        if report.cancelled:
-            return INTERRUPTED
-        output.complete()
+    engine = None if total == 0 else load_chat_engine(given, raw=raw)
+    if engine is not None:
+        for note in engine.facts["notes"]:
+            say(note)
+        engine.chat.on_note = lambda text: progress.note(f"note: {text}")
+
+    def run(output: "Sink") -> BatchReport:
+        if engine is None:
+            return BatchReport(0)
+        return run_batch(
+            engine,
+            reader,
+            output,
+            sampling,
+            settings,
+            total=total,
+            window=window,
+            on_progress=progress,
+            on_failure=progress.failure,
+            on_note=progress.note,
+        )
+
+    report = _to_file(out, run, progress) if isinstance(out, Path) else _to_stdout(run, progress)
+    if report.cancelled:
+        return INTERRUPTED
     say(closing_line(report, out))
     return SOME_FAILED if report.failed else OK

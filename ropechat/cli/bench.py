@@ -1,7 +1,6 @@
 """`ropechat bench`: how fast this machine is with a model."""
 
 import json
-import os
 from pathlib import Path
 
 import click
@@ -10,7 +9,7 @@ from ropechat.bench.shapes import SHAPES
 from ropechat.cli.common import Out, model_or_builtin
 from ropechat.cli.status import StatusLine
 from ropechat.model_source import resolve
-from ropechat.settings import DTYPES
+from ropechat.settings import BY_NAME, DTYPES
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -33,7 +32,8 @@ class Progress(StatusLine):
 def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
     """The folder to measure: a given one, or that of a shape."""
     if shape is None:
-        return resolve(model_or_builtin(model or os.environ.get("ROPECHAT_MODEL")))
+        chosen = model or BY_NAME["model"].of_environment()
+        return resolve(model_or_builtin(None if chosen is None else str(chosen)))
     if model is not None:
         raise click.UsageError("--model and --shape together; give one of them")
     from ropechat.bench.shapes import make

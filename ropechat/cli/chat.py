@@ -88,7 +88,7 @@ class _Models:
         """What the headers say. Raises as `Engine.load`."""
         from ropechat.model_check import check
 
-        return check(model)
+        return check(model, self._given["cache"])
 
     def load(self, model: str) -> "Engine":
         """The loaded model."""
@@ -103,7 +103,7 @@ class _Models:
 @click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
 @click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
 @click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
-@setting_option("store", flag="--store/--incognito", default=True, help="Keep this chat, or nothing of it.")
+@setting_option("store", "--store/--incognito", default=True, help="Keep this chat, or nothing of it.")
 @setting_option(
     "when_full",
     type=click.Choice(WHEN_FULL),
@@ -113,10 +113,10 @@ class _Models:
 @setting_option("theme", type=click.Choice(THEMES), default="auto", help="Colours of the chat.")
 @setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which figure tints tokens.")
 @setting_option(
-    "overview", flag="--overview/--no-overview", default=True, help="Chats and branches at the left, if wide."
+    "overview", "--overview/--no-overview", default=True, help="Chats and branches at the left, if wide."
 )
-@setting_option("follow", flag="--follow/--no-follow", default=True, help="Scroll along with an answer.")
-@setting_option("mouse", flag="--mouse/--no-mouse", default=True, help="Take the mouse (F8 in the chat).")
+@setting_option("follow", "--follow/--no-follow", default=True, help="Scroll along with an answer.")
+@setting_option("mouse", "--mouse/--no-mouse", default=True, help="Take the mouse (F8 in the chat).")
 def chat(
     system: str | None,
     raw: bool,

@@ -1,6 +1,7 @@
 """`ropechat chats`: the kept conversations."""
 
 import json
+import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import Out
+from ropechat.cli.common import STREAM, FileName, Out, stdin_stream
 from ropechat.cli.door import say
-from ropechat.text import one_line
+from ropechat.text import fit, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +37,15 @@ def opened() -> "Iterator[Store]":
 
 def _print(summaries: "list[Summary]", as_json: bool) -> None:
     out = Out()
+    room = max(20, shutil.get_terminal_size((100, 24)).columns - 34)  # a line is a conversation
     for one in summaries:
         if as_json:
             out.write(json.dumps({key: getattr(one, key) for key in one.__dataclass_fields__}) + "\n")
         else:
             changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
+            title = fit(one_line(one.title), room).rstrip()
             snippet = f"\n          {one_line(one.snippet)}" if one.snippet else ""
-            out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {one_line(one.title)}{snippet}\n")
+            out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {title}{snippet}\n")
 
 
 @click.group()
@@ -86,9 +89,9 @@ def show(id: str) -> None:
 @click.argument("id")
 @click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file [default: stdout]."
+    "-o", "--output", type=FileName(), default=STREAM, help="A file; - is stdout [default: stdout]."
 )
-def export(id: str, form: str, output: Path | None) -> None:
+def export(id: str, form: str, output: Path | str) -> None:
     """Write a conversation out: Markdown, JSON (all branches, all token records) or tinted HTML."""
     from ropechat.store import transfer
 
@@ -96,19 +99,19 @@ def export(id: str, form: str, output: Path | None) -> None:
         chat = store.load(id).result()
     for fault in chat.damaged:
         say(f"warning: {fault}")
-    if output is None:
-        Out().write(transfer.as_text(chat, form))
-    else:
+    if isinstance(output, Path):
         transfer.export(chat, form, output)
+    else:
+        Out().write(transfer.as_text(chat, form))
 
 
 @chats.command("import")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def import_(file: Path) -> None:
-    """Read a conversation of `chats export --format json`; prints its new id."""
-    from ropechat.store.transfer import read_json
+@click.argument("file", type=FileName())
+def import_(file: Path | str) -> None:
+    """Read a conversation of `chats export --format json` (- is stdin); prints its new id."""
+    from ropechat.store.transfer import of_stream, read_json
 
-    chat = read_json(file)
+    chat = read_json(file) if isinstance(file, Path) else of_stream(stdin_stream(), "stdin")
     with opened() as store:
         store.insert(chat).result()
     Out().write(chat.id + "\n")

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
-_VARIABLE = {setting.option: setting.variable for setting in SETTINGS}
+_BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
 
-def _no_cache(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        os.environ["ROPECHAT_CACHE"] = "off"
+class _SettingOption(click.Option):
+    """An option whose variable is read as `ropechat config show` reads it."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        return _BY_OPTION[str(self.name)].of_environment()
 
 
-def setting_option(name: str, **details: Any) -> Callable[[F], F]:
+def setting_option(name: str, *flags: str, **details: Any) -> Callable[[F], F]:
     """An option for one of SETTINGS: a flag goes before the environment, that before the settings file."""
-    flag = details.pop("flag", f"--{name.replace('_', '-')}")
-    return click.option(flag, name, envvar=_VARIABLE[name], **details)
+    flags = flags or (f"--{name.replace('_', '-')}",)
+    variable = _BY_OPTION[name].variable
+    return click.option(*flags, name, cls=_SettingOption, envvar=variable, **details)
 
 
 class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
@@ -54,9 +57,9 @@ def model_options(function: F) -> F:
         ),
         click.option(
             "--no-cache",
-            is_flag=True,
-            expose_value=False,
-            callback=_no_cache,
+            "cache",
+            flag_value="off",
+            default=None,
             help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
         ),
         setting_option("context", type=Count(), help="Most tokens of a conversation."),
@@ -68,10 +71,10 @@ def model_options(function: F) -> F:
             help="The KV cache; auto: f32 beside f32 weights, else f16.",
         ),
         setting_option("dtype", type=click.Choice(DTYPES), default="auto"),
-        click.option(
+        setting_option(
+            "model",
             "-m",
             "--model",
-            envvar=_VARIABLE["model"],
             help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
             "[env: ROPECHAT_MODEL; default: builtin].",
         ),
@@ -124,7 +127,7 @@ def template_options(function: F) -> F:
 def sampling_options(function: F) -> F:
     """The fields of Sampling; ranges are checked there."""
     for name, kind, text in (
-        ("seed", int, "Makes the draws repeatable."),
+        ("seed", int, "Makes the draws repeatable: 0 to 2^64 - 1; jq and JavaScript round it from 2^53 on."),
         ("repetition_penalty", float, "1 is none."),
         ("min_p", float, "Keep ids with at least this share of the best one's probability; 0 keeps all."),
         ("top_p", float, "Keep the smallest set that reaches this probability; 1 keeps all."),
@@ -168,7 +171,7 @@ def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") 
     done, packed weights that are still to be kept are written. soon: as for `Engine.of`.
     """
     model = model_path(given)
-    options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context")}
+    options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
     from ropechat.compiled import Loading, exit_when_cut
 
     exit_when_cut(screen=screen)
@@ -243,6 +246,27 @@ def say_warnings(warnings: Sequence[str]) -> None:
     """What is odd but harmless about a model, one line each."""
     for warning in warnings:
         say(f"warning: {warning}")
+
+
+STREAM = "-"
+"""Stdin or stdout, where a command takes a file."""
+
+
+class FileName(click.Path):
+    """A Path; `-` stays that text, and is stdin or stdout (./- is a file of that name)."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return STREAM if value == STREAM else super().convert(value, param, ctx)
+
+
+def stdin_stream() -> IO[bytes]:
+    """Stdin as bytes. Raises RequestError when it is closed."""
+    if sys.stdin is None:
+        raise RequestError("stdin: closed; name a file")
+    return sys.stdin.buffer
 
 
 def text_argument(value: str | None, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat import settings
-from ropechat.cli.common import Out
+from ropechat.cli.common import FileName, Out, stdin_stream
 from ropechat.paths import settings_file
 
 if TYPE_CHECKING:
@@ -62,11 +62,15 @@ def show(as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-def check(file: Path | None) -> None:
-    """Check a FILE (the usual one when none is given): exit code 2, and what is wrong in which line."""
-    found = settings.read(file)
+@click.argument("file", required=False, type=FileName())
+def check(file: Path | str | None) -> None:
+    """Check a FILE (- is stdin; default: the usual one): exit code 2, and what is wrong in which line."""
+    if isinstance(file, str):
+        found = settings.of_stream(stdin_stream(), Path("stdin"))
+    else:
+        found = settings.read(file)
     checked_keys(found)
     if file is None:
         found.effective()
-    Out().write(f"{found.path}: sound\n" if found.path.exists() else f"{found.path}: absent, which is fine\n")
+    absent = file is None and not found.path.exists()
+    Out().write(f"{found.path}: {'absent, which is fine' if absent else 'sound'}\n")

@@ -18,30 +18,42 @@ REFUSED = 2
 SOME_FAILED = 3
 BUG = 70
 IO_FAILED = 74
+HUNG_UP = 129
 INTERRUPTED = 130
 TERMINATED = 143
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. A BaseException, so that no `except Exception` on the way swallows it."""
+    """SIGTERM or SIGHUP arrived. A BaseException, so that no `except Exception` on the way swallows it."""
+
+    def __init__(self, code: int = TERMINATED) -> None:
+        super().__init__()
+        self.code = code
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(128 + number)
 
 
 @contextlib.contextmanager
-def _sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the stack (and so frees and flushes) while a command runs."""
+def _ending_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind the stack (and so free and flush) while a command runs.
+
+    One that the caller ignores, as `nohup` does, stays ignored.
+    """
+    before = {}
     try:
-        before = signal.signal(signal.SIGTERM, _terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, _terminate)
     except ValueError:  # not the main thread: somebody else minds the signals
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say(text: str) -> None:
@@ -58,7 +70,7 @@ def fail(text: str, code: int) -> int:
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
     """Run a click command and turn whatever happens into an exit code."""
-    with _sigterm():
+    with _ending_signals():
         try:
             code = _outcome(command, arguments)
             _flush(sys.stdout)
@@ -68,8 +80,8 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
             code = fail(f"stdout: {error.strerror or error}", IO_FAILED)
         except KeyboardInterrupt:
             code = INTERRUPTED
-        except Terminated:
-            code = TERMINATED
+        except Terminated as stop:
+            code = stop.code
     _silence(sys.stdout)
     _silence(sys.stderr)
     return code
@@ -85,8 +97,8 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except Terminated:
-        return TERMINATED
+    except Terminated as stop:
+        return stop.code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
     except click.ClickException as error:

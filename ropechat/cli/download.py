@@ -10,6 +10,7 @@ from ropechat.cli.status import StatusLine, bar, columns
 from ropechat.errors import NotDownloadedError
 from ropechat.model_source import hub_name, resolve
 from ropechat.text import byte_size, clock
+from ropechat.tui import typeahead
 
 if TYPE_CHECKING:
     from ropechat.hub.names import HubName
@@ -81,6 +82,7 @@ def has_dialog() -> bool:
 
 def ask(question: str, *, default: bool) -> bool:
     """A question on stderr, answered by a line of stdin; an empty one is `default`, the end is no."""
+    typeahead.release()  # a line is typed with an echo
     sys.stderr.write(f"{question} [{'Y/n' if default else 'y/N'}] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()

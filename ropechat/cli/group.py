@@ -4,6 +4,8 @@ import importlib
 
 import click
 
+from ropechat.cli import names_no_command
+
 _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
@@ -22,7 +24,6 @@ _SETTLED = {
     "batch": True,
     "inspect": False,
 }  # those with settings; do they sample?
-_OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 
 
 class LateGroup(click.Group):
@@ -42,8 +43,15 @@ class LateGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS:
+            raise click.UsageError(_no_command(args), ctx)
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in _OWN_OPTIONS):
+        if names_no_command(args):
             args = ["chat", *args]
         if args[0] in _SETTLED and not {"-h", "--help"} & set(args):
             from ropechat import settings
@@ -51,6 +59,17 @@ class LateGroup(click.Group):
             ctx.obj = settings.read()
             ctx.default_map = {args[0]: ctx.obj.options(sampling=_SETTLED[args[0]])}
         return super().parse_args(ctx, args)
+
+
+def _no_command(args: list[str]) -> str:
+    """What is wrong with a command that there is not: a slip of the keys, or a prompt without its command."""
+    from ropechat.text import fit, near
+
+    words = [word for word in args if not word.startswith("-")] or args
+    prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')
+    meant = "" if " " in args[0] else near(args[0], _COMMANDS)
+    also = f"`ropechat {meant}`, or " if meant else ""
+    return f'{fit(args[0], 40).rstrip()}: no such command; did you mean {also}`ropechat run "{prompt}"`?'
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

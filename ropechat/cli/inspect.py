@@ -14,9 +14,11 @@ from ropechat.cli.common import (
     text_argument,
     wants_color,
 )
+from ropechat.cli.door import say
 from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
+    from ropechat.chat_prompt import Special
     from ropechat.engine import Engine
     from ropechat.trace import Trace
 
@@ -44,18 +46,39 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
     help=f"Candidates per position [default: {_TABLE_TOP_K} in a table, {_JSONL_TOP_K} as jsonl].",
 )
 @click.option("--format", "form", type=click.Choice(["table", "jsonl"]), default="table", show_default=True)
+@click.option(
+    "--special",
+    type=click.Choice(["text", "tokens"]),
+    default="text",
+    show_default=True,
+    help="What the name of a control token in TEXT is read as, such as <|endoftext|>.",
+)
 @click.option("--chat", is_flag=True, help="Put TEXT into the chat template first, as a user message.")
 @template_options
-def inspect(text: str | None, top_k: int | None, form: str, chat: bool, **given: Any) -> None:
-    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or nothing: from stdin)."""
+def inspect(
+    text: str | None, top_k: int | None, form: str, special: "Special", chat: bool, **given: Any
+) -> None:
+    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or nothing: from stdin).
+
+    With --chat the words of the template have the role "template" and count in no sum; spans in jsonl point
+    into the rendered text, which the first line holds. The output of `ropechat template` takes --special
+    tokens.
+    """
     value = text_argument(text, "text")
+    if chat and special == "tokens":
+        raise click.UsageError("--special tokens: not with --chat, where what is written stays text")
     if not chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var are for --chat; add it or leave them out")
     engine = load_chat_engine(given, raw=not chat)
     if top_k is None:
         top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
-    prompt = engine.prompt_ids([Message(Role.USER, value)]) if chat else value
-    trace, out = engine.score(prompt, top_k=top_k), Out()
+    prompt = [Message(Role.USER, value)] if chat else value
+    trace, out = engine.score(prompt, top_k=top_k, special=special), Out()
+    if trace.beyond_trained_length:
+        say(
+            f"note: {len(trace)} tokens, and the model was trained on {trace.meta['trained_length']}: what "
+            "stands beyond, and its part in the sums, is of positions that it never saw"
+        )
     if form == "table":
         for line in _table(engine, trace):
             out.raw_line(line)

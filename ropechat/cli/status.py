@@ -1,5 +1,6 @@
 """A line on stderr that says how far something is."""
 
+import contextlib
 import sys
 import time
 
@@ -44,8 +45,7 @@ class StatusLine:
         if not self.is_terminal:
             say(text)
             return
-        sys.stderr.write("\r" + fit(text, columns() - 1))
-        sys.stderr.flush()
+        self._draw("\r" + fit(text, columns() - 1))
         self._drawn = True
 
     def note(self, text: str) -> None:
@@ -56,6 +56,11 @@ class StatusLine:
     def clear(self) -> None:
         """Wipe the line, so that what is said next has it to itself."""
         if self._drawn:
-            sys.stderr.write("\r" + " " * (columns() - 1) + "\r")
-            sys.stderr.flush()
+            self._draw("\r" + " " * (columns() - 1) + "\r")
             self._drawn = False
+
+    def _draw(self, text: str) -> None:
+        """Lost without complaint once the terminal is gone: what stops then has other things to do."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()

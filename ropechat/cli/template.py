@@ -1,13 +1,20 @@
 """`ropechat template`: the text that a model's chat template makes of messages."""
 
 import json
-import sys
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from ropechat.cli.common import Out, model_or_builtin, template_options, unused_variables
+from ropechat.cli.common import (
+    STREAM,
+    Out,
+    model_or_builtin,
+    setting_option,
+    stdin_stream,
+    template_options,
+    unused_variables,
+)
 from ropechat.cli.door import say
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
@@ -23,8 +30,8 @@ def _content(file: str) -> bytes:
             raise RequestError(f"{file}: more than {_MAX_FILE_BYTES} bytes; that is the limit")
         return data
 
-    if file == "-":
-        return read(sys.stdin.buffer)
+    if file == STREAM:
+        return read(stdin_stream())
     try:
         with Path(file).open("rb") as stream:
             return read(stream)
@@ -61,10 +68,10 @@ def _conversation(system: str | None, user: str | None, file: str | None) -> lis
 
 @click.command()
 @click.argument("directory", required=False, metavar="[MODEL]")
-@click.option(
+@setting_option(
+    "model",
     "-m",
     "--model",
-    envvar="ROPECHAT_MODEL",
     help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
 )
 @click.option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}].")

@@ -2,7 +2,10 @@
 
 Line 1 says what the numbers are of; then comes a line per token; the last is the row after the last token
 (`"next": true`). Logprobs and entropies are in nats and raw (temperature 1, no filter). `token` is for
-people, `bytes` and `id` are exact. Readers must check the major version in `schema`.
+people, `bytes` and `id` are exact. `span` is a byte range of line 1's `text`: what was given or, of a chat,
+what the template made of it. `role` is text, template (the template's own words), special or bos; nll and
+perplexity are of text. Rows beyond `trained_length` are of positions that the model never saw;
+`beyond_trained_length` counts them. Readers must check the major version in `schema`.
 """
 
 import json
@@ -32,6 +35,8 @@ def meta_record(trace: Trace) -> dict[str, Any]:
         "model": meta.get("model"),
         "revision": meta.get("revision"),
         "dtype": meta.get("dtype"),
+        "kv_dtype": meta.get("kv_dtype"),
+        "isa": meta.get("isa"),
         "engine": meta.get("engine"),
         "vocab": meta.get("vocab_size"),
         "top_k": meta.get("top_k"),
@@ -39,6 +44,9 @@ def meta_record(trace: Trace) -> dict[str, Any]:
         "log_base": "e",
         "stage": "raw",
         "tokens": len(trace),
+        "trained_length": meta.get("trained_length"),
+        "beyond_trained_length": trace.beyond_trained_length,
+        "text": meta.get("text"),
     }
 
 

@@ -1,16 +1,16 @@
 """A trace as a table for a terminal: a line per token, and its candidates with bars.
 
 #  token      bytes         logprob  surprisal  rank  entropy
-3  ␣Paris     20 50 61 …     -0.410   0.59 bit     1    1.37
-              ██████████████▌       66.4%  ␣Paris  ◂
-              ██                     9.0%  ␣the
+3  ·Paris     20 50 61 …     -0.410   0.59 bit     1    1.37
+              ██████████████▌       66.4%  ·Paris  ◂
+              ██                     9.0%  ·the
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ropechat.text import cells, fit, one_line
+from ropechat.text import cells, fit, visible
 from ropechat.trace import Row, TokenScore, Trace
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -33,15 +33,6 @@ class Layout:
     extras: bool
     """Whether surprisal and entropy have columns."""
     color: bool
-
-
-def visible(data: bytes) -> str:
-    """A token for people: a space is ␣, what is no text is <hex>."""
-    out = ""
-    for part in data.decode("utf-8", "surrogateescape"):
-        code = ord(part)
-        out += f"<{code - 0xDC00:02x}>" if 0xDC80 <= code <= 0xDCFF else part
-    return one_line(out).replace(" ", "␣")
 
 
 def bar(share: float, width: int) -> str:
@@ -98,7 +89,7 @@ def candidate_lines(
     for id, logprob in row.top if row is not None else ():
         share = math.exp(logprob)
         data = bytes_of(id)
-        name = visible(data) if data else f"[{id}]"
+        name = visible(data) or f"#{id}"
         room = at.width - at.index - 2 - at.bar - 8 - 4
         line = f"{' ' * at.index}  {bar(share, at.bar)}{share:7.1%}  "
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))

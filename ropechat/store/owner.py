@@ -6,23 +6,16 @@ another may have taken over, no start time that each system tells in another way
 """
 
 import contextlib
+import fcntl
 import os
 import secrets
-import sys
 from pathlib import Path
 
 from ropechat.store.files import private_folder
 
-if sys.platform == "win32":
-    import msvcrt
 
-    def _lock(number: int) -> None:
-        msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _lock(number: int) -> None:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _lock(number: int) -> None:
+    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Owner:

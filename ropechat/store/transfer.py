@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ropechat.conversation import Role
 from ropechat.errors import FileAccessError, HistoryError
@@ -171,21 +171,26 @@ def read_json(path: Path) -> Chat:
     """A chat of a file that `to_json` wrote, with new ids. Raises HistoryError, FileAccessError."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return of_stream(file, str(path))
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror or error}; give a file of `chats export`") from None
+
+
+def of_stream(stream: IO[bytes], where: str) -> Chat:
+    """`read_json` of an open file. where: its name, for messages. Raises HistoryError, OSError."""
+    data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise HistoryError(f"{path}: more than {MAX_BYTES} bytes; that is the limit")
+        raise HistoryError(f"{where}: more than {MAX_BYTES} bytes; that is the limit")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise HistoryError(
-            f"{path}: no JSON ({error}); give a file of `chats export --format json`"
+            f"{where}: no JSON ({error}); give a file of `chats export --format json`"
         ) from None
     try:
         return _chat(_Field(value, ""))
     except HistoryError as error:
-        raise HistoryError(f"{path}: {error}") from None
+        raise HistoryError(f"{where}: {error}") from None
 
 
 def _chat(root: _Field) -> Chat:

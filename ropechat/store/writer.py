@@ -225,7 +225,7 @@ class Writer:
             _tell(job, FileAccessError(f"{self._where}: {error}"))
             return True
         if isinstance(error, sqlite3.IntegrityError):  # trying again is pointless
-            self._loss = "the chat was deleted elsewhere; it is kept in memory only"
+            self._loss = _broken_rule(error)
             _tell(job, FileAccessError(f"{self._where}: {self._loss}"))
             return True
         self._refusal = str(error)
@@ -248,6 +248,13 @@ class Writer:
                 self._wake.wait()
 
 
+def _broken_rule(error: sqlite3.IntegrityError) -> str:
+    """What a refused row means: only one whose parent is missing was deleted by another program."""
+    if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+        return "the chat was deleted elsewhere; it is kept in memory only"
+    return f"a bug in ropechat: {error}"
+
+
 def _tell(job: _Job, error: BaseException) -> None:
     with contextlib.suppress(InvalidStateError):  # it was told before, or nobody waits for it any more
         job.done.set_exception(error)
@@ -264,7 +271,8 @@ def _beginning(answer: str, steps: Sequence[Step], source: str, same: int) -> Wo
             "INSERT INTO chunk SELECT ?, first, data FROM chunk WHERE node = ? AND first < ?",
             (answer, source, copied),
         )
-        _chunk(answer, copied, steps[copied:])(connection)
+        if copied < len(steps):  # an empty chunk would take the place of the tokens that follow
+            _chunk(answer, copied, steps[copied:])(connection)
 
     return work
 

@@ -10,7 +10,7 @@ Span = tuple[int, int]
 
 
 class EncodedToken(NamedTuple):
-    """A token of an encoded text: its id, the byte range it stands for, "text", "bos" or "special"."""
+    """A token of an encoded text: its id, the byte range it stands for, its role (`TokenScore.role`)."""
 
     id: int
     span: Span

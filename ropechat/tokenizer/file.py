@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import TokenizerError
 from ropechat.model_files import parse_json, read_bytes
-from ropechat.tokenizer.hazards import straighten
+from ropechat.tokenizer.hazards import any_slow, straighten
 from ropechat.tokenizer.library import build, hand_over, misnumbered
 from ropechat.tokenizer.short_texts import ShortTexts, letters_of
 from ropechat.tokenizer.vocabulary import Vocabulary
-from ropechat.tokenizer_cache import Kept, keep, key_of, pack, slim
+from ropechat.tokenizer_cache import Kept, key_of, pack, slim
+from ropechat.tokenizer_cache import keep as store
 
 if TYPE_CHECKING:
     import tokenizers
@@ -31,10 +32,14 @@ class Parsed(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A vocabulary that the library took. parsed: without tokens and merges, its holes complete."""
+    """A vocabulary that the library took. parsed: without tokens and merges, its holes complete.
+
+    slow: it has a regex that takes more than linear time.
+    """
 
     inner: "tokenizers.Tokenizer"
     parsed: Parsed
+    slow: bool
 
 
 Read = Callable[[], Parsed | None]
@@ -68,7 +73,7 @@ def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> Pars
     return None if found is None else Parsed(found.data, found.config, found.holes, found.end_ids)
 
 
-def taken(where: Path, vocab_size: int, parsed: Parsed | None) -> Taken | None:
+def taken(where: Path, vocab_size: int, parsed: Parsed | None, *, keep: bool = True) -> Taken | None:
     """Hand a vocabulary to the library, and keep it.
 
     What Python parsed is let go before the library parses: both together are most of a first start's memory.
@@ -78,7 +83,7 @@ def taken(where: Path, vocab_size: int, parsed: Parsed | None) -> Taken | None:
         return None
     data, config, holes, end_ids = parsed
     del parsed
-    is_kept = key_of(where, vocab_size) is not None
+    is_kept = keep and key_of(where, vocab_size) is not None
     packed = pack(data, letters_of(data) if is_kept else None)
     content = json.dumps(data).encode() if packed is None else packed.content
     data = slim(data)
@@ -88,9 +93,10 @@ def taken(where: Path, vocab_size: int, parsed: Parsed | None) -> Taken | None:
         inner, more = build(str(where), whole)
         holes |= more
         packed = pack(whole, letters_of(whole) if is_kept else None)
-    if packed is not None:
-        keep(where, vocab_size, packed, holes, config, end_ids)
-    return Taken(inner, Parsed(data, config, holes, end_ids))
+    slow = any_slow(data)
+    if is_kept and packed is not None:
+        store(where, vocab_size, packed, holes, config, end_ids, slow=slow)
+    return Taken(inner, Parsed(data, config, holes, end_ids), slow)
 
 
 def kept_vocabulary(where: Path, vocab_size: int, kept: Kept, read: Read) -> Vocabulary:

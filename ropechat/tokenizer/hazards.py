@@ -1,21 +1,24 @@
 """What a tokenizer.json may do to the library that runs it: regexes that take too long, and panics.
 
 The library's engine (Oniguruma) backtracks: a published regex may take a second for ten thousand spaces, and
-a hostile one never ends. So a regex that is not known is tried on runs of each kind of character, by the time
-that this thread computes; one that is slow stays, for short texts.
+a hostile one never ends. So a regex that is neither known nor linear by its shape is tried on runs of each
+kind of character: one whose time grows faster than the text stays, for short texts.
 """
 
+import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ropechat.tokenizer.components import components
 from ropechat.tokenizer.library import is_library_failure, quiet
+from ropechat.tokenizer.linear import is_linear
 from ropechat.tokenizer.pre_types import known_patterns
 
 MAX_SLOW_BYTES = 16 << 10  # about a second of quadratic work
-_LINEAR = frozenset(known_patterns())
+_KNOWN = frozenset(known_patterns())
 _LINEAR_TWINS = {r"\s+$": r"(?<!\s)\s+$"}
 """Slow ones that published tokenizers have, and what matches the same in linear time."""
 _CALM = (
@@ -42,8 +45,9 @@ _CALM = (
     ),
 )
 _REPEATED_REPEAT = r"[*+}]\)[*+{]"
-_RUN = 4000
-_LIMIT_SECONDS = 0.015  # linear ones take 0.005 s for a run at most, quadratic ones 0.03 s and more
+_LENGTHS = ((8, 64), (500, 4000))  # of runs that are compared; short ones show what is cubic or worse
+_EXPONENT = 1.5  # of growth: 1 is linear, 2 is quadratic
+_ROUNDS = 5
 _UNITS = ("a", "A", "1", " ", "\n", "\t", "!", "_", "é", "日", "\u0301", " a", "a1", "a!")
 _TAILS = ("", "x", "!", "1", " ", "\n")
 _MAX_LITERALS = 40
@@ -73,7 +77,7 @@ def may_panic(data: dict[str, Any]) -> bool:
 def _is_calm(part: dict[str, Any]) -> bool:
     kind, pattern = part.get("type"), part.get("pattern")
     if kind in ("Split", "Replace") and isinstance(pattern, dict) and not part.get("invert"):
-        return "String" in pattern or pattern.get("Regex") in _LINEAR
+        return "String" in pattern or _is_known_linear(pattern.get("Regex"))
     if kind == "Strip":  # as a decoder it panics on tokens shorter than `stop`
         return not part.get("stop")
     return kind in _CALM and part.get("prepend") != ""
@@ -84,8 +88,12 @@ def any_slow(data: dict[str, Any]) -> bool:
     return any(_is_slow(pattern["Regex"]) for pattern in _regexes(data))
 
 
+def _is_known_linear(regex: Any) -> bool:
+    return isinstance(regex, str) and (regex in _KNOWN or is_linear(regex))
+
+
 def _is_slow(regex: str) -> bool:
-    if regex in _LINEAR:
+    if _is_known_linear(regex):
         return False
     if re.search(_REPEATED_REPEAT, regex):
         return True
@@ -94,26 +102,46 @@ def _is_slow(regex: str) -> bool:
     with quiet(active=True):
         try:
             split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "isolated")
-            for text in _probes(regex):
-                # Twice, as the first time may include what is done once.
-                if _seconds(split, text) > _LIMIT_SECONDS and _seconds(split, text) > _LIMIT_SECONDS:
-                    return True
+            return any(_is_slow_on(split, probe) for probe in _probes(regex))
         except BaseException as error:
             if not is_library_failure(error):
                 raise
             return True
-    return False
 
 
-def _probes(regex: str) -> Iterator[str]:
-    """Runs of each kind of character and of the regex's own, with an end that it may stumble over.
+def _is_slow_on(split: Any, probe: Callable[[int], str]) -> bool:
+    return any(grows_faster(lambda length: _seconds(split, probe(length)), *lengths) for lengths in _LENGTHS)
+
+
+def grows_faster(cost: Callable[[int], float], short: int, long: int) -> bool:
+    """Whether the cost of a text grows clearly faster than its length, judged at two lengths.
+
+    Whatever else the machine does only adds to a cost, so the least of several counts: of the short text each
+    time two, of the long one as many as it takes to look linear, `_ROUNDS` at most.
+    """
+    limit = (long / short) ** _EXPONENT
+    least_short = least_long = math.inf
+    for _ in range(_ROUNDS):
+        least_short = min(least_short, cost(short), cost(short))
+        least_long = min(least_long, cost(long))
+        if least_long <= limit * least_short:
+            return False
+    return True
+
+
+def _probes(regex: str) -> Iterator[Callable[[int], str]]:
+    """Runs, of a length, of each kind of character and of the regex's own, with an end to stumble over.
 
     The engine skips a text without a literal that the regex needs: one end holds them all.
     """
     own = dict.fromkeys(character for character in regex if character not in _UNITS)
     for unit in [*_UNITS, *list(own)[:_MAX_LITERALS]]:
-        run = unit * (_RUN // len(unit))
-        yield from (run + tail for tail in (*_TAILS, f"\0\n{regex}"))
+        for tail in (*_TAILS, f"\0\n{regex}"):
+            yield partial(_run, unit, tail)
+
+
+def _run(unit: str, tail: str, length: int) -> str:
+    return unit * (length // len(unit)) + tail
 
 
 def _seconds(split: Any, text: str) -> float:

@@ -10,9 +10,9 @@ the whole. It is built when the first such message comes.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import RequestError
 from ropechat.tokenizer.library import build
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE010))))
 """Digits for stand-ins: characters for private use, which templates leave alone (they may change letters)."""
+
+
+class Reading(NamedTuple):
+    """How a text with stand-ins is encoded."""
+
+    vocabulary: "Vocabulary | tokenizers.Tokenizer"
+    text: str
+    """What the vocabulary encodes."""
+    shown: str
+    """What people see: each name of a control token in its place."""
+    places: Sequence[int]
+    """Where each character of `text`, and its end, is in `shown`."""
 
 
 class Quoting:
@@ -49,6 +61,9 @@ class Quoting:
         self._open, self._close = f"\ue010{self._nonce.translate(_PRIVATE)}\ue011", "\ue012"
         self._stand_in = re.compile(f"{self._open}([^{self._close}]+){self._close}")
         self._cut = re.compile(f"{self._open[:5]}|{self._open[-5:]}")
+        self._texts = {self._number(name): name for name in self._names}
+        self.mark = f"\ue013{self._nonce.translate(_PRIVATE)}\ue014"
+        """A text that nobody writes."""
 
     def quote(self, text: str) -> str:
         """The text with a stand-in for each name of a control token."""
@@ -59,13 +74,29 @@ class Quoting:
 
         Raises as `Tokenizer.encode`, and RequestError where a template cut a stand-in.
         """
+        found = self.read(rendered)
+        return self._encode(found.vocabulary, found.text)
+
+    def shown(self, rendered: str) -> str:
+        """The text with the names again where stand-ins are."""
+        return self._stand_in.sub(lambda match: self._texts[match[1]], rendered)
+
+    def read(self, rendered: str) -> Reading:
+        """What encodes a text with stand-ins in it. Raises as `encode`."""
         if self._cut.search(self._stand_in.sub("", rendered)):
             raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
         if self._stand_in.search(rendered) is None:
-            return self._encode(self._vocabulary, rendered)
-        texts = {self._number(name): name for name in self._names}
-        secret = self._name.sub(lambda match: self._secret(match[0]), rendered)
-        return self._encode(self._guarded, self._stand_in.sub(lambda match: texts[match[1]], secret))
+            return Reading(self._vocabulary, rendered, rendered, range(len(rendered) + 1))
+        text, places, begin, at = "", list[int](), 0, 0
+        for match in self._name.finditer(rendered):
+            before, secret = self.shown(rendered[begin : match.start()]), self._secret(match[0])
+            text += before + secret
+            places += [*range(at, at + len(before)), *[at + len(before)] * len(secret)]
+            begin, at = match.end(), at + len(before) + len(match[0])
+        rest = self.shown(rendered[begin:])
+        return Reading(
+            self._guarded, text + rest, self.shown(rendered), [*places, *range(at, at + len(rest) + 1)]
+        )
 
     @cached_property
     def _guarded(self) -> "tokenizers.Tokenizer":

@@ -11,12 +11,13 @@ from ropechat.detokenizer import ByteStream, Detokenizer, SilentStream, WindowSt
 from ropechat.errors import RequestError, RopechatError, TokenizerError
 from ropechat.machine import give_back_memory
 from ropechat.model_files import read_json
+from ropechat.packed import cache_mode
 from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
 from ropechat.tokenizer.file import Read, kept_vocabulary, read_gguf, read_json_file, taken
-from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, any_slow, may_panic
+from ropechat.tokenizer.hazards import MAX_SLOW_BYTES, may_panic
 from ropechat.tokenizer.library import first_line, is_library_failure, quiet
 from ropechat.tokenizer.pieces import Pieces
-from ropechat.tokenizer.quoting import Quoting
+from ropechat.tokenizer.quoting import Quoting, Reading
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.tokenizer_cache import recall
 
@@ -48,8 +49,10 @@ class Tokenizer:
         holes: frozenset[int] = frozenset(),
         end_ids: Iterable[int] = (),
         size: int | None = None,
+        *,
+        slow: bool = False,
     ) -> None:
-        """Use `load` or `from_gguf`."""
+        """Use `load` or `from_gguf`. slow: it has a regex that takes more than linear time."""
         self._where = where
         self._vocabulary = vocabulary
         self.config = config
@@ -57,7 +60,6 @@ class Tokenizer:
         self._size = size
         self.present = vocabulary is not None
         self._pieces = Pieces(data)
-        slow = any_slow(data)
         self._risky = slow or may_panic(data)
         self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
         added = data.get("added_tokens") or []
@@ -74,48 +76,61 @@ class Tokenizer:
         self._known_streamed: dict[int, bytes] = {}
 
     @classmethod
-    def load(cls, directory: Path, vocab_size: int) -> "Tokenizer":
+    def load(cls, directory: Path, vocab_size: int, *, keep: bool | None = None) -> "Tokenizer":
         """The tokenizer of a model folder whose model has `vocab_size` ids.
 
+        keep: what was checked, for the next start, and use what was kept; by default as ROPECHAT_CACHE says.
         Raises TokenizerError that names the file and the field.
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
-        found = cls._kept_or_read(where, vocab_size, lambda: read_json_file(where, vocab_size), config)
+        found = cls._kept_or_read(where, vocab_size, lambda: read_json_file(where, vocab_size), keep, config)
         return found or cls(str(where), None, {}, {})
 
     @classmethod
     def from_gguf(
-        cls, where: Path, metadata: Callable[[], Mapping[str, Any]], vocab_size: int
+        cls,
+        where: Path,
+        metadata: Callable[[], Mapping[str, Any]],
+        vocab_size: int,
+        *,
+        keep: bool | None = None,
     ) -> "Tokenizer":
         """The tokenizer inside a GGUF file. metadata: reads its keys and values, where that was not kept.
 
-        Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
+        keep: as for `load`. Raises TokenizerError, ConfigError or UnsupportedModelError that names the key.
         """
-        found = cls._kept_or_read(where, vocab_size, lambda: read_gguf(where, metadata(), vocab_size))
+        found = cls._kept_or_read(where, vocab_size, lambda: read_gguf(where, metadata(), vocab_size), keep)
         return found or cls(f"{where}: tokenizer.ggml.model", None, {}, {})
 
     @classmethod
     def _kept_or_read(
-        cls, where: Path, vocab_size: int, read: Read, config: dict[str, Any] | None = None
+        cls,
+        where: Path,
+        vocab_size: int,
+        read: Read,
+        keep: bool | None,
+        config: dict[str, Any] | None = None,
     ) -> "Tokenizer | None":
         """The tokenizer of a file that an earlier start kept, or that `read` reads; None where it has none.
 
         config: goes before what the file says itself.
         """
-        if (kept := recall(where, vocab_size)) is None:
-            if (found := taken(where, vocab_size, read())) is None:
+        keep = cache_mode() != "off" if keep is None else keep
+        if (kept := recall(where, vocab_size) if keep else None) is None:
+            if (found := taken(where, vocab_size, read(), keep=keep)) is None:
                 return None
-            if (kept := recall(where, vocab_size)) is None:
-                inner, (data, own, holes, end_ids) = found
-                config = own if config is None else config
-                return cls(str(where), Vocabulary(lambda: inner), data, config or {}, holes, end_ids)
+            if (kept := recall(where, vocab_size) if keep else None) is None:
+                inner, (data, own, holes, end_ids), slow = found
+                config = (own if config is None else config) or {}
+                return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids, slow=slow)
             # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
             del found
             give_back_memory()
-        config = kept.config if config is None else config
+        config = (kept.config if config is None else config) or {}
         vocabulary = kept_vocabulary(where, vocab_size, kept, read)
-        return cls(str(where), vocabulary, kept.data, config or {}, kept.holes, kept.end_ids, kept.size)
+        facts = kept.holes, kept.end_ids, kept.size
+        return cls(str(where), vocabulary, kept.data, config, *facts, slow=kept.slow)
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
         value = self.config.get(name)
@@ -208,8 +223,14 @@ class Tokenizer:
     def _plain_ids(self, inner: "Vocabulary | tokenizers.Tokenizer", text: str) -> list[int]:
         return list(self._run(inner, text, add_special_tokens=False).ids)
 
-    def encode_aligned(self, text: str) -> list[EncodedToken]:
-        """`encode` with the byte range of `text` that each token stands for."""
+    def encode_aligned(self, text: str, quoted: frozenset[int] = frozenset()) -> list[EncodedToken]:
+        """`encode` with the byte range of `text` that each token stands for.
+
+        quoted: tokens whose names in the text stay text.
+        """
+        if quoted and (with_stand_ins := self.quoting(quoted).quote(text)) != text:
+            before, after = self._around
+            return [*before, *self.read_aligned(self.quoting(quoted).read(with_stand_ins)), *after]
         encoding = self._run(self._known(), text, add_special_tokens=True)
         added = encoding.special_tokens_mask
         ids = list(encoding.ids)
@@ -217,6 +238,25 @@ class Tokenizer:
         return [
             EncodedToken(id, span, self._role(id, is_added=bool(flag)))
             for id, span, flag in zip(ids, spans, added, strict=True)
+        ]
+
+    @cached_property
+    def _around(self) -> tuple[list[EncodedToken], list[EncodedToken]]:
+        """What `encode` puts before and after a text."""
+        encoding = self._run(self._known(), "x", add_special_tokens=True)
+        tokens = [EncodedToken(id, (0, 0), self._role(id, is_added=True)) for id in encoding.ids]
+        own = [index for index, flag in enumerate(encoding.special_tokens_mask) if not flag]
+        return (tokens[: own[0]], tokens[own[-1] + 1 :]) if own else (tokens, [])
+
+    def read_aligned(self, reading: Reading) -> list[EncodedToken]:
+        """The tokens of a text with stand-ins; spans are byte ranges of `reading.shown`."""
+        encoding = self._run(reading.vocabulary, reading.text, add_special_tokens=False)
+        ids, places = list(encoding.ids), reading.places
+        rough = byte_spans(reading.shown, [(places[start], places[end]) for start, end in encoding.offsets])
+        spans = self._walk.spans(ids, [0] * len(ids), reading.shown.encode(), rough)
+        return [
+            EncodedToken(id, span, self._role(id, is_added=False))
+            for id, span in zip(ids, spans, strict=True)
         ]
 
     def align(self, ids: Sequence[int]) -> list[EncodedToken]:

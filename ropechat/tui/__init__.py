@@ -36,7 +36,7 @@ def run_chat(
     look: theme, tint, keys and the like.
     """
     from ropechat.text import one_line
-    from ropechat.tui import garbage
+    from ropechat.tui import garbage, typeahead
     from ropechat.tui.app import ChatApp
     from ropechat.tui.errors import explain
     from ropechat.tui.terminal import owned_screen, take_short_turns, teach_keys
@@ -46,9 +46,13 @@ def run_chat(
     garbage.hold_off()
     app = ChatApp(load, model, sampling, system, store, resume, look)
     app.models = models
-    with owned_screen():
-        app.run()
-        stopped = app.inference.shutdown()
+    typeahead.hold()
+    try:
+        with owned_screen():
+            app.run()
+            stopped = app.inference.shutdown()
+    finally:
+        typeahead.release()
     code = app.outcome
     if store is not None and not store.close():
         print(f"error: not everything is on disk: {one_line(store.trouble or 'busy')}", file=sys.stderr)

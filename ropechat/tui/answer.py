@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ropechat.conversation import Role
+from ropechat.tree import Node, bits
 from ropechat.tree import State as NodeState
-from ropechat.tree import bits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ropechat.trace import FinishReason, Step
-    from ropechat.tree import Node
     from ropechat.tui import events as ev
 
 RATE_WINDOW = 2.0  # seconds
@@ -39,26 +39,21 @@ class State(StrEnum):
 
 @dataclass
 class Answer:
-    """What the model said: every token with its record."""
+    """How an answer comes about. What it says, and whether the model reads it again, its node alone knows."""
 
-    asked: float
+    node: Node
+    asked: float = 0.0
     state: State = State.WAITING
-    steps: list[Step] = field(default_factory=list)
-    prompt_tokens: int = 0
     prefilled: int = 0
     first_at: float | None = None
     last_at: float | None = None
-    total_bits: float = 0.0
-    reason: FinishReason | None = None
+    total_bits: float = 0.0  # `node.bits`, summed up as the tokens come
     error: BaseException | None = None
     read_from: float | None = None  # when reading the prompt began
     reused: int | None = None  # tokens of the prompt that were in the KV cache; None: not known
     fed: int = 0  # tokens of the prompt, with those that the answer began with
     kv_bytes: int = 0  # allocated when the answer ended
-    given: int = 0  # tokens that it began with: they were not drawn
     _recent: deque[float] = field(default_factory=deque)
-
-    written: str = ""  # the text where there are no records
 
     @classmethod
     def of(cls, node: Node) -> Answer:
@@ -70,27 +65,52 @@ class Answer:
             NodeState.FAILED: State.FAILED,
         }
         return cls(
-            asked=0.0,
+            node,
             state=states[node.state],
-            steps=node.steps,
-            prompt_tokens=node.prompt_tokens,
             first_at=node.first_after,
             last_at=node.ended_after,
             total_bits=node.bits,
-            reason=node.finish_reason,
-            given=node.given,
-            written=node.written,
         )
+
+    @classmethod
+    def missing(cls, question: str) -> Answer:
+        """What stands for the answer to a question that has none."""
+        return cls.of(Node("", question, Role.ASSISTANT, state=NodeState.STOPPED))
+
+    @property
+    def steps(self) -> list[Step]:
+        """The tokens with their records."""
+        return self.node.steps
+
+    @property
+    def given(self) -> int:
+        """Tokens that it began with: they were not drawn."""
+        return self.node.given
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens that were read before it."""
+        return self.node.prompt_tokens
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why it ended; None before that."""
+        return self.node.finish_reason
+
+    @property
+    def written(self) -> str:
+        """The text where there are no records."""
+        return self.node.written
 
     @property
     def text(self) -> str:
         """The raw text, not cleaned."""
-        return "".join(step.text for step in self.steps) if self.steps else self.written
+        return self.node.text
 
     @property
     def counts(self) -> bool:
-        """Is this turn fed to the model again? One that broke off before its first token is not."""
-        return bool(self.text) or self.state is State.DONE
+        """Is this turn fed to the model again?"""
+        return self.node.counts
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -133,14 +153,11 @@ class Answer:
         self.prefilled = done
 
     def give(self, steps: Sequence[Step]) -> None:
-        """Take in the tokens that it begins with."""
-        self.steps += steps
+        """Count the tokens that it begins with; its node has them."""
         self.total_bits += sum(map(bits, steps))
-        self.given += len(steps)
 
     def add(self, step: Step, at: float) -> None:
-        """Take in one token."""
-        self.steps.append(step)
+        """Count one token that came; its node has it."""
         self.total_bits += bits(step)
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at

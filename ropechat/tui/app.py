@@ -13,16 +13,17 @@ from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label
 
 from ropechat.text import one_line
+from ropechat.tree import added_nothing
 from ropechat.tui import events as ev
 from ropechat.tui import keys, panel, theme
 from ropechat.tui.errors import exit_code, explain
 from ropechat.tui.inference import Inference
 from ropechat.tui.keeper import Keeper
+from ropechat.tui.keyboard import Keyboard
 from ropechat.tui.keymap import Keymap
 from ropechat.tui.look import Look
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.session import Session
-from ropechat.tui.surveying import Surveying
 from ropechat.tui.terminal import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, cells, whole_items
 from ropechat.tui.widgets.composer import Composer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from textual.binding import BindingType
+    from textual.driver import Driver
     from textual.timer import Timer
 
     from ropechat.sampling import Sampling
@@ -44,12 +46,11 @@ FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
 HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
-ARMED = 3.0  # seconds in which a key may be pressed again
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
 
 
-class ChatApp(Surveying):
+class ChatApp(Keyboard):
     """Composer, transcript, title, gauge and footer around one session and one inference thread."""
 
     TITLE = "ropechat"
@@ -85,10 +86,7 @@ class ChatApp(Surveying):
         self._ticker: Timer | None = None
         self._counter: Timer | None = None
         self._drawn = 0.0
-        self._hint = ""
-        self._armed = ""
         self._held: ExitStack | None = None
-        self._disarmer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Title, transcript, composer, gauge, footer."""
@@ -102,7 +100,7 @@ class ChatApp(Surveying):
             yield self.find_bar
             yield self.found
         yield self.completions
-        with Horizontal(id="compose"):
+        with self.compose_line:
             yield Label("› ", id="prompt", markup=False)
             yield self.composer
         yield self.gauge
@@ -125,7 +123,17 @@ class ChatApp(Surveying):
             leave_on_signals(self._leave)
         self.call_after_refresh(self._begin)
 
+    def get_driver_class(self) -> type[Driver]:
+        """Ours in the place of Textual's for terminals."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from ropechat.tui.driver import ChatDriver
+
+        return ChatDriver
+
     def _begin(self) -> None:
+        self.give_keys(self.composer)
         self._redraw()
         self.inference.start()
         if self._ticker is not None:
@@ -168,8 +176,11 @@ class ChatApp(Surveying):
         """Stop the answer; with nothing to stop, move between composer and transcript."""
         if self._stop() or self.session.generating or self.step_back():
             return
-        target = self.transcript if self.composer.has_focus else self.composer
-        target.focus()
+        if self.has_keys(self.composer):
+            self.give_keys(self.transcript)
+            self._redraw()
+        else:
+            self.action_write()
 
     def _stop(self) -> bool:
         turn = self.session.stop()
@@ -180,20 +191,23 @@ class ChatApp(Surveying):
         return True
 
     def action_interrupt(self) -> None:
-        """ctrl+c: stop, or copy what is selected, or quit when pressed twice."""
+        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
         selected = self.composer.selected_text or self.screen.get_selected_text()
         if self._stop() or self.session.generating:
             return
         if selected:
             self.copy_to_clipboard(selected)
-        elif self._again("interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
+        elif self.composer.text and len(self.screen_stack) == 1:
+            self.clear_draft()
+        elif self._again("chat.interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
             self.call_later(self.action_quit)
 
     def action_new_chat(self) -> None:
-        """Begin anew; asks first when nothing is kept."""
+        """Begin a new chat; asks first when nothing is kept."""
+        self.action_write()
         key = self.keymap.named("chat.new")
         drops = self.session.turns and self.session.keeper.store is None
-        if not drops or self._again("new", f"{key} again drops this chat and begins a new one"):
+        if not drops or self._again("chat.new", f"{key} again drops this chat and begins a new one"):
             self.when_idle(self.begin_chat)
 
     # --- events of the inference thread ---
@@ -273,8 +287,8 @@ class ChatApp(Surveying):
                 self.not_loaded(event)
             case ev.Slid():
                 self.show_path()
-            case ev.TooLong(_, tokens, context):
-                self.too_long(tokens, context)
+            case ev.TooLong():
+                self.too_long(event)
             case ev.Previewed():
                 self.on_previewed(event)
             case ev.Encoded():
@@ -310,6 +324,8 @@ class ChatApp(Surveying):
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
                 f"What then happens to a question: /context, now {self.session.when_full}.",
             )
+        elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
+            self._notice("notice", "The model had ended its answer: it added nothing.")
         if not answer.counts:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self.count_soon()
@@ -317,10 +333,11 @@ class ChatApp(Surveying):
 
     # --- the screen ---
 
-    def _notice(self, kind: str, text: str, at: int | None = None) -> None:
+    def _notice(self, kind: str, text: str, at: int | None = None) -> Block:
         block = Block("error" if kind == "error" else "notice")
         block.say(text)
         self.transcript.add(block, at)
+        return block
 
     def _redraw(self) -> None:
         """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
@@ -330,10 +347,16 @@ class ChatApp(Surveying):
             right.insert(0, (f"  {words}  ", "$primary"))
         self.title_bar.show(left, right)
         taken = panel.gauge(self.session, width)
-        self.gauge.show(taken, self.with_legend(self.figures(width), width, width - cells(taken) - 2))
+        figures = self.with_legend(self.figures(width), width, width - cells(taken) - 2)
+        if cells(taken) + cells(figures) > width:
+            taken = panel.gauge(self.session, width, share=False)
+        self.gauge.show(taken, figures)
         hint = self._hint or self.standing_hint()
-        left = [(f"  {hint}", "$warning")] if hint else whole_items(self.footer_keys(), width)
-        self.footer.show(left)
+        if hint:
+            self.footer.say(hint, max(1, self.size.height // 3))
+        else:
+            self.footer.show(whole_items(self.footer_keys(), width))
+        self.show_reading()
         self.show_rail()
 
     def on_resize(self) -> None:
@@ -341,25 +364,7 @@ class ChatApp(Surveying):
         self.call_after_refresh(self._redraw)
 
     def on_descendant_focus(self) -> None:
-        """The footer tells the keys of what has the focus."""
+        """The footer tells the keys of what has the focus; who writes looks for nothing any more."""
+        if self.finding and self.composer.has_focus:
+            self.leave_find()
         self._redraw()
-
-    def _say_hint(self, text: str) -> None:
-        self._hint = text
-        if self._disarmer is not None:
-            self._disarmer.stop()
-        self._disarmer = self.set_timer(ARMED, self._disarm)
-        self._redraw()
-
-    def _disarm(self) -> None:
-        self._hint = self._armed = ""
-        self._redraw()
-
-    def _again(self, name: str, hint: str) -> bool:
-        """True at the second press within a few seconds; the first says what the second will do."""
-        if self._armed == name:
-            self._disarm()
-            return True
-        self._say_hint(hint)
-        self._armed = name
-        return False

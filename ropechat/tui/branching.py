@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
-from ropechat.tree import Origin, forced, resumed
+from ropechat.tree import Origin, forced, resumed, unended
 from ropechat.tui import events as ev
 from ropechat.tui import panel
+from ropechat.tui.draft import as_typed
 from ropechat.tui.reading import ReadingApp
 from ropechat.tui.render.blocks import AnswerBlock, Block, by_beginning
 
@@ -39,7 +40,7 @@ class Branching(ReadingApp):
         @property
         def _completes(self) -> bool: ...
         def _submit(self, request: ev.Request) -> None: ...
-        def _notice(self, kind: str, text: str, at: int | None = None) -> None: ...
+        def _notice(self, kind: str, text: str, at: int | None = None) -> Block: ...
         def _count(self) -> None: ...
         def _welcome(self) -> None: ...
         def _stop(self) -> bool: ...
@@ -187,7 +188,7 @@ class Branching(ReadingApp):
         node = self._answer_node()
         if node is None:
             return
-        steps = node.steps[:-1] if node.steps[-1].finish_reason == "stop" else node.steps
+        steps = unended(node)
         opening = ev.Opening(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
         self.show_path(self.session.answer(node.parent or "", opening, origin))
@@ -262,7 +263,8 @@ class Branching(ReadingApp):
         turn = self._turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
-            self._say_hint("this answer has no tokens to go on from; r answers anew")
+            again = self.way_to("answer.regenerate")
+            self._say_hint(f"this answer has no tokens to continue from; {again} writes another one")
             return None
         return self._same_model(node)
 
@@ -300,8 +302,8 @@ class Branching(ReadingApp):
 
     def _edit(self, node: Node) -> None:
         self._editing = node
-        self.composer.set_text(node.text)
-        self.composer.focus()
+        self.composer.borrow(as_typed(node.text) if node.role is Role.USER else node.text)
+        self.action_write()
         self._say_hint("")  # the footer says that this is an edit
 
     def edited(self, text: str) -> Turn | None:
@@ -314,16 +316,17 @@ class Branching(ReadingApp):
         opening = ev.Opening(tuple(node.steps), written=text)
         return self.session.answer(node.parent or "", opening, Origin(node.id, 0, "edit"))
 
-    def stop_editing(self) -> None:
-        """What is in the composer is a new question again."""
+    def stop_editing(self) -> bool:
+        """The composer has the draft again; False where it had it. A changed text can be recalled."""
         self._editing = None
+        if self.composer.lent:
+            self.composer.keep()
+        return self.composer.give_back()
 
     def step_back(self) -> bool:
-        """Esc leaves an edit first."""
-        if self._editing is None:
+        """Esc in the composer leaves an edit first."""
+        if not self.has_keys(self.composer) or not self.stop_editing():
             return super().step_back()
-        self.stop_editing()
-        self.composer.set_text("")
         self._redraw()
         return True
 
@@ -348,7 +351,7 @@ class Branching(ReadingApp):
                     self.session.go(found.id)
                     self.show_path()
                 return
-        self._say_hint("no other answer stands beside this one; r makes one")
+        self._say_hint(f"no other answer to this question; {self.way_to('answer.regenerate')} writes one")
 
     def action_branches(self) -> None:
         """All branches of this chat."""
@@ -367,8 +370,8 @@ class Branching(ReadingApp):
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         other = counterpart(self.session.tree, node) if node is not None else None
         if node is None or other is None or not node.steps:
-            key = self.keymap.named("answer.regenerate")
-            self._say_hint(f"no other answer to compare this one with; {key} makes one")
+            again = self.way_to("answer.regenerate")
+            self._say_hint(f"no other answer to compare this one with; {again} writes one")
         else:
             self.when_idle(lambda: self._compare([other, node]))
 

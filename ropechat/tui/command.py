@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 CONTEXTS = {
     "composer": "In the composer",
-    "transcript": "In the transcript (esc goes there and back)",
+    "transcript": "In the transcript (letters: while READING is shown)",
     "everywhere": "Everywhere",
     "sheet": "In every sheet over the chat",
     "chats": "Among the chats",

@@ -10,11 +10,12 @@ from textual.app import SystemCommand
 from textual.content import Content
 from textual.widgets import Static
 
+from ropechat.conversation import Role
 from ropechat.text import clean
 from ropechat.tui import editor, garbage, keys
 from ropechat.tui.clipboard import sequence
 from ropechat.tui.context import WhenFull
-from ropechat.tui.draft import AttachError, attachments
+from ropechat.tui.draft import AttachError, as_typed, attachments, parted, unescaped
 from ropechat.tui.keeping import Keeping
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ class Composing(Keeping):
 
     # --- sending ---
 
-    def _send(self, text: str) -> bool:
+    def _send(self, typed: str) -> bool:
         """Send a question, or say why not; a line that begins with one "/" is a command."""
-        if text.startswith("/") and not text.startswith("//") and self._editing is None:
-            return self.slash(text[1:])
-        text = text.removeprefix("/") if text.startswith("//") else text
+        if typed.startswith("/") and not typed.startswith("//") and self._editing is None:
+            return self.slash(typed[1:])
+        text = typed.removeprefix("/") if typed.startswith("//") else typed
         if self.session.load_error is not None:
             self._say_hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         elif self.session.generating:
@@ -72,18 +73,26 @@ class Composing(Keeping):
                 self.write(turn)
             else:
                 self.show_path(turn)
+            if turn.question == whole:
+                self.sent_as = turn.asked, typed
             return True
         return False
 
     def _expanded(self, text: str, *, quiet: bool = False) -> str | None:
-        """The text with files and pastes in their places; None, and a hint, where a file cannot be read."""
+        """The text with files and pastes in their places; None, and a hint, where a file cannot be read.
+
+        An edited question keeps the files that it was sent with; in an answer, @path is a word.
+        """
+        unfold = self.composer.pastes.unfold
+        if self._editing is not None and self._editing.role is Role.ASSISTANT:
+            return unfold(text)
         try:
-            behind = attachments(text)
+            behind = attachments(text, parted(self._editing.text)[1] if self._editing is not None else {})
         except AttachError as error:
             if not quiet:
                 self._say_hint(str(error))
             return None
-        return self.composer.pastes.unfold(text) + behind
+        return unfold(unescaped(text)) + behind
 
     # --- what the composer reports ---
 
@@ -99,7 +108,7 @@ class Composing(Keeping):
             self.transcript.action_page_down()
 
     def on_composer_sought(self, message: Composer.Sought) -> None:
-        """ctrl+r: say how it goes on."""
+        """ctrl+r, or tab: say how it goes on."""
         self._say_hint(message.words)
 
     def on_text_area_changed(self, _: TextArea.Changed) -> None:
@@ -145,7 +154,21 @@ class Composing(Keeping):
 
     def recall(self, questions: list[str]) -> None:
         """What was asked before this start can be recalled too."""
-        self.composer.sent[:0] = [clean(question) for question in questions]
+        self.composer.sent[:0] = [clean(as_typed(question)) for question in questions]
+
+    def clear_draft(self) -> None:
+        """Empty the composer; what stood there can be recalled. An edit is left."""
+        if not self.stop_editing():
+            self.composer.keep()
+            self.composer.set_text("")
+        self._say_hint(f"cleared: {self.keymap.first('composer.previous')} brings it back")
+
+    def clicked(self) -> None:
+        """A token was clicked: arrow keys go on from there, unless a draft is being written."""
+        if self.composer.text and self.has_keys(self.composer):
+            self._say_hint(f"your draft keeps the keys; {self.keymap.named('view.inspect')} reads this token")
+        else:
+            super().clicked()
 
     # --- editor, clipboard, mouse ---
 
@@ -161,7 +184,7 @@ class Composing(Keeping):
             self._say_hint(str(error))
         else:
             composer.set_text(text)
-            composer.focus()
+            self.action_write()
         self._set_mouse(self._mouse)
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -214,7 +237,7 @@ class Composing(Keeping):
 
         if isinstance(self.screen, Sheet):
             return self.screen.context
-        return "transcript" if self.transcript.has_focus else "composer"
+        return "transcript" if self.has_keys(self.transcript) else "composer"
 
     def action_help(self) -> None:
         """The keys and commands, those of this place first."""
@@ -226,19 +249,32 @@ class Composing(Keeping):
         """The palette: every command with an action, also of the transcript; others begin to be typed."""
         for command in (*keys.COMMANDS, *keys.READING):
             if command.id not in keys.NO_PALETTE:
-                label = command.label.capitalize()
+                label = (self._other_view() if command.id == "view.toggle" else command.label).capitalize()
                 shown = self.keymap.shown(command.id)
                 help = f"{command.help}  ({shown})" if shown else command.help
                 yield SystemCommand(label, help, self._doing(command))
 
     def _doing(self, command: keys.Command) -> Callable[[], object]:
         if not command.action:
-            return lambda: self.composer.set_text(f"/{command.slash} ")
+            return lambda: self._begin_line(f"/{command.slash} ")
         place = self.transcript if command in keys.READING else self
         return lambda: self.call_later(self.run_action, command.action, place)
 
+    def _begin_line(self, text: str) -> None:
+        """Have a command typed; the draft comes back afterwards."""
+        self.composer.borrow(text)
+        self.action_write()
+
     def footer_keys(self) -> list[tuple[str, str]]:
-        """What the footer says: the keys of what has the focus."""
-        if self.find_bar.has_focus or (self.transcript.has_focus and not self.session.generating):
-            return self.reading_keys()
-        return self.keymap.footer(self.session.generating)
+        """What the footer says: the keys of what has them."""
+        generating = self.session.generating
+        if self.has_keys(self.find_bar) or self.has_keys(self.transcript):
+            stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
+            return [*stop, *self.reading_keys()]
+        view = self.keymap.shown("view.toggle").partition(" ")[0]
+        pairs = self.keymap.footer(generating)
+        return [(key, self._other_view() if key == view else label) for key, label in pairs]
+
+    def _other_view(self) -> str:
+        """What the key of the view switches to."""
+        return "tokens" if self.transcript.page.view == "prose" else "prose"

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ropechat.conversation import Role
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,14 +38,20 @@ def without(messages: Sequence[Message], start: int, end: int) -> tuple[Message,
     return (*messages[:start], *messages[end:])
 
 
-def fitting(engine: ChatEngine, request: ev.Reply) -> int | None:
-    """The first of the cuts that leaves room for an answer; the last when none does; None without any."""
-    first, *later = request.cuts or (0,)
-    if not later:
-        return None
+def alone(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The last message under the system text, without all that was said between."""
+    return without(messages, int(messages[0].role is Role.SYSTEM), len(messages) - 1)
+
+
+def fitting(engine: ChatEngine, request: ev.Reply, given: int) -> int:
+    """The first of the cuts, of two or more, that leaves room for an answer beyond its `given` first tokens.
+
+    The last when none does.
+    """
+    first, *later = request.cuts
 
     def fits(cut: int) -> bool:
         tokens = len(engine.prompt_ids(without(request.messages, first, cut)))
-        return tokens <= FULLEST * engine.context
+        return tokens + given <= FULLEST * engine.context
 
     return later[min(bisect_left(later, True, key=fits), len(later) - 1)]

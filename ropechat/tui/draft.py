@@ -7,13 +7,20 @@ import re
 import stat
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ropechat.text import clean, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_FILE = 256 * 1024  # bytes
 FOLD_LINES, FOLD_CHARACTERS = 10, 2000
 _LISTED = 5000  # entries of a folder that are looked at
-_NAMED = re.compile(r'(?<!\S)@("[^"\n]+"|[^\s"]+)')
+_NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
+_ENDING = re.compile(r"\.[A-Za-z]\w{0,4}\Z")
+_HEAD = re.compile(r"\n\n([^\n]+):\Z")
 _BEGUN = re.compile(r'(?:^|(?<=\s))@("?)([^\s"]*|(?<=")[^"\n]*)$')
 
 
@@ -52,30 +59,98 @@ class Pastes:
         return next((label for label in self._texts if text.endswith(label)), None)
 
 
-def attachments(text: str) -> str:
-    """The files that a text names as @path, to be put behind it. Raises AttachError."""
+def attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The files that a text names as @path, to be put behind it; those in `known` are not read again.
+
+    Raises AttachError, also for a file that does not exist.
+    """
     found: dict[str, str] = {}
     for match in _NAMED.finditer(text):
-        name = match[1].strip('"')
-        for wanted in (name, name.rstrip(".,;:!?)")):
-            if wanted and os.path.lexists(os.path.expanduser(wanted)):
-                found.setdefault(wanted, _content(wanted))
-                break
-    return "".join(f"\n\n{name}:\n{_fenced(content)}" for name, content in found.items())
+        name = _path_in(match[2], known) if match[1] == "@" else None
+        if name is not None and name not in found:
+            found[name] = known.get(name) or f"\n\n{name}:\n{_fenced(_content(name))}"
+    return "".join(found.values())
+
+
+def unescaped(text: str) -> str:
+    """The text as it is sent: @@path, where @path would attach a file, is the word @path."""
+    return _NAMED.sub(lambda match: match[0][match[1] == "@@" and _path_in(match[2]) is not None :], text)
+
+
+def parted(sent: str) -> tuple[str, dict[str, str]]:
+    """(what somebody wrote, what `attachments` put behind it by the file's name) of a text that was sent."""
+    end, blocks = len(sent), []
+    while (head := _block_before(sent, end)) is not None:
+        blocks.append(head)
+        end = head[1]
+    named = {_trimmed(match[2]) for match in _NAMED.finditer(sent[:end])}
+    named |= {match[2].strip('"') for match in _NAMED.finditer(sent[:end])}
+    files: dict[str, str] = {}
+    end = len(sent)
+    for name, begin in blocks:  # the last one first
+        if name not in named:
+            break
+        files[name] = sent[begin:end]
+        end = begin
+    return sent[:end], dict(reversed(files.items()))
+
+
+def _block_before(sent: str, end: int) -> tuple[str, int] | None:
+    """(name, where it begins) of a file's block that ends at `end`; from there a block is read backwards."""
+    inner = end
+    while inner and sent[inner - 1] == "`":
+        inner -= 1
+    fence = sent[inner:end]
+    ends = len(fence) >= 3 and sent[inner - 1] == "\n"
+    begin = sent.rfind(f"\n{fence}\n", 0, inner) if ends else -1
+    start = sent.rfind("\n\n", 0, begin) if begin > 0 else -1
+    head = _HEAD.match(sent, start, begin) if start >= 0 else None
+    return None if head is None else (head[1], start)
+
+
+def as_typed(sent: str) -> str:
+    """What to type for a question that was sent, with the same files attached."""
+    text, files = parted(sent)
+
+    def escape(match: re.Match[str]) -> str:
+        name = _path_in(match[2], files) if match[1] == "@" else None
+        return match[0] if name is None or name in files else f"@{match[0]}"
+
+    return ("/" if text.startswith("/") else "") + _NAMED.sub(escape, text)
+
+
+def _trimmed(name: str) -> str:
+    """Without quotes, and without what ends a sentence."""
+    return name.strip('"') if name.startswith('"') else name.rstrip(".,;:!?)")
+
+
+def _path_in(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """The path that an @name means; None for a word: no file, and nothing that looks like a path.
+
+    A path is quoted, or holds a slash or an ending such as .txt. A decorator with brackets and
+    @somebody@a.host are words.
+    """
+    trimmed = _trimmed(name)
+    for path in (name.strip('"'), trimmed):
+        if path and (path in known or os.path.lexists(os.path.expanduser(path))):
+            return path
+    word = not trimmed or any(mark in trimmed for mark in "@()[]{}<>=")
+    is_path = name.startswith('"') or (not word and ("/" in trimmed or _ENDING.search(trimmed)))
+    return trimmed if is_path else None
 
 
 def _content(name: str) -> str:
-    path, shown = Path(name).expanduser(), one_line(name)
+    path, shown = Path(name).expanduser(), one_line(f'"{name}"' if " " in name else name)
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise AttachError(f"@{shown}: a folder; name a text file")
+            raise AttachError(f"@{shown}: a folder; name a text file, or @@{shown} to send it as text")
         if not stat.S_ISREG(status.st_mode):
             raise AttachError(f"@{shown}: no regular file; name a text file")
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE + 1)
     except OSError as error:
-        raise AttachError(f"@{shown}: {error.strerror or error}") from None
+        raise AttachError(f"@{shown}: {error.strerror or error}; @@{shown} sends it as text") from None
     if len(data) > MAX_FILE:
         raise AttachError(f"@{shown}: more than {MAX_FILE // 1024} KiB; attach a part of it")
     try:

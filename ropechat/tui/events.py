@@ -126,10 +126,11 @@ class Noted:
 
 @dataclass(frozen=True)
 class Counted:
-    """A prompt takes `tokens` tokens."""
+    """A prompt takes `tokens` tokens; `alone`: too many by its last message, and that is what they count."""
 
     serial: int
     tokens: int
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,16 @@ class Started:
 
 @dataclass(frozen=True)
 class TooLong:
-    """The prompt leaves no room for an answer; nothing was computed."""
+    """The prompt leaves no room for an answer; nothing was computed.
+
+    slides: it would fit without what was said before the question; else `tokens` counts the question alone,
+    with the system text and what the answer begins with.
+    """
 
     serial: int
     tokens: int
     context: int
+    slides: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
 from ropechat.tui import events as ev
-from ropechat.tui.context import fitting, without
+from ropechat.tui.context import alone, fitting, without
 from ropechat.tui.opening import Writing, begin, is_whole
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ class Inference:
             ids = tuple(tuple(self._engine.reply_ids(SOMEBODY, text)) for text in request.texts)
             self._events.append(ev.Encoded(request.serial, ids))
         elif request.serial == self._latest_count:
-            tokens = len(self._engine.prompt_ids(request.messages))
-            self._events.append(ev.Counted(request.serial, tokens))
+            self._events.append(_counted(self._engine, request))
 
     def _load(self, request: ev.Load) -> None:
         """Two models may not fit in memory: the old one goes before the new one comes."""
@@ -175,15 +174,20 @@ class Inference:
         if stopped():
             return "cancelled"
         ids = engine.prompt_ids(request.messages)
-        if len(ids) >= engine.context and (cut := fitting(engine, request)) is not None:
+        given = begin(engine, request, len(ids))
+        if len(ids) + len(given) >= engine.context:
+            least = len(engine.prompt_ids(alone(request.messages))) + len(given)
+            slides = least < engine.context
+            if not slides or len(request.cuts) < 2:
+                tokens = len(ids) + len(given) if slides else least
+                emit(ev.TooLong(serial, tokens, engine.context, slides))
+                return None
+            cut = fitting(engine, request, len(given))
             emit(ev.Slid(serial, cut))
             request = replace(request, messages=without(request.messages, request.cuts[0], cut))
             ids = engine.prompt_ids(request.messages)
+            given = begin(engine, request, len(ids))
         prompt_tokens = len(ids)
-        given = begin(engine, request, prompt_tokens)
-        if prompt_tokens + len(given) >= engine.context:
-            emit(ev.TooLong(serial, prompt_tokens + len(given), engine.context))
-            return None
         emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
         writing.begin(engine.name, prompt_tokens, given)
         if given:
@@ -244,6 +248,16 @@ def _give_way() -> None:
         with suppress(OSError):
             thread = get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
+
+
+def _counted(engine: ChatEngine, request: ev.Count) -> ev.Counted:
+    messages = request.messages
+    tokens = len(engine.prompt_ids(messages))
+    if tokens >= engine.context and messages[-1].role is Role.USER:
+        least = len(engine.prompt_ids(alone(messages)))
+        if least >= engine.context:
+            return ev.Counted(request.serial, least, alone=True)
+    return ev.Counted(request.serial, tokens)
 
 
 def describe(engine: ChatEngine) -> ev.ModelInfo:

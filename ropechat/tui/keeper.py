@@ -6,6 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ropechat.store.rows import title_of
+from ropechat.tui.draft import parted
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -31,7 +32,7 @@ class Keeper:
     def keep(self, node: Node, question: str) -> None:
         """Write a question (or the system text before it) down."""
         if self.store is not None:
-            self.title = self.title or title_of(question)
+            self.title = self.title or title_of(parted(question)[0])
             self.saved = self.store.keep(self.id, self.title, node)
 
     def record(self, node: Node) -> Recorder | None:

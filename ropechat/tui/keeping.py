@@ -7,12 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ropechat.errors import RopechatError
+from ropechat.text import one_line
+from ropechat.tui.draft import as_typed
 from ropechat.tui.errors import explain
 from ropechat.tui.several import Several
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ropechat.tui import events as ev
     from ropechat.tui.app import ChatApp
 
 RECALLED = 200  # questions that can be recalled from earlier chats
@@ -20,9 +23,13 @@ NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
 
 
 class Keeping(Several):
-    """The commands over kept chats. resume: the chat to open at the start; "" for the newest."""
+    """The commands over kept chats. resume: the chat to open at the start; "" for the newest.
+
+    sent_as: the newest question that was sent, by its node, and what was typed for it.
+    """
 
     resume: str | None = None
+    sent_as: tuple[str, str] = ("", "")
 
     def recall(self, questions: list[str]) -> None:
         """What was asked before this start, the newest last."""
@@ -39,11 +46,13 @@ class Keeping(Several):
 
     def begin_chat(self) -> None:
         """Show a new chat."""
+        self.stop_editing()
         self.session.clear()
         self.show_path()
 
     def open_chat(self, id: str) -> None:
         """Show a kept chat; "" begins a new one."""
+        self.action_write()
         self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
@@ -58,8 +67,10 @@ class Keeping(Several):
         except RopechatError as error:
             self._notice("error", explain(error))
             return
+        self.stop_editing()
         self.session.open(chat)
         self.show_path()
+        self.tell_other_model()
         for fault in chat.damaged:
             self._notice("error", f"Not all could be read: {fault}")
 
@@ -78,15 +89,36 @@ class Keeping(Several):
         except RopechatError as error:
             self._notice("error", explain(error))
             return
+        self.stop_editing()
         self.session.open(chat)
         self.show_path()
+        self.tell_other_model()
+
+    def tell_other_model(self) -> None:
+        """Say that the chat was written with another model than the one that answers now."""
+        last, info = self.session.last, self.session.info
+        node = self.session.tree.nodes.get(last.node or "") if last is not None else None
+        if info is not None and node is not None and node.model and node.model != info.name:
+            now = one_line(info.name)
+            self._notice(
+                "notice", f"The answers so far are by {one_line(node.model)}; {now} writes the next."
+            )
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
-        if self.session.keeper.store is not None:
+        store = self.session.keeper.store
+        if store is not None:
             self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
+        if store is None or self.resume is None:
+            self.keys_wanted.set()
 
     async def _open_store(self) -> None:
+        try:
+            await self._look_into_store()
+        finally:
+            self.keys_wanted.set()
+
+    async def _look_into_store(self) -> None:
         store = self.session.keeper.store
         assert store is not None
         try:
@@ -123,15 +155,29 @@ class Keeping(Several):
         """The model is known now: show a chat that was opened before as it uses it."""
         if self.resume is not None:
             self.show_path()
+            self.tell_other_model()
 
-    def refuse(self, tokens: int, context: int) -> None:
+    def refuse(self, event: ev.TooLong) -> None:
         """Take back a question (or an answer's beginning) that leaves no room for an answer."""
         turn = self.session.withdraw()
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
-            self.composer.restore(turn.question)
-        self._notice(
-            "error",
-            f"Not sent: {tokens:,} tokens do not fit in the context of {context:,}. "
-            f"Shorten the text, or begin a new chat with {self.keymap.named('chat.new')}.",
-        )
+            node, typed = self.sent_as
+            self.composer.set_text(typed if node == turn.asked else as_typed(turn.question))
+        opening = turn.request is not None and turn.request.opening is not None
+        self._notice("error", self._too_long(event, "answer" if opening else "question"))
+
+    def _too_long(self, event: ev.TooLong, what: str) -> str:
+        """Why a question was not sent (or an answer not begun), and what helps."""
+        numbers = f"{event.tokens:,} tokens do not fit in the context of {event.context:,}"
+        shorten = "shorten the text, " if what == "question" else ""
+        if event.slides:
+            begin = f"begin a new chat with {self.keymap.named('chat.new')}"
+            ways = f"{shorten}or {begin}" if shorten else "`/context slide` leaves out the oldest questions"
+            return f"Not sent: {numbers}. {ways[0].upper()}{ways[1:]}."
+        alone = "The question alone is too long" if shorten else "The question and this answer are too long"
+        info = self.session.info
+        most = int(info.facts.get("max_position_embeddings") or 0) if info is not None else 0
+        more = f"set a larger --context (up to {most:,}), " if most > event.tokens else ""
+        ways = f"{shorten}{more}or load a model with a larger context ({self.keymap.shown('model.pick')})"
+        return f"Not sent: {numbers}. {alone}: {ways.removeprefix('or ')}."

@@ -75,6 +75,14 @@ class Keymap:
         """The first key of each of several commands, for people."""
         return " ".join(shown(self.keys(id)[0]) for id in ids)
 
+    def beside_text(self, *ids: str) -> str:
+        """The first key of each of several commands that is no text, for people."""
+        return " ".join(shown(self._beside_text(id)) for id in ids)
+
+    def _beside_text(self, id: str) -> str:
+        keys = self.keys(id)
+        return next((key for key in keys if not _types(key.split("+")[:-1], key.split("+")[-1])), keys[0])
+
     def named(self, id: str) -> str:
         """The first key of a command, as in a sentence."""
         return shown(self.keys(id)[0], long=True)

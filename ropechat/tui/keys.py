@@ -222,6 +222,7 @@ READING = (  # what the transcript does itself
     Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
     Command("read.find", "slash", "/", "find", "Find in this chat", "app.find"),
     Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.next_tint"),
+    Command("read.write", "i", "i", "write", "Back to writing; the token stays in sight", "app.write"),
     Command("read.home", "g,home", "g", "begin", "To the beginning", "scroll_home"),
     Command("read.end", "G,end", "G", "end", "To the end; the view follows again", "scroll_end"),
     Command("read.page_down", "space,pagedown", "space", "page down", "A page on", "page_down"),
@@ -238,14 +239,20 @@ COMMANDS = (
         slash="editor",
     ),
     Command(
-        "chat.stop", "escape", "esc", "stop", "Stop, keeping the text; else: transcript", "stop", slash="stop"
+        "chat.stop",
+        "escape",
+        "esc",
+        "stop",
+        "Stop, keeping the text; else: to the transcript and back",
+        "stop",
+        slash="stop",
     ),
     Command(
         "chat.interrupt",
         "ctrl+c",
         "^c",
         "stop",
-        "Stop; copy a selection; twice while idle: quit",
+        "Stop; copy a selection; clear the draft (↑ brings it back); twice: quit",
         "interrupt",
         True,
     ),
@@ -317,7 +324,9 @@ COMMANDS = (
         slash="tint",
         arguments="[NAME]",
     ),
-    Command("view.find", "ctrl+f", "^f", "find", "Find in this chat", "find", slash="find"),
+    Command(
+        "view.find", "ctrl+f", "^f", "find", "Find in this chat", "find", slash="find", arguments="[TEXT]"
+    ),
     Command(
         "view.mouse", "f8", "F8", "mouse", "Leave the mouse to the terminal, and back", "mouse", slash="mouse"
     ),

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Role
-from ropechat.text import fit, one_line
+from ropechat.text import one_line, visible
 from ropechat.tui import presets
-from ropechat.tui.render.visible import visible
+from ropechat.tui.render.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.text import fit, one_line
+from ropechat.text import one_line
 from ropechat.tui.answer import State
 from ropechat.tui.context import WhenFull
 from ropechat.tui.presets import preset_of
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.widgets.bars import Part, meter
+from ropechat.tui.render.width import fit
+from ropechat.tui.widgets.bars import JOIN, Part, meter
 
 if TYPE_CHECKING:
     from ropechat.tui.answer import Answer
@@ -70,13 +71,21 @@ def activity(session: Session) -> tuple[str, str, str]:
         case State.WRITING:
             return "●", "$primary", per_second(answer.rate) or "writing"
         case State.DONE | State.STOPPED:
-            return "●", "$success", per_second(answer.rate) or "ready"
+            return "●", "$success", (per_second(answer.rate) if _by_this_model(session) else "") or "ready"
         case State.FAILED:
             return "●", "$success", "ready"
         case State.READING:
             part = f" {answer.prefilled:,}/{answer.prompt_tokens:,}" if answer.prefilled else ""
             return "●", "$primary", "reading" + part
     return "●", "$primary", "waiting"
+
+
+def _by_this_model(session: Session) -> bool:
+    """Was the newest answer written in this chat by the model that is loaded?"""
+    last = session.last
+    node = session.tree.nodes.get(last.node or "") if last is not None else None
+    asked = last is not None and last.request is not None
+    return asked and node is not None and session.info is not None and node.model == session.info.name
 
 
 def per_second(value: float | None) -> str:
@@ -86,8 +95,11 @@ def per_second(value: float | None) -> str:
     return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
 
 
-def gauge(session: Session, width: int) -> list[Part]:
-    """The context: what is taken, of what; and what happens to a question that does not fit."""
+def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
+    """The context: what is taken, of what; and what happens to a question that does not fit.
+
+    share: also in percent.
+    """
     context, used = session.context, session.used
     if context is None:
         return [("  context", "$quiet")]
@@ -101,7 +113,7 @@ def gauge(session: Session, width: int) -> list[Part]:
         return [*left, (f" {known:,} tokens do not fit in {context:,}", colour), _when_full(session, width)]
     count = f" {known:,}/{context:,}" if used is not None else f" {context:,} tokens"
     left.append((count, "$foreground"))
-    if used is not None and width >= 70:
+    if used is not None and width >= 70 and (share or full):
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
     if session.when_full is not WhenFull.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
@@ -109,6 +121,8 @@ def gauge(session: Session, width: int) -> list[Part]:
 
 
 def _when_full(session: Session, width: int) -> Part:
+    if session.draft_alone:
+        return (": too long by itself" if width >= 76 else "", "$quiet")
     words = {
         WhenFull.ASK: "⏎ asks what to leave out",
         WhenFull.SLIDE: "⏎ leaves out the oldest turns",
@@ -134,7 +148,7 @@ def seconds(value: float) -> str:
 def summary(answer: Answer) -> str:
     """The note at the right of a finished answer's heading."""
     count = len(answer.steps)
-    words = [f"{count:,} tok"]
+    words = [f"{count:,} tok" + (f" ({count - answer.given:,} new)" if answer.given else "")]
     if answer.steps:
         words += [seconds(answer.seconds)] if answer.last_at is not None else []
         if answer.rate is not None:
@@ -146,4 +160,4 @@ def summary(answer: Answer) -> str:
         words.insert(0, "failed")
     elif answer.reason == "length":
         words.insert(0, "cut at the token limit")
-    return " · ".join(words)
+    return JOIN.join(words)

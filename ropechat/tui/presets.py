@@ -6,6 +6,7 @@ import secrets
 from dataclasses import fields, replace
 
 from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
+from ropechat.text import near
 
 NAMES = tuple(field.name for field in fields(Sampling) if field.name != "logit_bias")
 PRESETS: dict[str, dict[str, float]] = {
@@ -37,8 +38,12 @@ def full_name(text: str) -> str:
     """The setting that a text begins. Raises ValueError where it begins none, or several."""
     wanted = text.replace("-", "_")
     found = [name for name in NAMES if name == wanted] or [name for name in NAMES if name.startswith(wanted)]
-    if len(found) != 1:
-        raise ValueError(f"{text:.20}: no setting; {', '.join(found or NAMES)} are")
+    if len(found) > 1:
+        raise ValueError(f"{text:.20}: several settings begin so: {', '.join(found)}")
+    if not found:
+        meant = near(wanted, NAMES)
+        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
+        raise ValueError(f"{text:.20}: no such setting; {hint}")
     return found[0]
 
 

@@ -16,14 +16,17 @@ from ropechat.tui.composing import Composing
 from ropechat.tui.context import MEANING, WhenFull
 from ropechat.tui.errors import explain
 from ropechat.tui.facts import line
-from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.widgets.dials import ITEMS, Dials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from textual.widget import Widget
+
     from ropechat.sampling import Sampling
+    from ropechat.tui import events as ev
     from ropechat.tui.answer import Turn
     from ropechat.tui.screens.context import Choice
     from ropechat.tui.widgets.bars import Part
@@ -45,6 +48,7 @@ class Prompting(Composing):
     """The commands over what goes before and around a question."""
 
     _begins = False  # nothing was asked yet, and the screen says what may be
+    _turning: Block | None = None  # says that the next question begins a branch
     dials: Dials
     engine_facts: EngineFacts
 
@@ -65,17 +69,24 @@ class Prompting(Composing):
             return
         if not self.has_rail:
             self.push_screen(SamplingScreen(self._recorded()))
-        elif self.dials.display and self.dials.has_focus_within:
+        elif self.dials.display and self.at_dials:
             self.on_dials_closed()
         else:
             self.rail.show(self.dials, True)
             self.dials.begin(self._recorded())
-            self.dials.focus()
+            self.give_keys(self.dials)
+            self._redraw()
 
     def on_dials_closed(self) -> None:
         """The rail's settings are left."""
         self.rail.show(self.dials, False)
-        self.composer.focus()
+        self.action_write()
+
+    @property
+    def at_dials(self) -> Widget | None:
+        """What of the rail's settings has the keys: the settings, or the field for a value."""
+        focused = self.screen_stack[0].focused if self.screen_stack else None
+        return focused if focused is not None and self.dials in focused.ancestors_with_self else None
 
     @property
     def has_rail(self) -> bool:
@@ -109,7 +120,7 @@ class Prompting(Composing):
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """Also those of the rail."""
-        return self.keymap.pairs(ITEMS) if self.dials.has_focus_within else super().footer_keys()
+        return self.keymap.pairs(ITEMS) if self.at_dials else super().footer_keys()
 
     # --- system text ---
 
@@ -130,12 +141,23 @@ class Prompting(Composing):
         """Put the next question under another system text, or ("") none."""
         self.learn_personas()
         self.session.under(text)
+        self._take_back(self._turning)
         if not self.session.tree.nodes:
             self.show_path()
         elif self.session.turned:
-            self._notice("notice", f"The next question begins a branch of its own, under {self._told(text)}.")
+            self._turning = self._notice(
+                "notice", f"The next question begins a branch of its own, under {self._told(text)}."
+            )
         self._count()
         self._redraw()
+
+    def _take_back(self, notice: Block | None) -> None:
+        """Take a notice away that is true no more; others stay."""
+        if notice in self.transcript.blocks:
+            with self.transcript.filling():
+                _, *after = self.transcript.remove_from(self.transcript.blocks.index(notice))
+                for block in after:
+                    self.transcript.add(block)
 
     def _told(self, text: str | None) -> str:
         if not text:
@@ -205,25 +227,23 @@ class Prompting(Composing):
             "notice", f"From here on the oldest {words} left out: what the model reads begins {begin}."
         )
 
-    def too_long(self, tokens: int, context: int) -> None:
-        """A question does not fit: ask, unless it is known what to do or nothing helps."""
+    def too_long(self, event: ev.TooLong) -> None:
+        """A question does not fit: ask, unless it is known what to do or leaving out turns cannot help."""
         from ropechat.tui.screens.context import ContextScreen
 
-        last = self.session.last
-        assert last is not None
-        if self.session.when_full is not WhenFull.ASK or len(self.session.cuts(last.asked)) < 2:
-            self.refuse(tokens, context)
+        if self.session.when_full is not WhenFull.ASK or not event.slides:
+            self.refuse(event)
             return
 
         def chosen(choice: Choice | None) -> None:
             if choice is None:
-                self.refuse(tokens, context)
+                self.refuse(event)
                 return
             if choice == "always":
                 self.session.when_full = WhenFull.SLIDE
             self.show_path(self.session.again(alone=choice == "fresh"))
 
-        self.push_screen(ContextScreen(tokens, context), chosen)
+        self.push_screen(ContextScreen(event.tokens, event.context), chosen)
 
     def when_full(self, words: str) -> str:
         """/context: say or set what happens to a question that does not fit."""

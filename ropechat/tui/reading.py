@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +11,7 @@ from textual.widgets import Input, Label
 
 from ropechat.tui import panel
 from ropechat.tui.keymap import Keymap
+from ropechat.tui.keys import BY_ID
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
@@ -22,6 +24,8 @@ from ropechat.tui.widgets.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from textual.widget import Widget
 
     from ropechat.trace import Step
     from ropechat.tui.events import ModelInfo
@@ -59,7 +63,26 @@ class ReadingApp(App[None]):
         self.rail = Rail(self.inspector, id="rail")
         self.find_bar = FindBar()
         self.found = Label("", id="found", markup=False)
+        self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
         self._looked = 0.0
+
+    # --- who has the keys ---
+
+    def has_keys(self, widget: Widget) -> bool:
+        """Do keys go to a widget of the chat, or will they once the sheet over it is closed?"""
+        return bool(self.screen_stack) and self.screen_stack[0].focused is widget
+
+    def give_keys(self, widget: Widget) -> None:
+        """Keys go to a widget of the chat from now on: the next one, however soon it comes."""
+        widget.screen.set_focus(widget)
+
+    @property
+    def reading(self) -> bool:
+        """Are letters commands? On a token that was reached by keys, and while a text is looked for."""
+        return self.has_keys(self.transcript) and (self.transcript.on_token or self.finding)
+
+    def action_write(self) -> None:
+        """Give the keys to where people write."""
 
     # --- what the app around it does ---
 
@@ -68,6 +91,12 @@ class ReadingApp(App[None]):
 
     def _redraw(self) -> None:
         """Bring the lines around the transcript up to date."""
+
+    def way_to(self, id: str) -> str:
+        """How a command is given from where the keyboard is: by its key, or typed."""
+        command = BY_ID[id]
+        typed = command.slash and command.context == "transcript" and not self.transcript.has_focus
+        return f"/{command.slash}" if typed else self.keymap.named(id)
 
     # --- views and tints ---
 
@@ -95,9 +124,11 @@ class ReadingApp(App[None]):
 
         Figures that do not fit into `room` cells are left out at the left.
         """
+        while figures and width < 120 and cells(figures) > room:
+            figures = figures[1:]
         if self.transcript.page.view != "tokens" or width < 70:
             return figures
-        if width < 120 and not self.transcript.has_focus:
+        if width < 120 and not self.has_keys(self.transcript):
             return figures
         colours = tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
         legend = panel.legend(self.transcript.tint, colours)
@@ -114,21 +145,22 @@ class ReadingApp(App[None]):
         self.inspector.spell = info.token_bytes
 
     def action_inspect(self) -> None:
-        """Open or close the inspector; it opens on a token."""
-        if self.inspector.display:
+        """Open the inspector on a token and read there; from there: close it."""
+        if self.inspector.display and self.has_keys(self.transcript):
             self.close_inspector()
             return
         if self.transcript.cursor is None:
             self.transcript.action_token(1)
         self.open_inspector()
+        if self.transcript.cursor is not None:
+            self.transcript.commands = True
+            self.give_keys(self.transcript)
 
     def open_inspector(self) -> None:
         """Show the token under the cursor."""
         self.rail.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
-        if self.transcript.cursor is not None:
-            self.transcript.focus()
         self.call_after_refresh(self._keep_in_sight)
         self._redraw()
 
@@ -150,8 +182,12 @@ class ReadingApp(App[None]):
             self.transcript.choosing = self.transcript.cursor is not None
             self.inspector.show(self.transcript.cursor)
         if message.clicked:
-            self.transcript.focus()
+            self.clicked()
         self._redraw()
+
+    def clicked(self) -> None:
+        """A token was clicked: arrow keys go on from there."""
+        self.give_keys(self.transcript)
 
     def on_reader_choose(self, message: Reader.Choose) -> None:
         """Another alternative."""
@@ -237,12 +273,25 @@ class ReadingApp(App[None]):
         self.screen.add_class("-finding")
         self.find_bar.focus()
 
+    def find_text(self, text: str) -> None:
+        """Look for this text; n and N go from match to match."""
+        self.screen.add_class("-finding")
+        self.find_bar.value = text
+        self.give_keys(self.transcript)
+
     def close_find(self) -> None:
-        """Look for nothing."""
+        """Look for nothing; who was at a token is there again."""
+        self.leave_find()
+        if self.transcript.on_token:
+            self.give_keys(self.transcript)
+        else:
+            self.action_write()
+
+    def leave_find(self) -> None:
+        """Look for nothing; the keyboard stays where it is."""
         self.screen.remove_class("-finding")
         self.find_bar.value = ""
         self.transcript.find("")
-        self.transcript.focus()
 
     @property
     def finding(self) -> bool:
@@ -258,7 +307,8 @@ class ReadingApp(App[None]):
     def on_input_submitted(self, message: Input.Submitted) -> None:
         """Enter: the keys n and N go from match to match."""
         if message.input is self.find_bar:
-            self.transcript.focus()
+            self.give_keys(self.transcript)
+            self._redraw()
 
     def on_reader_found(self) -> None:
         """Another match is the current one."""
@@ -272,36 +322,47 @@ class ReadingApp(App[None]):
     # --- leaving ---
 
     def step_back(self) -> bool:
-        """Esc: close what is open; False if nothing was."""
+        """Esc: close what is open, and write; False if nothing was."""
         if self.finding:
             self.close_find()
-        elif self.inspector.display:
-            self.close_inspector()
-        elif self.transcript.cursor is not None and self.transcript.has_focus:
+        elif self.inspector.display or self.transcript.cursor is not None:
+            if self.inspector.display:
+                self.close_inspector()
             self.transcript.move_to(None)
+            self.action_write()
         else:
             return False
         self._redraw()
         return True
 
+    def reading_label(self) -> str:
+        """What the rule above the composer says of where keys go; "" while they go to the composer."""
+        back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
+        if self.reading:
+            return f"READING  {back} or {write}: write"
+        return f"READING  type or {back}: write" if self.has_keys(self.transcript) else ""
+
     def reading_keys(self) -> list[tuple[str, str]]:
-        """(key, label) pairs while the transcript has the focus."""
-        key = self.keymap.first
-        last = [("esc", "back"), (key("app.help"), "help"), (key("app.quit"), "quit")]
-        if self.find_bar.has_focus:
-            return [("⏎", "to the matches"), ("esc", "close"), *last[1:]]
-        surprise = (key("read.next", "read.previous"), "surprise")
+        """(key, label) pairs while the transcript has the keys."""
+        key = self.keymap.first if self.reading else self.keymap.beside_text
+        last = [(key("chat.stop"), "write"), (key("app.help"), "help"), (key("app.quit"), "quit")]
+        if self.has_keys(self.find_bar):
+            return [("⏎", "to the matches"), (key("chat.stop"), "close"), *last[1:]]
+        surprise = [(key("read.next", "read.previous"), "surprise")] if self.reading else []
         if self.finding:
-            return [(surprise[0], "next"), (key("read.find"), "find"), *last]
+            return [(key("read.next", "read.previous"), "next"), (key("view.find"), "find"), *last]
         token = (key("read.left", "read.right"), "token")
+        fork = [key("read.take")] if self.fork else []
         if self.transcript.choosing:
-            keys = [token, (key("read.down", "read.up"), "choice"), surprise]
+            keys = [token, (key("read.down", "read.up"), "choice"), *surprise]
+            if not self.reading:
+                return [*keys, *((one, "fork") for one in fork), *last]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
-            keys += [(f"{key('read.take')} {digits}", "fork")] if self.fork else []
+            keys += [(f"{one} {digits}", "fork") for one in fork]
             keys += [(key("alternative.ban"), "ban")] if self.fork else []
             return [*keys, *([(key("read.preview"), "preview")] if self.preview else []), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")
-            return [(every, "token"), (key("read.take"), "inspect"), surprise, *last]
-        found = [(key("read.down", "read.up"), "scroll"), token, surprise]
-        return [*found, (key("read.find"), "find"), (key("read.tint"), "tint"), *last]
+            return [(every, "token"), (key("read.take"), "inspect"), *surprise, *last]
+        found = [(key("read.down", "read.up"), "scroll"), token, (key("read.take"), "inspect")]
+        return [*found, (key("view.find"), "find"), *last]

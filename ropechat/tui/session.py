@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ropechat.conversation import Message, Role
+from ropechat.store.rows import title_of
 from ropechat.tree import State as NodeState
 from ropechat.tree import Tree, fresh
 from ropechat.tui import events as ev
 from ropechat.tui.answer import Answer, State, Turn
 from ropechat.tui.context import WhenFull
+from ropechat.tui.draft import parted
 from ropechat.tui.keeper import Keeper
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.store.rows import Chat
+    from ropechat.trace import FinishReason
     from ropechat.tree import Node, Origin
 
 
@@ -47,6 +50,7 @@ class Session:
         self.tree = Tree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
+        self.draft_alone = False  # the draft is too long by itself: the tokens are of it alone
         self.coming_since = clock()
         self._turned = False  # the next question begins a branch of its own, under another system text
         self._serial = 0
@@ -83,8 +87,9 @@ class Session:
     @property
     def title(self) -> str:
         """The chat's name, or its first words."""
-        first = " ".join(self.turns[0].question.split()) if self.turns else "new chat"
-        return self.keeper.title or first
+        if self.keeper.title or not self.turns:
+            return self.keeper.title or "new chat"
+        return title_of(parted(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""
@@ -184,7 +189,7 @@ class Session:
         )
         self.show()
         assert self.last is not None
-        self.last.answer = Answer(asked)
+        self.last.answer = Answer(node, asked)
         self.last.request = request
         return self.last
 
@@ -199,8 +204,14 @@ class Session:
         assert turn.request is not None
         if alone:
             self._start(turn.asked, turn.asked)
-        messages, cuts = self._messages(turn.asked), self.cuts(turn.asked)
-        turn.request = replace(turn.request, serial=self._next(), messages=messages, cuts=cuts)
+        turn.request = replace(
+            turn.request,
+            serial=self._next(),
+            messages=self._messages(turn.asked),
+            cuts=self.cuts(turn.asked),
+            asked=self._clock(),  # how long people thought it over is not the model's time
+        )
+        turn.answer.asked = turn.request.asked
         return turn
 
     def count(self, draft: str) -> ev.Count:
@@ -252,7 +263,7 @@ class Session:
         self.turns = []
         for node in self.tree.path():
             if node.role is Role.USER:
-                self.turns.append(Turn(node.text, Answer(0.0, State.STOPPED), node.id, None))
+                self.turns.append(Turn(node.text, Answer.missing(node.id), node.id, None))
             elif node.role is Role.ASSISTANT and self.turns:
                 if node.id in kept:
                     self.turns[-1] = kept[node.id]
@@ -304,10 +315,10 @@ class Session:
                 self.coming = ""
                 if not kept:
                     self.info, self.load_error = None, error
-            case ev.Counted(serial, tokens):
+            case ev.Counted(serial, tokens, alone):
                 if serial != self._serial or tokens < 0:
                     return False
-                self.draft_tokens = tokens
+                self.draft_tokens, self.draft_alone = tokens, alone
             case ev.Noted(text):
                 self.notes.append(text)
             case ev.Previewed() | ev.Encoded():
@@ -324,7 +335,7 @@ class Session:
         answer, node = turn.answer, self.tree[turn.node]
         match event:
             case ev.Started(_, prompt_tokens):
-                answer.prompt_tokens = node.prompt_tokens = prompt_tokens
+                node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
                 self._advance(answer, State.READING)
             case ev.Slid(_, cut):
@@ -340,19 +351,20 @@ class Session:
                 answer.add(step, at)
                 self.tree.add(node.id, step)
             case ev.Finished(_, reason, kv_bytes):
-                answer.reason, answer.kv_bytes = reason, kv_bytes
+                answer.kv_bytes = kv_bytes
                 answer.state = State.STOPPED if reason == "cancelled" else State.DONE
-                self._ended(answer, node)
+                self._ended(answer, node, reason)
                 self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None
+                self.draft_alone = False
             case ev.Failed(_, error):
                 answer.error = error
                 answer.state = State.FAILED
                 self._ended(answer, node)
 
-    def _ended(self, answer: Answer, node: Node) -> None:
+    def _ended(self, answer: Answer, node: Node, reason: FinishReason | None = None) -> None:
         states = {State.STOPPED: NodeState.STOPPED, State.FAILED: NodeState.FAILED}
         error = "" if answer.error is None else str(answer.error)
-        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), answer.reason, error)
+        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), reason, error)
         node.first_after, node.ended_after = answer.time_to_first_token, answer.seconds or None
 
     @staticmethod

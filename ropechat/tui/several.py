@@ -60,8 +60,7 @@ class Several(Branching):
         if len(nodes) < 2:
             return
         if self.composer.text or len(self.screen_stack) > 1:
-            key = self.keymap.named("answer.compare")
-            self._say_hint(f"{len(nodes)} answers are there: in the transcript {key} compares them")
+            self._say_hint(f"{len(nodes)} answers are there: {self.way_to('answer.compare')} compares them")
         else:
             self._compare(nodes)
 

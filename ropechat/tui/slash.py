@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.errors import RopechatError
 from ropechat.store.rows import Chat
+from ropechat.text import near
 from ropechat.tui import keys
 from ropechat.tui.errors import explain
 from ropechat.tui.listing import COMPARED
@@ -55,10 +55,10 @@ def run(app: ChatApp, line: str) -> str:
     words = words.strip()
     command = keys.by_slash(name)
     if command is None:
-        near = [SAID_OTHERWISE[name]] if name in SAID_OTHERWISE else get_close_matches(name, names(), 1)
-        known = f"/{near[0]}?" if near else "F1 lists the commands"
+        meant = SAID_OTHERWISE.get(name) or near(name, names())
+        known = f"/{meant}?" if meant else "F1 lists the commands"
         return f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)"
-    if command.id in WITH_WORDS and (words or not command.action):
+    if command.id in WITH_WORDS and (words or not command.action or command.id in BY_WORD):
         return WITH_WORDS[command.id](app, words)
     app.call_later(app.run_action, command.action)
     return ""
@@ -139,6 +139,16 @@ def _tint(app: ChatApp, name: str) -> str:
     return ""
 
 
+def _find(app: ChatApp, text: str) -> str:
+    app.find_text(text)
+    return ""
+
+
+def _stop(app: ChatApp, _: str) -> str:
+    return "" if app._stop() or app.session.generating else "nothing to stop: no answer is being written"
+
+
+BY_WORD = ("chat.stop",)  # typed, these do other than their keys
 WITH_WORDS: dict[str, Callable[[ChatApp, str], str]] = {
     **WORDS,
     "chat.rename": _rename,
@@ -149,5 +159,7 @@ WITH_WORDS: dict[str, Callable[[ChatApp, str], str]] = {
     "answer.regenerate": _regenerate,
     "answer.compare": lambda app, words: app.compare_numbers(words),
     "answer.fork": _fork,
+    "view.find": _find,
     "view.tint": _tint,
+    "chat.stop": _stop,
 }

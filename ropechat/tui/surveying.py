@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ropechat.errors import RopechatError
-from ropechat.text import cells
 from ropechat.tui import listing, presets
+from ropechat.tui.render.width import cells
 from ropechat.tui.switching import Switching
 from ropechat.tui.widgets.overview import EDGE, Line, Overview, Section
 
@@ -46,11 +46,14 @@ class Surveying(Switching):
         self._wanted_overview = self.look.overview
 
     def action_overview(self) -> None:
-        """Show or hide it."""
-        self._wanted_overview = not self._wanted_overview
+        """Show or hide it; where there is no room, say what it needs."""
+        self._wanted_overview = not (self._wanted_overview and self._has_room)
         self._redraw()
-        if self._wanted_overview and not self.overview.display:
-            self._say_hint(f"the overview shows where {NEEDS} columns leave {READABLE} to the text")
+        if self._wanted_overview and not self._has_room:
+            beside = "" if self.size.width < NEEDS else " beside the panel at the right"
+            needed = WIDTH + RAIL_WIDTH + READABLE if beside else NEEDS
+            has = f"this screen has {self.size.width}"
+            self._say_hint(f"the overview{beside} needs {needed} columns; {has}")
 
     @property
     def _has_room(self) -> bool:
@@ -195,6 +198,7 @@ class Surveying(Switching):
 
     def on_overview_chosen(self, message: Overview.Chosen) -> None:
         """A chat, a branch, a persona, or the sheet with all of a part."""
+        self.action_write()
         match message.target:
             case ("chat", id) if id != self.session.keeper.id:
                 self.when_idle(lambda: self.open_chat(id))

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from textual import constants
@@ -19,6 +18,7 @@ from textual import screen as textual_screen
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.text import clean
+from ropechat.tui import typeahead
 from ropechat.tui.watcher import watched
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Extra(StrEnum):
     ALT_ENTER = "alt+enter"
 
 
-class _QuickSelector(selectors.SelectSelector):
+class QuickSelector(selectors.SelectSelector):
     """Waits for keys; right after one only as long as it takes to know that an esc came alone."""
 
     _just_read = False
@@ -56,11 +56,6 @@ def teach_keys() -> None:
     """
     if "ESCDELAY" not in os.environ:
         constants.ESCAPE_DELAY = ESCAPE_DELAY  # type: ignore[misc]
-        if os.name == "posix":
-            from textual.drivers import linux_driver
-
-            quick = SimpleNamespace(SelectSelector=_QuickSelector, EVENT_READ=selectors.EVENT_READ)
-            linux_driver.selectors = quick  # type: ignore[assignment, attr-defined]
     table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
     table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
 
@@ -126,7 +121,7 @@ def owned_screen() -> Iterator[None]:
             os.dup2(scratch.fileno(), 2)
         sys.__stderr__ = screen  # type: ignore[misc]
         try:
-            with watched(screen.fileno()):
+            with watched(screen.fileno(), typeahead.switched_off()):
                 yield
         finally:
             sys.stderr.flush()
@@ -139,7 +134,7 @@ def owned_screen() -> Iterator[None]:
 
 def _terminal() -> int | None:
     """A new descriptor of the terminal, or None where there is none."""
-    if os.name == "nt" or sys.__stderr__ is None:
+    if sys.__stderr__ is None:
         return None
     try:
         return os.dup(2) if os.isatty(2) else os.open("/dev/tty", os.O_RDWR)

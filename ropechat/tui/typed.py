@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.errors import RopechatError
+from ropechat.text import near, one_line
 from ropechat.tui import personas, presets
 from ropechat.tui.errors import explain
 
@@ -57,7 +58,7 @@ def _seed(app: ChatApp, words: str) -> str:
 
 def _system(app: ChatApp, words: str) -> str:
     app.use_system("" if words == "-" else words)
-    return ""
+    return "no system text from the next question on" if words == "-" else ""
 
 
 def _persona(app: ChatApp, words: str) -> str:
@@ -73,9 +74,16 @@ def _persona(app: ChatApp, words: str) -> str:
     except RopechatError as error:
         return explain(error)
     if words not in kept:
-        return f"no such persona; {', '.join(kept) or '/persona save NAME keeps the system text'}"
+        return _no_persona(words, list(kept))
     app.use_system(kept[words])
     return ""
+
+
+def _no_persona(words: str, kept: list[str]) -> str:
+    meant = near(words, kept)
+    hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
+    hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
+    return f"{one_line(words):.40}: no such persona; {hint}"
 
 
 def _context(app: ChatApp, words: str) -> str:

@@ -16,17 +16,20 @@ _SCRIPT = f"""
 saved=$(stty -g <&2)
 echo
 read -r word && exit
-[ -n "$saved" ] && stty "$saved" <&2
+[ -n "$saved" ] && stty "$saved" $1 <&2
 printf '{_RESET}' >&2
 """
 
 
 @contextmanager
-def watched(terminal: int) -> Iterator[None]:
-    """Restore the terminal if this process ends within the block without leaving it. Where there is a sh."""
+def watched(terminal: int, switched_off: str = "") -> Iterator[None]:
+    """Restore the terminal if this process ends within the block without leaving it. Where there is a sh.
+
+    switched_off: what the terminal had before, and has not now, in words for stty.
+    """
     try:
         watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT],
+            ["/bin/sh", "-c", _SCRIPT, "sh", switched_off],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=terminal,

@@ -37,8 +37,10 @@ class Weighing(Prompting):
 
     def _tell_bias(self, ids: Sequence[int]) -> None:
         bias = dict(self.session.sampling.logit_bias).get(ids[0], 0.0)
-        names, again = self._spelled(ids), self.keymap.named("answer.regenerate")
-        self._say_hint(f"{names}: {presets.said_bias(bias)} from the next answer on; {again} answers anew")
+        names, again = self._spelled(ids), self.way_to("answer.regenerate")
+        self._say_hint(
+            f"{names}: {presets.said_bias(bias)} from the next answer on; {again} writes another answer"
+        )
 
     def _spelled(self, ids: Sequence[int]) -> str:
         return " and ".join(one_line(self.inspector.spelled(id)) for id in ids)

@@ -20,6 +20,10 @@
 
 #![deny(unsafe_code)]
 
+// Unit tests share the random models of `tests/common`, which imports the crate by its name.
+#[cfg(test)]
+extern crate self as ropechat_core;
+
 pub mod checkpoint;
 pub mod compute;
 pub mod config;

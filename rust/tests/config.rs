@@ -276,7 +276,8 @@ fn known_models_that_are_not_computed_say_what_they_would_need() {
 fn what_a_family_does_not_compute_is_refused_by_its_key() {
     for (model_type, key, value) in [
         ("falcon", "alibi", json!(true)),
-        ("gpt2", "scale_attn_by_inverse_layer_idx", json!(true)),
+        ("gpt_neo", "scale_attn_by_inverse_layer_idx", json!(true)),
+        ("gptj", "reorder_and_upcast_attn", json!(true)),
         ("gpt2", "add_cross_attention", json!(true)),
         ("gemma3_text", "use_bidirectional_attention", json!(true)),
         ("deepseek_v2", "scoring_func", json!("sigmoid")),
@@ -296,6 +297,7 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
             "deepseek_v2" | "deepseek_v3" => {
                 json!({"n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1})
             }
+            "gptj" => json!({"rotary_dim": 4}),
             "gpt2" | "gpt_neo" | "falcon" | "dtransformer_rope" => json!({}),
             _ => json!({"num_key_value_heads": 2}),
         };
@@ -306,6 +308,30 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
             "{model_type}: {refusal}"
         );
     }
+}
+
+#[test]
+fn scores_of_gpt2_by_layer() {
+    let scales = |own: Value| {
+        let mut config = json!({"model_type": "gpt2", "num_hidden_layers": 3});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let config = sound(config);
+        let of_layers: Vec<f32> = config.layers.iter().map(|layer| layer.attention_scale).collect();
+        (config.attention_multiplier, of_layers)
+    };
+    let (by_width, inverse) = (1.0 / 8f32.sqrt(), vec![1.0, 0.5, 1.0 / 3.0]);
+    let by_index = "scale_attn_by_inverse_layer_idx";
+    assert_eq!(scales(json!({})), (by_width, vec![1.0; 3]));
+    assert_eq!(scales(json!({by_index: false, "scale_attn_weights": false})), (1.0, vec![1.0; 3]));
+    assert_eq!(scales(json!({by_index: true})), (by_width, inverse.clone()));
+    assert_eq!(scales(json!({by_index: true, "scale_attn_weights": false})), (1.0, inverse.clone()));
+    // It says where numbers are rounded; scores and softmax are in f32 here anyway.
+    let both = json!({by_index: true, "reorder_and_upcast_attn": true});
+    assert_eq!(scales(both), (by_width, inverse));
+    assert_eq!(
+        bad(json!({"model_type": "gpt2", "reorder_and_upcast_attn": "yes"})),
+        "reorder_and_upcast_attn"
+    );
 }
 
 #[test]

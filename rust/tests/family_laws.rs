@@ -77,6 +77,10 @@ const FAMILIES: &[(&str, &str)] = &[
         "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1"#,
     ),
     ("gpt2", r#""num_key_value_heads": 6"#),
+    (
+        "gpt2",
+        r#""num_key_value_heads": 6, "scale_attn_by_inverse_layer_idx": true, "reorder_and_upcast_attn": true"#,
+    ),
     ("gpt_neo", r#""attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 8"#),
     ("llama", r#""rope_scaling": {"type": "proportional"}, "partial_rotary_factor": 0.5"#),
     ("llama", r#""rope_scaling": {"type": "dynamic", "factor": 2}, "max_position_embeddings": 50"#),

@@ -12,7 +12,7 @@ TICKS = 0.04
 """Seconds of processor that may be nobody's: `busy_seconds` counts in hundredths, and asking takes time."""
 
 _STAT = Path("/proc/stat")
-_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds() -> float:

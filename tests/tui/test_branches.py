@@ -195,9 +195,9 @@ async def test_fork_under_the_cursor(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await c.ask("Hi")
         await c.idle()
-        await transcript(c, "f")
-        assert "put the cursor on a token" in c.line("footer")
-        await transcript(c, "l", "h", "h", "f")  # the third of the last tokens
+        await c.ask("/fork")
+        await c.until(lambda: "put the cursor on a token" in c.line("footer"))
+        await transcript(c, "h", "h", "f")  # the third of the last tokens
         await c.until(lambda: isinstance(c.app.screen, ForkScreen))
         node, index = c.app.transcript.cursor_token()
         assert node == last(c).node
@@ -213,7 +213,7 @@ async def test_fork_from_the_inspector(chat: Any) -> None:
         await c.ask("Hi")
         await c.idle()
         c.app.transcript.focus()
-        await c.pilot.press("l", "h", "enter", "j")
+        await c.pilot.press("left", "h", "enter", "j")
         await c.pilot.pause(0.1)
         await c.pilot.press("p")
         await c.until(lambda: "greedy" in c.screen())

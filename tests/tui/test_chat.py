@@ -99,6 +99,25 @@ async def test_stop_during_prefill_says_so_and_leaves_the_turn_out(chat: Any) ->
         assert [m.content for m in engine.asked[-1]] == ["Short one"]
 
 
+class HalfEmoji(FakeEngine):
+    """Breaks off after the first of an emoji's two tokens: a token, and no text yet."""
+
+    _script = (b"\xf0\x9f", b"\x99\x82")
+
+
+async def test_an_answer_of_tokens_without_text_is_read_and_called_so(chat: Any) -> None:
+    engine = HalfEmoji(fail_after=1)
+    async with chat(engine) as c:
+        await c.ask("Smile")
+        await c.idle()
+        assert (len(answer(c).steps), answer(c).text) == (1, "")
+        assert "The answer broke off" in c.screen()
+        told = "not part of what the model reads" not in c.screen()
+        await c.ask("Go on")
+        await c.idle()
+        assert ("Smile" in [message.content for message in engine.asked[-1]]) == told
+
+
 @pytest.mark.parametrize("key", ["ctrl+q", "ctrl+d"])
 async def test_quit_at_once_while_generating(chat: Any, key: str) -> None:
     engine = FakeEngine(STORY * 50, rate=50, context=10**6)
@@ -356,10 +375,10 @@ async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:
         await c.idle()
         await c.pilot.press("escape")
         assert c.app.transcript.has_focus
-        assert "j k scroll" in c.line("footer")
-        await c.pilot.press("g")
+        assert "↓ ↑ scroll" in c.line("footer")
+        await c.pilot.press("home")
         await c.until(lambda: c.app.transcript.scroll_y == 0)
-        await c.pilot.press("G")
+        await c.pilot.press("end")
         await c.until(lambda: c.app.transcript.scroll_y == c.app.transcript.max_scroll_y)
         await c.pilot.press("escape")
         assert c.app.composer.has_focus

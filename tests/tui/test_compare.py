@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from branches import answers, last, transcript
+from branches import answers, last, read, transcript
 from chats import branched
 from fakes import STORY, FakeEngine
 from snapshots import compare, shown
@@ -37,12 +37,12 @@ async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
         await c.ask("Hi")
         await c.idle()
         first = last(c).node
-        await c.pilot.press("escape", "equals_sign")
-        assert "no other answer to compare this one with; r makes one" in c.line("footer")
+        await c.pilot.press("escape", "left", "equals_sign")
+        assert "no other answer to compare this one with; r writes one" in c.line("footer")
         await c.pilot.press("r")
         await c.idle()
         second = last(c).node
-        c.app.transcript.focus()
+        await read(c)
         await c.pilot.press("equals_sign")
         await comparing(c)
         await c.pilot.press("left", "enter")
@@ -131,7 +131,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
         engine.gate.set()
         await c.idle()
         assert len(answers(c)) == 3
-        assert "2 answers are there: in the transcript = compares them" in c.line("footer")
+        assert "2 answers are there: /compare compares them" in c.line("footer")
         assert c.app.composer.text == "x"
         c.app.composer.set_text("")
         for words in ("0", "5", "two"):
@@ -155,7 +155,7 @@ async def test_a_series_gives_way_to_what_comes_between(chat: Any) -> None:
 
 
 async def transcript_keys(c: Any, *keys: str) -> None:
-    c.app.transcript.focus()
+    await read(c)
     await c.pilot.press(*keys)
 
 

@@ -106,6 +106,142 @@ async def test_files_that_cannot_be_attached(
         assert not c.app.session.turns
 
 
+async def test_a_file_that_does_not_fit_stays_a_file(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "long.txt").write_text("word " * 100)
+    async with chat(FakeEngine("ok", context=60), size=(100, 40)) as c:
+        for _ in range(3):
+            await c.ask(c.app.composer.text or "@long.txt what")
+            await c.until(lambda: "Not sent" in c.screen() and bool(c.app.composer.text))
+            assert c.app.composer.text == "@long.txt what"
+        whole = f"@long.txt what\n\nlong.txt:\n```\n{'word ' * 100}\n```"
+        tokens = len(c.engine.prompt_ids(c.app.session.messages(whole)))
+        assert f"Not sent: {tokens} tokens" in c.screen()
+        await c.until(lambda: f" {tokens} tokens do not fit" in c.line("gauge"))
+        assert not c.engine.asked
+        await c.pilot.press("ctrl+u", "up")
+        assert c.app.composer.text == "@long.txt what"
+        (tmp_path / "long.txt").write_text("short")
+        await c.pilot.press("enter")
+        await c.until(lambda: bool(c.engine.asked))
+        assert c.engine.asked[-1][-1].content == "@long.txt what\n\nlong.txt:\n```\nshort\n```"
+
+
+async def test_a_paste_and_a_command_that_do_not_fit_come_back_as_typed(chat: Any) -> None:
+    async with chat(FakeEngine("ok", context=60)) as c:
+        await c.pilot.press(*"//look ")
+        await paste(c, PASTE)
+        await c.pilot.press("enter")
+        await c.until(lambda: "Not sent" in c.screen())
+        assert c.app.composer.text == "//look [pasted 120 lines]"
+
+
+async def test_an_attached_question_is_recalled_as_it_was_typed(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("a\n```\nb\n```")
+    store = Store(tmp_path / "data")
+    async with chat(FakeEngine("ok"), store=store) as c:
+        await c.ask("Sum up @notes.md, not @@notes.txt")
+        await c.idle()
+        assert c.engine.asked[-1][-1].content.startswith(
+            "Sum up @notes.md, not @notes.txt\n\nnotes.md:\n````\na"
+        )
+        assert c.app.session.title == "Sum up @notes.md, not @notes.txt"
+    async with chat(FakeEngine("ok"), store=store) as c:
+        await c.until(lambda: bool(c.app.composer.sent))
+        await c.pilot.press("up")
+        assert c.app.composer.text == "Sum up @notes.md, not @@notes.txt"
+    assert store.conversations(9).result(5)[0].title == "Sum up @notes.md, not @notes.txt"
+    store.close()
+
+
+async def test_an_edited_question_keeps_its_files(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("notes", "more.md"):
+        (tmp_path / name).write_text(f"text of {name}")
+    async with chat(FakeEngine("see @app.txt")) as c:
+        await c.ask("Sum up @notes and @more.md")
+        await c.idle()
+        (tmp_path / "notes").unlink()
+        await c.ask("/edit")
+        await c.until(lambda: c.app.composer.text == "Sum up @notes and @more.md")
+        await c.pilot.press("!", "enter")
+        await c.until(lambda: len(c.engine.asked) == 2)
+        await c.idle()
+        assert c.engine.asked[-1][-1].content == (
+            "Sum up @notes and @more.md!"
+            "\n\nnotes:\n```\ntext of notes\n```\n\nmore.md:\n```\ntext of more.md\n```"
+        )
+        await c.ask("/rewrite")  # in an answer, an @path is a word
+        await c.until(lambda: c.app.composer.text == "see @app.txt")
+        await c.pilot.press("!", "enter")
+        await c.until(lambda: c.app.session.last.answer.text == "see @app.txt!")
+
+
+@pytest.mark.parametrize("name", ["@nofile.txt", "@no/file", "@nofile.txt).", '@"no file"', "@~/nofile"])
+async def test_a_file_that_is_missing_is_said(
+    name: str, chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"Read {name}"
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask(text)
+        shown = name.rstrip(").")
+        assert f"{shown}: No such file or directory; @{shown} sends it as text" in c.line("footer")
+        assert c.app.composer.text == text
+        assert not c.app.session.turns
+        await c.ask(text.replace("@", "@@"))
+        await c.idle()
+        assert c.engine.asked[-1][-1].content == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ask @alice, and @bob.",
+        "Mail me@example.com or @me@example.com",
+        '@app.route("/users") and @dataclass(frozen=True)',
+        "@3.5 GHz, @v1.2, a @ b, @@ -1,3 +1,4 @@",
+        "SELECT @@version",
+    ],
+)
+async def test_words_that_name_no_file_are_sent_as_they_are(
+    text: str, chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with chat(FakeEngine("ok")) as c:
+        await c.ask(text)
+        await c.idle()
+        assert c.engine.asked[-1][-1].content == text
+
+
+def test_what_was_attached_is_told_from_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    contents = {"a": "", "b.md": "```\nx\n```\n\na:\n```\nz\n```", "c c": "`" * 9 + "\n\nq:\n"}
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    written = 'see @a, (@b.md and @b.md! @"c c"\n\nmine:\n```\nown\n```'
+    for text in (written, "@a", f"{written} @a"):
+        behind = draft.attachments(text)
+        assert behind
+        said, files = draft.parted(text + behind)
+        assert said == text
+        assert "".join(files.values()) == behind
+        assert draft.attachments(text, files) == behind
+        assert draft.as_typed(text + behind) == text
+    own = "mine:\n\nx:\n```\nown\n```"  # looks like a file, and names none
+    assert draft.parted(own) == (own, {})
+    assert draft.as_typed("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"
+
+
 async def test_the_gauge_counts_what_will_be_sent(
     chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,11 +291,12 @@ async def test_paths_are_completed(chat: Any, tmp_path: Path, monkeypatch: pytes
         assert c.app.composer.text == 'read @"src/my file.md" '
 
 
-async def test_tab_with_nothing_to_complete_moves_the_focus(chat: Any) -> None:
+async def test_tab_with_nothing_to_complete_says_what_it_is_for(chat: Any) -> None:
     async with chat(FakeEngine()) as c:
         await c.pilot.press(*"word", "tab")
         assert c.app.composer.text == "word"
-        assert not c.app.composer.has_focus
+        assert c.app.composer.has_focus
+        assert "tab completes a /command or an @file" in c.line("footer")
 
 
 # --- history ---

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import app_crashes
-import pytest
 
 
-@pytest.mark.skipif(os.name == "nt", reason="SIGKILL and terminals of POSIX")
 def test_the_chat_killed_at_random_moments(tmp_path: Path) -> None:
     """3 kills; `python tests/app_crashes.py N` does more."""
     found = app_crashes.kills(tmp_path, 3, random.Random(), longest=1.5)

@@ -1,13 +1,18 @@
 """Wrapping: rows are right for any text, and growing gives the same rows as wrapping at once."""
 
+import ast
 import random
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+import ropechat
+from ropechat.store.rows import Summary
+from ropechat.tui.listing import chat_line, persona_line
 from ropechat.tui.render.flow import Flow, wrap
-from ropechat.tui.render.width import graphemes
+from ropechat.tui.render.width import fit, graphemes
 
 FAMILY = "👩\u200d👩\u200d👧"
 ALPHABET = [
@@ -112,3 +117,34 @@ def test_row_at_finds_the_row_of_each_character() -> None:
     for number, row in enumerate(flow.rows):
         for offset in range(flow.offset(number), flow.offset(number) + row.end - row.start):
             assert flow.row_at(offset) == number
+
+
+CLUSTERS = ["a", "日", "e\u0301", "☺\ufe0f", "👍🏽", "🇩🇪", "👨\u200d👩\u200d👧\u200d👦", "क्षि"]
+
+
+def test_fitted_text_is_as_wide_as_the_screen_says() -> None:
+    """Titles in lists are measured as Textual draws them: emoji of several characters too."""
+    rng = random.Random(14)
+    for _ in range(500):
+        text = "".join(rng.choices(CLUSTERS, k=rng.randrange(30)))
+        width = rng.randrange(1, 40)
+        fitted = fit(text, width)
+        assert cell_len(fitted) == width
+        kept, cut, rest = fitted.partition("…")
+        assert text.startswith(kept if cut else kept.rstrip(" "))
+        if cut:
+            assert len(kept) in [0, *(end for _, end, _ in graphemes(text))]
+            assert rest in ("", " ")
+
+
+def test_titles_stand_in_columns() -> None:
+    for title in ("".join(CLUSTERS), "".join(CLUSTERS) * 9):
+        assert cell_len(chat_line(Summary("c", title, 0.0, 0.0, 1, False), "", "", 40)[1][0]) == 40
+        assert cell_len(persona_line(title, False, 24)[1][0]) == 24
+
+
+def test_the_chat_has_one_measure_of_width() -> None:
+    for file in (Path(ropechat.__file__).parent / "tui").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "ropechat.text":
+                assert not {"cells", "fit"} & {alias.name for alias in node.names}, file

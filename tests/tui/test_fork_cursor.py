@@ -29,7 +29,7 @@ async def test_the_cursor_goes_to_the_forked_token_and_the_inspector_explains_it
     async with chat(FakeEngine(STORY), size=(120, 40)) as c:
         await c.ask("Tell")
         await c.idle()
-        await transcript(c, "g", "l", "h", "enter")
+        await transcript(c, "h", "enter")
         node, index = c.app.transcript.cursor_token()
         await c.pilot.press("j", "enter")
         await c.until(lambda: last(c).node != node)
@@ -88,7 +88,7 @@ async def test_following_goes_on_until_the_cursor_would_leave(chat: Any) -> None
         height = view.scrollable_content_region.height
         assert 0 <= row_of_cursor(c) < height
         assert "new lines" in c.screen()
-        await c.pilot.press("escape")  # to the transcript: the cursor stays
+        await c.pilot.press("f4", "f4")  # to the transcript: the cursor stays
         assert view.has_focus
         await c.pilot.press("G")
         assert view.cursor_token() == (node, 3)
@@ -106,7 +106,7 @@ async def test_who_goes_to_the_end_stays_there(chat: Any) -> None:
         view = c.app.transcript
         await c.until(lambda: not view.follow)
         view.focus()
-        await c.pilot.press("G")
+        await c.pilot.press("end")
         assert view.follow
         rows = view.page.rows
         await c.until(lambda: view.page.rows > rows + 5)

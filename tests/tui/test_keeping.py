@@ -179,6 +179,18 @@ async def test_slash_commands(
         await c.until(lambda: isinstance(c.app.screen, ChatsScreen))
 
 
+async def test_a_title_is_changed_at_its_end_after_a_search(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine("Paris."), store=store) as c:
+        await c.ask("What is the capital of France?")
+        await c.idle()
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "1 " in c.screen())
+        await c.pilot.press(*"france")
+        await c.until(lambda: "with “france”" in c.screen())
+        await c.pilot.press("ctrl+r", *" Capitals", "enter")
+        await c.until(lambda: "What is the capital of France? Capitals" in c.screen())
+
+
 async def test_nothing_is_kept_without_a_store(chat: Any) -> None:
     async with chat(FakeEngine("x")) as c:
         await c.pilot.press("f2")

@@ -65,7 +65,7 @@ async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
     async with chat(FakeEngine(STORY), look=look(read__right="v", read__left="z shift+left")) as c:
         await c.ask("Tell")
         await c.idle()
-        await c.pilot.press("escape", "g", "v")
+        await c.pilot.press("escape", "enter", "f4", "v", "z")
         assert "z j k v token" in c.line("footer")
         first = c.app.transcript.cursor_token()
         await c.pilot.press("l")
@@ -181,7 +181,7 @@ async def test_answers_and_code_are_copied(chat: Any, written: list[str]) -> Non
     async with chat(FakeEngine(text)) as c:
         await c.ask("How?")
         await c.idle()
-        await c.pilot.press("escape", "y")
+        await c.pilot.press("escape", "left", "y")
         copied = base64.b64encode(text.replace("\x1b", "␛").encode()).decode()
         assert f"\x1b]52;c;{copied}\a" in written
         assert "copied" in c.line("footer")

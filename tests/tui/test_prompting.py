@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from branches import last, transcript
-from fakes import FakeEngine
+from fakes import STORY, FakeEngine
 
-from ropechat.conversation import Role
+from ropechat.conversation import Message, Role
 from ropechat.paths import personas_folder
 from ropechat.tui.context import WhenFull
 from ropechat.tui.screens.context import ContextScreen
@@ -123,7 +123,7 @@ async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:
     (folder / "empty.txt").write_text("\n")
     async with chat(FakeEngine("ok")) as c:
         await command(c, "/persona large")
-        assert "no such persona; good" in c.line("footer")
+        assert "large: no such persona; kept: good" in c.line("footer")
         await command(c, "/persona good")
         assert "good: “␛[31mred \ufffd”" in c.screen()
 
@@ -238,6 +238,81 @@ async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: A
             await c.idle()
             await c.ask("word " * 60)
             await c.until(lambda: isinstance(c.app.screen, ContextScreen) or c.screen().count("Not sent") > 0)
+
+
+@pytest.mark.parametrize("setting", WhenFull)
+async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setting: WhenFull) -> None:
+    """With turns before it: no sheet whose ways cannot work, one number on all places, no new chat."""
+    engine = FakeEngine(["ok", "fine"], context=48, facts={"max_position_embeddings": 1000})
+    async with chat(engine, system="S", size=(100, 40)) as c:
+        await command(c, f"/context {setting}")
+        await c.ask("one " * 4)
+        await c.idle()
+        long = "word " * 60
+        alone = len(engine.prompt_ids([Message(Role.SYSTEM, "S"), Message(Role.USER, long)]))
+        assert alone < len(engine.prompt_ids(c.app.session.messages(long)))
+        c.app.composer.set_text(long)
+        await c.until(lambda: f" {alone} tokens do not fit in 48: too long by itself" in c.line("gauge"))
+        await c.ask(long)
+        await c.until(lambda: "Not sent" in c.screen())
+        assert not isinstance(c.app.screen, ContextScreen)
+        screen = " ".join(c.screen().split())
+        assert f"Not sent: {alone} tokens do not fit in the context of 48. The question alone" in screen
+        assert "set a larger --context (up to 1,000), or load a model with a larger context (F6)" in screen
+        assert "new chat with" not in screen
+        assert len(engine.asked) == 1
+        assert c.app.composer.text == long
+        assert not c.app.session.tree[c.app.session.turns[-1].asked].start
+
+
+async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) -> None:
+    engine = filled()
+    async with chat(engine, size=(100, 40)) as c:
+        await fill(c)
+        c.app.composer.set_text("three " * 6)
+        tokens = len(engine.prompt_ids(c.app.session.messages("three " * 6)))
+        await c.until(lambda: f" {tokens} tokens do not fit in 48" in c.line("gauge"))
+        await c.pilot.press("enter")
+        await c.until(lambda: isinstance(c.app.screen, ContextScreen))
+        assert f"{tokens} tokens do not fit" in c.screen()
+        await c.pilot.press("escape")
+        await c.until(lambda: f"Not sent: {tokens} tokens do not fit" in c.screen())
+        assert "begin a new chat with ctrl+n" in " ".join(c.screen().split())
+
+
+@pytest.mark.parametrize("setting", [WhenFull.ASK, WhenFull.SLIDE])
+async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns(
+    chat: Any, setting: WhenFull
+) -> None:
+    """What the answer begins with counts as well: sliding makes room for it, instead of asking again."""
+    engine = FakeEngine(["alpha " * 5, "beta " * 40, "beta " * 40], context=48)
+    async with chat(engine, size=(100, 40)) as c:
+        await command(c, f"/context {setting}")
+        await c.ask("one " * 4)
+        await c.idle()
+        await c.ask("two")
+        await c.idle()
+        assert last(c).answer.reason == "context"
+        await c.ask("/continue")
+        if setting is WhenFull.ASK:
+            await c.until(lambda: isinstance(c.app.screen, ContextScreen))
+            await c.pilot.press("s")
+        await c.until(lambda: len(engine.asked) == 3)
+        await c.idle()
+        assert not isinstance(c.app.screen, ContextScreen)
+        assert said(engine) == ["two"]
+        assert last(c).answer.text.startswith("beta " * 30)
+
+
+async def test_an_answer_that_alone_fills_the_context_cannot_go_on(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, context=40), size=(100, 40)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await transcript(c, "c")
+        await c.until(lambda: "Not sent" in c.screen())
+        screen = " ".join(c.screen().split())
+        assert "The question and this answer are too long: load a model with a larger context (F6)." in screen
+        assert len(c.engine.asked) == 1
 
 
 # --- facts ---

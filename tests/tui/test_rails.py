@@ -58,7 +58,7 @@ async def test_the_rail_tries_settings_on_the_token_under_the_cursor(chat: Any) 
         await c.idle()
         await c.pilot.press("f7")
         c.app.transcript.focus()
-        await c.pilot.press("g", "l")
+        await c.pilot.press("home", "right")
         await c.pilot.pause(0.1)
         first = c.app.transcript.cursor.index + 1
         assert f"token {first} " in c.screen()
@@ -102,7 +102,7 @@ async def test_rails_close_where_there_is_no_room(chat: Any) -> None:
 async def opened(c: Any) -> None:
     """The inspector on a token of an answer."""
     await answered(c)
-    await c.pilot.press("h", "h", "enter")
+    await c.pilot.press("left", "h", "enter")
     await c.pilot.pause(0.1)
 
 
@@ -125,7 +125,7 @@ async def test_a_digit_without_such_an_alternative_does_nothing(chat: Any) -> No
     async with chat(FakeEngine("a b c d")) as c:
         await c.ask("Hi")
         await c.idle()
-        await c.pilot.press("escape", "2")
+        await c.pilot.press("escape", "left", "2")
         assert "no alternative 2 here: F4 lists them" in c.line("footer")
         assert len(c.app.session.tree) == 2
 
@@ -174,7 +174,7 @@ def test_another_token_is_drawn_from_those_that_survived() -> None:
 async def test_not_this_needs_the_inspector(chat: Any) -> None:
     async with chat(FakeEngine("a b c d")) as c:
         await answered(c)
-        await c.pilot.press("o")
+        await c.pilot.press("left", "o")
         assert "press F4 first" in c.line("footer")
 
 
@@ -186,7 +186,7 @@ async def test_ban_and_favour_an_alternative(chat: Any) -> None:
         id = c.app.inspector.chosen.id
         await c.pilot.press("x")
         assert c.app.session.sampling.logit_bias == ((id, -100.0),)
-        assert "banned from the next answer on; r answers anew" in c.line("footer")
+        assert "banned from the next answer on; r writes another answer" in c.line("footer")
         await c.pilot.press("r")
         await c.idle()
         assert engine.settings[-1].logit_bias == ((id, -100.0),)
@@ -198,7 +198,7 @@ async def test_ban_and_favour_an_alternative(chat: Any) -> None:
         await c.until(lambda: "bias: " in c.screen())
         await c.pilot.press("escape")
         c.app.transcript.focus()
-        await c.pilot.press("h", "j")
+        await c.pilot.press("f4", "h", "j")
         for key, wanted in (("plus", 1.0), ("plus", 2.0), ("minus", 1.0), ("x", -100.0), ("minus", -1.0)):
             await c.pilot.press(key)
             biases = dict(c.app.session.sampling.logit_bias)
@@ -213,7 +213,7 @@ async def test_ban_and_favour_an_alternative(chat: Any) -> None:
 async def test_a_ban_needs_an_alternative(chat: Any) -> None:
     async with chat(FakeEngine("a b c d")) as c:
         await answered(c)
-        await c.pilot.press("x")
+        await c.pilot.press("left", "x")
         assert "no alternative is selected; F4 lists them" in c.line("footer")
 
 

@@ -64,7 +64,7 @@ async def test_f3_keeps_the_token_in_its_row(chat: Any, back: int) -> None:
     async with chat(FakeEngine(MARKDOWN * 8, context=10**5)) as c:
         view = await answered(c)
         for _ in range(back):
-            await c.pilot.press("b")
+            await c.pilot.press("b" if view.cursor else "left")
         token, row = view.cursor, row_of_cursor(c)
         view.leave_end()
         for _ in range(2):
@@ -95,8 +95,8 @@ async def test_new_lines_are_told_and_g_goes_there(chat: Any) -> None:
         await c.pilot.press("pageup")
         engine.gate.set()
         await c.idle()
-        assert "new lines · G" in c.screen()
-        await c.pilot.press("escape", "G")
+        assert "new lines · PgDn" in c.screen()
+        await c.pilot.press("escape", "left", "G")
         assert view.follow
         assert "new line" not in c.screen()
         await c.pilot.press("g")
@@ -134,7 +134,7 @@ async def test_the_end_is_exact_once_the_answer_is_complete(chat: Any) -> None:
 async def test_h_l_go_from_token_to_token(chat: Any) -> None:
     async with chat(FakeEngine("One two three.\nFour")) as c:
         view = await answered(c)
-        await c.pilot.press("h")  # begins at the last token in sight
+        await c.pilot.press("left")  # begins at the last token in sight
         assert under(c) == "\nFour"
         await c.pilot.press("h", "h")
         assert view.cursor_token() == (c.app.session.last.node, 2)
@@ -151,7 +151,7 @@ async def test_h_l_go_from_token_to_token(chat: Any) -> None:
 async def test_w_b_go_by_word_and_j_k_by_row(chat: Any) -> None:
     async with chat(FakeEngine(STORY), size=(60, 24)) as c:
         view = await answered(c)
-        await c.pilot.press("b", "b")
+        await c.pilot.press("left", "b")
         assert under(c).strip()
         assert under(c)[0] in " \n"
         before, row = view.cursor, row_of_cursor(c)
@@ -162,21 +162,21 @@ async def test_w_b_go_by_word_and_j_k_by_row(chat: Any) -> None:
         assert row_of_cursor(c) == row
 
 
-async def test_without_a_cursor_j_k_scroll(chat: Any) -> None:
+async def test_without_a_cursor_arrows_scroll(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 5, context=10**5)) as c:
         view = await answered(c)
         end = round(view.scroll_y)
-        await c.pilot.press("k", "k")
+        await c.pilot.press("up", "up")
         assert round(view.scroll_y) == end - 2
         assert view.cursor is None
-        await c.pilot.press("j", "j")
+        await c.pilot.press("down", "down")
         assert view.follow
 
 
 async def test_n_goes_to_surprises(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 3, context=10**5)) as c:
         view = await answered(c)
-        await c.pilot.press("N")
+        await c.pilot.press("left", "N")
         for _ in range(5):
             assert view.cursor.block.levels("surprisal")[view.cursor.index] >= 2
             await c.pilot.press("N")
@@ -188,7 +188,7 @@ async def test_n_goes_to_surprises(chat: Any) -> None:
 async def test_a_line_break_under_the_cursor_is_seen(chat: Any) -> None:
     async with chat(FakeEngine("One\n")) as c:
         await answered(c)
-        await c.pilot.press("h", "l")
+        await c.pilot.press("left", "l")
         assert "One⏎" in c.screen()
 
 
@@ -244,7 +244,7 @@ async def test_copied_code_is_the_code(chat: Any) -> None:
 async def test_the_cursor_goes_with_its_block(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         view = await answered(c)
-        await c.pilot.press("h")
+        await c.pilot.press("left")
         view.remove_from(0)
         await c.pilot.pause(0.1)
         assert view.cursor is None
@@ -261,7 +261,7 @@ async def test_tints_go_round(chat: Any) -> None:
         def backgrounds() -> set[Any]:
             return {s.style.bgcolor for strip in c.strips() for s in strip if s.style and s.style.bgcolor}
 
-        await c.pilot.press("escape")
+        await c.pilot.press("escape", "left")
         tinted = backgrounds()
         names = []
         for _ in NAMES:

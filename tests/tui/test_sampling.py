@@ -175,8 +175,8 @@ async def test_set(chat: Any, line: str, field: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("top 3", "top_k, top_p are"),
-        ("nothing 3", "no setting"),
+        ("top 3", "several settings begin so: top_k, top_p"),
+        ("nothing 3", "no such setting; there are temperature, top_k"),
         ("top_p 0", "is not allowed"),
         ("temp warm", "is no number"),
         ("top_k 2.5", "is no number"),

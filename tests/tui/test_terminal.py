@@ -19,7 +19,7 @@ import pytest
 from payloads import ESCAPES
 from textual import screen as textual_screen
 
-from ropechat.tui.terminal import REPAINTS, TURN, _QuickSelector, take_short_turns
+from ropechat.tui.terminal import REPAINTS, TURN, QuickSelector, take_short_turns
 
 TESTS = Path(__file__).parents[1]
 HEAD = f"""
@@ -322,7 +322,7 @@ def test_after_a_key_the_next_wait_is_short(monkeypatch: pytest.MonkeyPatch) -> 
         return answers[len(waits) - 1]
 
     monkeypatch.setattr(selectors.SelectSelector, "select", select)
-    waiting = _QuickSelector()
+    waiting = QuickSelector()
     for _ in answers:
         waiting.select(10.0)
     assert [wait == 10.0 for wait in waits] == [True, True, False, True]

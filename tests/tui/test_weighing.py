@@ -38,7 +38,9 @@ def biases(c: Any) -> dict[int, float]:
 
 async def test_a_text_that_is_one_token_is_banned(chat: Any) -> None:
     async with chat(FakeEngine(STORY), size=(100, 30)) as c:
-        assert "Once: banned from the next answer on; r answers anew" in await told(c, "/ban Once")
+        assert "Once: banned from the next answer on; /regen writes another answer" in await told(
+            c, "/ban Once"
+        )
         assert biases(c) == {0: -100.0}
         assert "banned" in await told(c, "/ban Once")  # not allowed again: that is what the list is for
         assert biases(c) == {0: -100.0}

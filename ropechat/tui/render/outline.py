@@ -1,9 +1,8 @@
 """Markdown's blocks, line by line: what a line belongs to is known when it ends and never changes after that.
 
 The rules are CommonMark's (0.31, sections 3 to 5; for tables GFM's, 4.10), but for these: a line break in a
-paragraph is one on the screen, a heading's underline has three characters or more, there are no link
-reference definitions and no HTML blocks, and a table's header is one line. Long lists, tables and fences cost
-no more per line than short ones.
+paragraph is one on the screen, a heading's underline has three characters or more, and there are no link
+reference definitions and no HTML blocks. Long lists, tables and fences cost no more per line than short ones.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ class Change:
     extended: Chunk | None = None
     added: int = 1  # lines that it got
     retitled: Chunk | None = None  # a paragraph that turned out to be a heading or a table's header
+    shortened: Chunk | None = None  # a paragraph whose last line turned out to be the header of `opened`
 
 
 class Outline:
@@ -82,6 +82,7 @@ class Outline:
         self._begun = False
         self._last: Kind | None = None
         self._held: list[int] = []  # blank lines that indented code may go on after
+        self._may_head = False  # the paragraph's last line may be a table's header
 
     def fork(self) -> Outline:
         """A copy to try a line on."""
@@ -89,7 +90,7 @@ class Outline:
         copy.containers = [replace(container) for container in self.containers]
         copy.leaf = self.leaf and replace(self.leaf, lines=list(self.leaf.lines))
         copy._blank, copy._begun, copy._last = self._blank, self._begun, self._last
-        copy._held = list(self._held)
+        copy._held, copy._may_head = list(self._held), self._may_head
         return copy
 
     def push(self, line: str, at: int) -> Change:
@@ -104,14 +105,20 @@ class Outline:
         opened, place = self._open_containers(line, place, at, matched)
         lazy = matched < len(self.containers) and not opened
         body = line[place:]
-        if leaf is not None and leaf.kind == "text" and not opened and not self._begins_block(body, lazy):
+        may_be_underlined = leaf is not None and leaf.kind == "text" and not lazy and not self._is_bare
+        goes_on = not opened and not self._begins_block(body, may_be_underlined)
+        if leaf is not None and leaf.kind == "text" and goes_on and not (lazy and self._is_bare):
             return self._extend(leaf, body, at + place, lazy)
-        goes_on = not opened and not lazy and not self._begins_block(body, lazy)
-        if leaf is not None and leaf.kind == "table" and goes_on:
+        if leaf is not None and leaf.kind == "table" and goes_on and not lazy and not body.startswith("    "):
             leaf.lines.append((body, at + place))
             return Change(extended=leaf)
         self.containers[matched:] = opened
         return self._begin(body, at + place)
+
+    @property
+    def _is_bare(self) -> bool:
+        """Is the open chunk a quote's or list item's first line without text? It is no paragraph yet."""
+        return self.leaf is not None and self.leaf.kind == "text" and not self.leaf.lines[-1][0]
 
     def _enter(self, line: str) -> tuple[int, int]:
         """(where the line's content begins, how many of the open containers it is within)."""
@@ -123,7 +130,7 @@ class Outline:
                     break
                 place = match.end()
             elif not line[place:].strip(" "):
-                pass
+                place = min(place + container.width, len(line))
             elif line[place : place + container.width].strip(" ") == "":
                 place += container.width
             else:
@@ -145,7 +152,7 @@ class Outline:
                 self.leaf is not None
                 and self.leaf.kind == "text"
                 and not opened
-                and self._keeps(match, matched)
+                and self._keeps(match, matched, line[match.end() :])
             ):
                 break
             blanks = len(match[3])
@@ -156,34 +163,46 @@ class Outline:
             place = min(place + width, len(line))
         return opened, place
 
-    def _keeps(self, match: re.Match[str], matched: int) -> bool:
+    def _keeps(self, match: re.Match[str], matched: int, rest: str) -> bool:
         """May this marker not break into the paragraph? Only a list's beginning is asked."""
         if matched < len(self.containers):
             return False
-        return not match[3] or match[2].rstrip(".)") not in ("-", "*", "+", "1")
+        return not rest.strip(" ") or match[2].rstrip(".)") not in ("-", "*", "+", "1")
 
-    def _begins_block(self, body: str, lazy: bool) -> bool:
+    def _begins_block(self, body: str, may_be_underlined: bool) -> bool:
         if _HEADING.match(body) or _FENCE.match(body):
             return True
-        return bool(_RULE.match(body)) and (lazy or not _UNDERLINE.match(body))
+        return bool(_RULE.match(body)) and not (may_be_underlined and _UNDERLINE.match(body))
 
     def _extend(self, leaf: Chunk, body: str, at: int, lazy: bool) -> Change:
         self._blank = False
-        header = leaf.lines[0][0] if len(leaf.lines) == 1 and not lazy else ""
-        below = "|" in header and _DELIMITERS.match(body)
+        header = leaf.lines[-1][0] if self._may_head and not lazy else ""
+        below = "|" in header and not body.startswith("    ") and _DELIMITERS.match(body)
         if below and len(split_cells(body)) == len(split_cells(header)):
-            leaf.kind = self._last = "table"
-            leaf.lines.append((body, at))
-            return Change(retitled=leaf)
-        if not lazy and _UNDERLINE.match(body):
+            del leaf.lines[: not leaf.lines[0][0]]
+            return self._tabulate(leaf, (body, at))
+        if not lazy and not self._is_bare and _UNDERLINE.match(body):
+            del leaf.lines[: not leaf.lines[0][0]]
             leaf.kind, leaf.level = "heading", 1 if "=" in body else 2
             self._last, self.leaf = "heading", None
             return Change(retitled=leaf)
         stripped = body.lstrip(" ")
         leaf.lines.append((stripped, at + len(body) - len(stripped)))
+        self._may_head = not lazy and len(body) - len(stripped) < 4
         return Change(extended=leaf)
 
+    def _tabulate(self, leaf: Chunk, delimiters: tuple[str, int]) -> Change:
+        """The paragraph's last line is the header of a table."""
+        if len(leaf.lines) == 1:
+            leaf.kind = self._last = "table"
+            leaf.lines.append(delimiters)
+            return Change(retitled=leaf)
+        self.leaf = self._chunk("table", leaf.lines.pop(), delimiters)
+        return Change(opened=self.leaf, shortened=leaf)
+
     def _empty_line(self, matched: int) -> Change:
+        if self._is_bare and self.containers[-1].marker and matched == len(self.containers):
+            matched -= 1  # a list item begins with one blank line at most
         del self.containers[matched:]
         self.leaf, self._blank = None, True
         return Change()
@@ -227,6 +246,7 @@ class Outline:
             chunk.indent = 4
         else:
             chunk = self._chunk("text", (stripped, place))
+            self._may_head = True
         self.leaf = chunk if chunk.kind in ("text", "code") else None
         self._held.clear()
         return Change(opened=chunk)

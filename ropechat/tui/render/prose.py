@@ -90,6 +90,8 @@ class Prose:
         """A line is complete."""
         change = self._outline.push(line, self._at)
         if change.opened:
+            if change.shortened:
+                self._layout = lay_out(change.shortened, self.width)
             self._commit()
             self._layout = self._drafted(change.opened)
             for added in change.opened.lines:
@@ -124,7 +126,10 @@ class Prose:
             self._open = layout.rows() if layout else []
             return
         change = self._outline.fork().push(self._line, self._at)
-        if change.opened:
+        if change.opened and change.shortened:
+            for chunk in (change.shortened, change.opened):
+                self._open += lay_out(chunk, self.width).rows()
+        elif change.opened:
             self._open = layout.rows() if layout else []
             self._open += self._drafted(change.opened).rows(*change.opened.lines)
         elif change.retitled:

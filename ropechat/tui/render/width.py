@@ -1,4 +1,4 @@
-"""How wide text is on a terminal, by user-perceived characters. Agrees with what Textual writes."""
+"""How wide text is on a terminal, by user-perceived characters. The one measure of the chat: Textual's."""
 
 from __future__ import annotations
 
@@ -55,6 +55,19 @@ def chop(text: str, width: int) -> Iterator[tuple[int, int]]:
         column += size
     if text:
         yield start, len(text)
+
+
+def fit(text: str, width: int) -> str:
+    """Text cut (with …) between characters, or padded with spaces, to exactly `width` cells."""
+    used = cells(text)
+    if used <= width:
+        return text + " " * (width - used)
+    kept = used = 0
+    for _, end, size in graphemes(text):
+        if used + size > width - 1:
+            break
+        kept, used = end, used + size
+    return text[:kept] + "…" + " " * (width - 1 - used)
 
 
 def character_at(text: str, column: int) -> int:

@@ -11,8 +11,8 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import Role
-from ropechat.text import cells
 from ropechat.tui.listing import COMPARED, branch_line, describe, rows, when
+from ropechat.tui.render.width import cells
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.errors import RopechatError
-from ropechat.text import cells, one_line
+from ropechat.text import one_line
 from ropechat.tui.errors import explain
 from ropechat.tui.listing import chat_line, when
+from ropechat.tui.render.width import cells
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.field import Field
 
@@ -149,7 +150,9 @@ class ChatsScreen(Sheet["str | None"]):
         chosen = self._chosen()
         if chosen is not None:
             self._renaming = chosen.id
-            self.query_one(Input).value = one_line(chosen.title)
+            field = self.query_one(Input)
+            field.value = one_line(chosen.title)
+            field.cursor_position = len(field.value)
             self.say("⏎ gives the chat this title, esc leaves it as it is")
 
     def _rename(self, title: str) -> None:

@@ -9,12 +9,13 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.text import clean, fit, one_line
+from ropechat.text import clean, one_line
 from ropechat.tree import shared
 from ropechat.tui import presets
 from ropechat.tui.listing import describe
 from ropechat.tui.render.curve import CURVE, cumulative, curve
 from ropechat.tui.render.tint import BY_NAME
+from ropechat.tui.render.width import fit
 from ropechat.tui.screens.sheet import Sheet, bindings
 from ropechat.tui.theme import tints
 

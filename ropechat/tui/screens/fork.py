@@ -10,9 +10,9 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.text import fit, one_line
+from ropechat.text import one_line, visible
 from ropechat.tree import bits
-from ropechat.tui.render.visible import visible
+from ropechat.tui.render.width import fit
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.inspector import barred, probability
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FACTS = (
     "Tinted tokens surprised the model: the stronger the tint, the less probable the token was.",
     "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off in silence.",
+    '@notes.md attaches a text file, @"my notes.md" one with blanks in its name; @@notes.md is only text.',
     'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "ctrl+o".',
 )
 

@@ -15,8 +15,9 @@ from ropechat.compiled import free_memory
 from ropechat.errors import RopechatError
 from ropechat.model_list import count, read, remove, rows
 from ropechat.model_source import hub_name, resolve
-from ropechat.text import byte_size, cells, fit, one_line
+from ropechat.text import byte_size, one_line
 from ropechat.tui.downloading import Stage
+from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.bars import meter
 from ropechat.tui.widgets.field import Field

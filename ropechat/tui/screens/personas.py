@@ -10,10 +10,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.errors import RopechatError
-from ropechat.text import cells, fit, one_line
+from ropechat.text import one_line
 from ropechat.tui import personas
 from ropechat.tui.errors import explain
 from ropechat.tui.listing import persona_line, persona_rows
+from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.sheet import Choices, Sheet, bindings
 from ropechat.tui.widgets.field import Field
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from rich.style import Style
 from textual.await_remove import AwaitRemove
@@ -19,8 +19,10 @@ from ropechat.tui.widgets.bars import KeyLine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.await_complete import AwaitComplete
     from textual.strip import Strip
 
+    from ropechat.tui.app import ChatApp
     from ropechat.tui.keymap import Item
 
 Result = TypeVar("Result")
@@ -71,6 +73,11 @@ class Sheet(ModalScreen[Result]):
         """Go, but later: that lays out the whole chat anew, and people wait for what they chose."""
         self.app.set_timer(LATER, super().remove)
         return AwaitRemove([])
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close it; people write then."""
+        cast("ChatApp", self.app).action_write()
+        return super().dismiss(result)
 
     def title_with(self, words: str) -> None:
         """The title, and what there is to add to it."""

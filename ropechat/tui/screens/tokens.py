@@ -9,7 +9,8 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.text import fit, one_line
+from ropechat.text import one_line
+from ropechat.tui.render.width import fit
 from ropechat.tui.screens.sheet import Choices, Sheet
 
 if TYPE_CHECKING:

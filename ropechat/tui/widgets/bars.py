@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ropechat.tui.keymap import Item
 
 Part = tuple[str, str]  # text, style
+TITLE = 12  # cells that a title keeps beside its note
+JOIN = " · "  # between the parts of a note
 
 
 class Bar(Widget):
-    """One line: parts at the left, parts at the right; the left gives way."""
+    """One line: parts at the left, parts at the right; the left gives way. A message may take several."""
 
     DEFAULT_CSS = "Bar { height: 1; }"
 
@@ -29,21 +31,54 @@ class Bar(Widget):
         super().__init__(id=id)
         self._left: tuple[Part, ...] = ()
         self._right: tuple[Part, ...] = ()
+        self._said = ""
+        self._most = 1  # lines of a message
 
     @property
     def text(self) -> str:
-        """What stands on the line."""
-        return self.render().plain
+        """What stands on the line, or the message."""
+        text = self.render().plain
+        return " ".join(line.strip() for line in text.split("\n")) if self._said else text
 
     def show(self, left: list[Part], right: list[Part] | None = None) -> None:
         """Set the line."""
         parts = tuple(left), tuple(right or ())
+        if self._said:
+            self._said = ""
+            self._resize()
         if parts != (self._left, self._right):
             self._left, self._right = parts
             self.refresh(layout=False)
 
+    def say(self, text: str, most: int) -> None:
+        """Show a message in the place of the line, on `most` lines at most."""
+        if (text, most) != (self._said, self._most):
+            self._said, self._most = one_line(text), most
+            self._resize()
+
+    def on_resize(self) -> None:
+        """A message is wrapped for the new width."""
+        if self._said:
+            self._resize()
+
+    def _resize(self) -> None:
+        if self._said:
+            self.styles.height = len(self._lines())
+        else:
+            self.styles.clear_rule("height")  # back to that of the style sheet
+        self.refresh(layout=True)
+
+    def _lines(self) -> list[Content]:
+        width = max(1, self.size.width - 4)
+        lines = Content(self._said).wrap(width)
+        if len(lines) > self._most:
+            lines = [*lines[: self._most - 1], lines[self._most - 1].truncate(width - 1) + Content("…")]
+        return [Content("  ") + line for line in lines]
+
     def render(self) -> Content:
         """Left, blanks, right: exactly as wide as the widget."""
+        if self._said:
+            return Content.styled("\n".join(line.plain for line in self._lines()), "$warning")
         width = self.size.width
         right = [(one_line(text), style) for text, style in self._right]
         while right and cells(right) > width:
@@ -71,6 +106,26 @@ def fit(parts: list[Part], width: int) -> list[Part]:
         kept.append((text, style))
         room -= cell_len(text)
     return kept
+
+
+def beside(title: str, note: str, width: int) -> tuple[str, str]:
+    """A title and the note at its right, fitted into `width` cells with two between them.
+
+    The last parts of the note go first. The first one, which says why an answer ended, is kept longer than
+    the title's end.
+    """
+    least = min(cell_len(title), max(TITLE, width // 2))
+    while JOIN in note and cell_len(note) > width - least - 2:
+        note = note.rpartition(JOIN)[0]
+    least = min(least, TITLE)
+    note = _shortened(note, width - least - 2)
+    return _shortened(title, width - (cell_len(note) + 2 if note else 0)), note
+
+
+def _shortened(text: str, width: int) -> str:
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else ""
 
 
 def meter(share: float, width: int) -> tuple[str, str]:

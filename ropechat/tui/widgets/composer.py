@@ -11,6 +11,7 @@ from textual.widgets import TextArea
 from ropechat.text import clean
 from ropechat.tui import keys
 from ropechat.tui.draft import Pastes, begun_path, paths
+from ropechat.tui.widgets.field import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ class Composer(TextArea):
 
     @dataclass
     class Sought(Message):
-        """What was sent is looked through; what there is to say of it."""
+        """There is something to say: of what was sent and is looked through, or of completing."""
 
         words: str
 
@@ -48,7 +49,9 @@ class Composer(TextArea):
         self.sent: list[str] = []
         self.pastes = Pastes()
         self._back = 0  # how far back in the history; 0 is the draft
-        self._draft = ""
+        self._texts: dict[int, str] = {}  # {how far back: what stands there now}, of places that were left
+        self._aside: str | None = None  # the draft while the composer is lent for another text
+        self._lent = ""  # that text, as it was
         self._sought: str | None = None  # what is looked for in the history; None: nothing
         self._offered: tuple[tuple[str, object], int, list[str], int] | None = None
 
@@ -57,17 +60,16 @@ class Composer(TextArea):
         self.load_text(clean(text))
         self.move_cursor(self.document.end)
 
-    def restore(self, whole: str) -> None:
-        """Show a text that was sent as it was written: with words for its pastes."""
-        sent = self.sent[-1] if self.sent else whole
-        self.set_text(sent if self.pastes.unfold(sent) == whole else whole)
-
     async def _on_key(self, event: events.Key) -> None:
         command = self._commands.get(event.key, "")
         left = command != "composer.search" and self._leave_search(event.key)
         if left or self._do(command):
             event.stop()
             event.prevent_default()
+        elif not event.is_printable and (text := typed(event)):
+            event.stop()
+            event.prevent_default()
+            self._replace_via_keyboard(text, *self.selection)
         else:
             await super()._on_key(event)
 
@@ -85,7 +87,8 @@ class Composer(TextArea):
             case "composer.search":
                 self._search()
             case "composer.complete":
-                return self._complete()
+                if not self._complete():
+                    self.post_message(self.Sought("tab completes a /command or an @file"))
             case "composer.page_up":
                 self.post_message(self.Page(-1))
             case "composer.page_down":
@@ -164,14 +167,63 @@ class Composer(TextArea):
         elif self.text.strip():
             text = self.text
             if self._send(text):
+                self._settle_history()
                 self._remember(text)
-                self.set_text("")
+                if not self.give_back():
+                    self.set_text("")
 
     def _remember(self, text: str) -> None:
-        """Add a sent text to the history."""
-        if not self.sent or self.sent[-1] != text:
+        """Add a text to the history."""
+        if text.strip() and (not self.sent or self.sent[-1] != text):
             self.sent.append(text)
+
+    def _settle_history(self) -> None:
+        """Leave the history. A draft, and older texts that were changed, become texts of their own."""
+        left, self._texts = self._texts, {}
+        changed = [
+            text
+            for back, text in left.items()
+            if back != self._back and (back == 0 or text != self.sent[-back])
+        ]
         self._back = 0
+        for text in changed:
+            self._remember(text)
+
+    def _take_draft(self) -> str:
+        """Leave the history with the draft."""
+        self._recall(0)
+        self._settle_history()
+        return self.text
+
+    # --- no draft is lost ---
+
+    @property
+    def lent(self) -> bool:
+        """Does another text stand here than the draft?"""
+        return self._aside is not None
+
+    def keep(self) -> None:
+        """Let what was written here be recalled, however it goes away."""
+        draft = self._take_draft()
+        if not self.lent or draft != self._lent:
+            self._remember(draft)
+
+    def borrow(self, text: str) -> None:
+        """Show another text; the draft comes back when that is sent or given up."""
+        if self._aside is None:
+            self._aside = self._take_draft()
+        else:
+            self.keep()
+        self.set_text(text)
+        self._lent = self.text
+
+    def give_back(self) -> bool:
+        """Show the draft again; False if it was not away."""
+        if self._aside is None:
+            return False
+        draft, self._aside = self._aside, None
+        self.set_text(draft)
+        return True
 
     def _search(self) -> None:
         """Show the newest text that was sent and holds the draft; the next time an older one."""
@@ -206,10 +258,9 @@ class Composer(TextArea):
     def _recall(self, back: int) -> None:
         if back > len(self.sent):
             return
-        if self._back == 0:
-            self._draft = self.text
+        self._texts[self._back] = self.text
         self._back = back
-        self.set_text(self._draft if back == 0 else self.sent[-back])
+        self.set_text(self._texts[back] if back in self._texts else self.sent[-back])
 
 
 def _holds(text: str, wanted: str) -> bool:

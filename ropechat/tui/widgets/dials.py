@@ -9,17 +9,17 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from ropechat.text import fit, one_line
+from ropechat.text import one_line, visible
 from ropechat.tui import keys, presets, sheet_keys
 from ropechat.tui.listing import NAME, VALUE, setting_line
 from ropechat.tui.render.trial import tried
-from ropechat.tui.render.visible import visible
+from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import KeyLine, meter
 from ropechat.tui.widgets.field import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
@@ -95,6 +95,13 @@ class Dials(Vertical, can_focus=True):
         """Show the effect on another token."""
         self._token = token
         self.redraw()
+
+    # --- keys ---
+
+    @property
+    def own_keys(self) -> Iterable[str]:
+        """The keys that mean something here."""
+        return self._bindings.key_to_bindings
 
     # --- changing ---
 

@@ -1,11 +1,26 @@
-"""A line to type in."""
+"""A line to type in, and what of a key is text."""
 
 from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING
 
 from rich.style import Style
 from textual.widgets import Input
 
-from ropechat.text import one_line
+from ropechat.text import clean, one_line
+
+if TYPE_CHECKING:
+    from textual import events
+
+
+def typed(event: events.Key) -> str:
+    """The text of a key, "" for one that has none.
+
+    Also what Python does not count as printable, such as joiners within an emoji and the wide space.
+    """
+    text = event.character or ""
+    return clean(text) if text and not any(unicodedata.category(one) in ("Cc", "Cs") for one in text) else ""
 
 
 class Field(Input):
@@ -14,6 +29,15 @@ class Field(Input):
     def on_mount(self) -> None:
         """No timer while idle."""
         self.cursor_blink = False
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Take in what Textual would drop: text that Python does not count as printable."""
+        if not event.is_printable and (text := typed(event)):
+            event.stop()
+            event.prevent_default()
+            self.insert_text_at_cursor(text)
+        else:
+            await super()._on_key(event)
 
     def validate_value(self, value: str) -> str:
         """One line, cleaned."""

@@ -11,11 +11,10 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ropechat.text import one_line
+from ropechat.text import one_line, visible
 from ropechat.tui.render.candidates import explain
 from ropechat.tui.render.flow import wrap
 from ropechat.tui.render.pieces import Piece, cut
-from ropechat.tui.render.visible import hexadecimal, visible
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.widgets.brush import COMPONENTS, Brush
 
@@ -166,7 +165,7 @@ class Inspector(Widget):
         name = self.spelled(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
         about = [Piece(count, "heading"), Piece(name, "name")]
-        details = [Piece(f" id {step.id} · bytes {hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
+        details = [Piece(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
         rows = [fitted(about, width), fitted(details, width)]
         if width >= 70:
             gap = width - _width(about) - _width(details) - 1
@@ -289,3 +288,8 @@ def fitted(row: list[Piece], width: int) -> Row:
     end = next(chop(text, max(1, width - 1)))[1]
     kept = cut(row, 0, end)
     return [*kept, Piece("…", "quiet"), Piece(" " * max(0, width - 1 - _width(kept)))]
+
+
+def _hexadecimal(data: bytes, most: int) -> str:
+    """The bytes in hexadecimal, at most so many."""
+    return data[:most].hex(" ") + (" …" if len(data) > most else "")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.message import Message
 
+from ropechat.text import visible
 from ropechat.tui import keys
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
@@ -15,7 +16,6 @@ from ropechat.tui.render.find import Finder
 from ropechat.tui.render.page import Place
 from ropechat.tui.render.pieces import Mark, Piece
 from ropechat.tui.render.tint import NAMES
-from ropechat.tui.render.visible import visible
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Reader(Transcript):
     """Keys move a cursor from token to token; a click sets it."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings(keys.READING))
+    FOCUS_ON_CLICK = False  # who selects text, or clicks beside a token, goes on writing
 
     @dataclass
     class Moved(Message):
@@ -75,6 +76,7 @@ class Reader(Transcript):
         super().__init__(id=id)
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down go through alternatives
+        self.commands = False  # letters are commands where the cursor stands: a key has put it there
         self.finder = Finder(self.page)
         self._filling = False
         self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
@@ -84,6 +86,11 @@ class Reader(Transcript):
     def awaits(self) -> bool:
         """Is the cursor about to stand on a token that is not there yet?"""
         return self._awaited is not None
+
+    @property
+    def on_token(self) -> bool:
+        """Does the cursor stand where a key has put it?"""
+        return self.commands and self.cursor is not None
 
     def cursor_token(self) -> tuple[str, int] | None:
         """(node of the answer, index of the token) under the cursor."""
@@ -176,6 +183,7 @@ class Reader(Transcript):
         if token == self.cursor:
             return
         before, self.cursor = self.cursor, token
+        self.commands = self.commands and token is not None and not clicked
         self._awaited, self._held = None, token is not None
         if token is not None:
             self.bring_into_sight(token)
@@ -252,18 +260,24 @@ class Reader(Transcript):
 
     def action_token(self, step: int) -> None:
         """One token on or back."""
-        self.move_to(moves.by_token(self.page, self.cursor, step) if self.cursor else self._start())
+        self._walk_to(moves.by_token(self.page, self.cursor, step) if self.cursor else self._start())
+
+    def _walk_to(self, token: TokenPlace | None) -> None:
+        """A key moves the cursor: from here on letters are commands."""
+        self.move_to(token)
+        self.commands = token is not None
 
     def action_word(self, step: int) -> None:
         """One word on or back."""
-        self.move_to(moves.by_word(self.page, self.cursor, step) if self.cursor else self._start())
+        self._walk_to(moves.by_word(self.page, self.cursor, step) if self.cursor else self._start())
 
     def action_row(self, step: int) -> None:
         """With a cursor: the token above or below, or another alternative. Without: scroll."""
         if self.choosing:
+            self.commands = True
             self.post_message(self.Choose(step))
         elif self.cursor is not None:
-            self.move_to(moves.by_row(self.page, self.cursor, step))
+            self._walk_to(moves.by_row(self.page, self.cursor, step))
         elif step > 0:
             self.scroll_down(animate=False)
         else:
@@ -297,7 +311,7 @@ class Reader(Transcript):
             found = moves.by_surprise(self.page, token, step, self.tint)
             if found is None and self.cursor is None and step > 0:
                 found = moves.by_surprise(self.page, token, -1, self.tint)
-            self.move_to(found or token)
+            self._walk_to(found or token)
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the token that was clicked; on the mark of new rows: go there."""
@@ -308,6 +322,8 @@ class Reader(Transcript):
             return
         y = event.y + round(self.scroll_y)
         if token := moves.at_cell(self.page, event.x - GUTTER, y):
+            if token == self.cursor:
+                self.post_message(self.Moved(clicked=True))
             self.move_to(token, clicked=True)
 
     # --- find ---

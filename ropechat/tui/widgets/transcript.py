@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
@@ -15,6 +15,7 @@ from textual.widget import Widget
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.page import Page
 from ropechat.tui.render.pieces import Mark, Piece, cut, overlay
+from ropechat.tui.widgets.bars import beside
 from ropechat.tui.widgets.brush import COMPONENTS, Brush, stylize
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ class Transcript(ScrollView, can_focus=True):
         if self.follow or round(self.scroll_y) >= self.max_scroll_y:
             return ""
         new = self.page.rows - self._news_from
-        return f" ↓ {new:,} new {'line' if new == 1 else 'lines'} · G " if new > 0 else ""
+        return f" ↓ {new:,} new {'line' if new == 1 else 'lines'} · PgDn " if new > 0 else ""
 
     def _with_news(self, strip: Strip, news: str) -> Strip:
         width = self.scrollable_content_region.width
@@ -352,11 +353,7 @@ class Transcript(ScrollView, can_focus=True):
         return []
 
     def _heading(self, block: Block) -> list[Segment]:
-        note = block.note
-        room = self.measure - cell_len(note) - (2 if note else 0)
-        if room < min(cell_len(block.title), 12):
-            note, room = "", self.measure
-        title = block.title if cell_len(block.title) <= room else set_cell_size(block.title, room - 1) + "…"
+        title, note = beside(block.title, block.note, self.measure)
         gap = max(0, self.measure - cell_len(title) - cell_len(note))
         pieces = [self._gutter(block), Piece(title, "title"), Piece(" " * gap), Piece(note, "quiet")]
         return self._brush.segments(pieces)

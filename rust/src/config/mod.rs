@@ -64,7 +64,8 @@ pub struct Config {
     pub residual_multiplier: f32,
     /// How queries, keys and values are projected.
     pub attention: Attention,
-    /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`.
+    /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
+    /// `attention_scale` is another factor.
     pub attention_multiplier: f32,
     /// What a query's position does to its scores.
     pub query_scaling: QueryScaling,

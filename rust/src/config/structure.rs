@@ -5,6 +5,8 @@
 pub struct LayerSpec {
     /// Which earlier positions a position attends to.
     pub mask: Mask,
+    /// Another factor of the scores: 1, or 1 / (layer + 1) (`scale_attn_by_inverse_layer_idx`; gpt2).
+    pub attention_scale: f32,
     /// How q and k are rotated by their position.
     pub rope: LayerRope,
     /// What kind of MLP.

@@ -49,6 +49,28 @@ struct Retained {
     regime: RopeVariant,
 }
 
+/// The sequences that a step works on. They go back when it ends, by a panic too, without what was not committed (law 3).
+struct Taken<'a> {
+    engine: &'a mut Engine,
+    sequences: Vec<(u64, Sequence)>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(engine: &'a mut Engine, numbers: &[u64]) -> Self {
+        let take = |&number: &u64| Some((number, engine.sequences.remove(&number)?));
+        Self { sequences: numbers.iter().filter_map(take).collect(), engine }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for (number, mut sequence) in self.sequences.drain(..) {
+            self.engine.kv.rollback(&mut sequence.cache);
+            self.engine.sequences.insert(number, sequence);
+        }
+    }
+}
+
 /// A loaded model and the sequences that go through it.
 pub struct Engine {
     model: Arc<Model>,
@@ -195,24 +217,15 @@ impl Engine {
     /// Advances `numbers` by one forward pass; finished sequences are skipped.
     ///
     /// # Errors
-    /// Cancelled, Memory, NonFinite, Request (no such sequence): every sequence is then as it was.
+    /// Cancelled, Memory, NonFinite, Request (no such sequence): every sequence is then as it was, also after a panic.
     pub fn step(&mut self, numbers: &[u64], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
         if let Some(&number) = numbers.iter().find(|number| !self.sequences.contains_key(number)) {
             return Err(unknown(number));
         }
         self.revive_pool();
-        let mut taken: Vec<(u64, Sequence)> = Vec::with_capacity(numbers.len());
-        for number in numbers {
-            if let Some(sequence) = self.sequences.remove(number) {
-                taken.push((*number, sequence));
-            }
-        }
-        let result = self.advance(&mut taken, cancel);
-        for (number, mut sequence) in taken {
-            self.kv.rollback(&mut sequence.cache);
-            self.sequences.insert(number, sequence);
-        }
-        result
+        let mut taken = Taken::new(self, numbers);
+        let Taken { engine, sequences } = &mut taken;
+        engine.advance(sequences, cancel)
     }
 
     /// Threads do not survive a fork of the process; the weights do.
@@ -387,3 +400,6 @@ impl Engine {
 fn unknown(number: u64) -> Error {
     Error::Request(format!("there is no sequence {number}; it was freed"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use crate::platform::memory::{Buffer, numbers, numbers_mut, plain_bytes};
 use crate::quant::{self, DType};
 use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
@@ -75,6 +76,8 @@ impl KvLayout {
 pub struct Block {
     pub(super) layout: KvLayout,
     pub(super) data: Buffer,
+    /// Of the cache's count.
+    pub(super) _allocated: Arc<()>,
 }
 
 impl Block {
@@ -210,7 +213,11 @@ mod tests {
         let mut noise = Noise(3);
         for (head_dim, value_dim) in [(4, 4), (64, 64), (80, 40), (33, 7)] {
             let layout = KvLayout { layers: 2, heads: 3, head_dim, value_dim, dtype: DType::Q8_0 };
-            let mut block = Block { layout, data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap() };
+            let mut block = Block {
+                layout,
+                data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
+                _allocated: Arc::default(),
+            };
             let mut all = Vec::new();
             for slot in 0..BLOCK {
                 let (key, value) = (noise.take(head_dim), noise.take(value_dim));

@@ -47,8 +47,8 @@ impl KvSequence {
 
     /// Counts `n` more positions as cached: the end of a forward that wrote them.
     pub fn commit(&mut self, n: usize) {
+        assert!(self.len + n <= self.blocks.len() * BLOCK, "committed beyond what was reserved");
         self.len += n;
-        assert!(self.len <= self.blocks.len() * BLOCK, "committed beyond what was reserved");
     }
 }
 
@@ -56,13 +56,14 @@ impl KvSequence {
 pub struct KvCache {
     layout: KvLayout,
     free: Vec<Block>,
-    allocated: usize,
+    /// Every block holds one more reference, so that blocks are counted right whoever drops them, a panic included.
+    allocated: Arc<()>,
 }
 
 impl KvCache {
     /// An empty cache.
     pub fn new(layout: KvLayout) -> Self {
-        Self { layout, free: Vec::new(), allocated: 0 }
+        Self { layout, free: Vec::new(), allocated: Arc::new(()) }
     }
 
     /// What a block looks like.
@@ -72,7 +73,7 @@ impl KvCache {
 
     /// Bytes of all blocks, in use or kept for reuse.
     pub fn bytes(&self) -> usize {
-        self.allocated * self.layout.block_bytes()
+        (Arc::strong_count(&self.allocated) - 1) * self.layout.block_bytes()
     }
 
     /// Makes `n` positions after `len` writable: appends blocks and copies the last one if it is shared.
@@ -109,8 +110,7 @@ impl KvCache {
             return Ok(block);
         }
         let data = Buffer::zeroed(self.layout.block_bytes(), "the KV cache")?;
-        self.allocated += 1;
-        Ok(Block { layout: self.layout, data })
+        Ok(Block { layout: self.layout, data, _allocated: Arc::clone(&self.allocated) })
     }
 
     /// Forgets what [`KvCache::reserve`] added and nobody committed.
@@ -146,7 +146,6 @@ impl KvCache {
 
     /// Gives the memory of unused blocks back to the system.
     pub fn trim(&mut self) {
-        self.allocated -= self.free.len();
         self.free.clear();
     }
 }
@@ -202,6 +201,22 @@ mod tests {
             write(&mut cache, &mut c, 1.0);
         }
         assert_eq!(cache.bytes(), 3 * layout().block_bytes(), "released blocks are used again");
+    }
+
+    #[test]
+    fn blocks_are_counted_while_they_live() {
+        let mut cache = KvCache::new(layout());
+        let (mut a, mut lost) = (KvSequence::default(), KvSequence::default());
+        cache.reserve(&mut a, 3 * BLOCK).unwrap();
+        cache.reserve(&mut lost, 2 * BLOCK).unwrap();
+        assert_eq!(cache.bytes(), 5 * layout().block_bytes());
+        drop(lost); // as a panic does
+        cache.trim();
+        assert_eq!(cache.bytes(), 3 * layout().block_bytes());
+        cache.release(a);
+        assert_eq!(cache.bytes(), 3 * layout().block_bytes(), "kept for reuse");
+        cache.trim();
+        assert_eq!(cache.bytes(), 0);
     }
 
     #[test]

@@ -147,7 +147,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
     }
     let ropes = ropes(metadata, defaults, heads.head_dim, max_position_embeddings)?;
     let rope = if ropes.is_empty() { LayerRope::None } else { LayerRope::Rotary(0) };
-    let layer = LayerSpec { mask: Mask::Causal, rope, mlp: LayerMlp::Dense };
+    let layer = LayerSpec { mask: Mask::Causal, attention_scale: 1.0, rope, mlp: LayerMlp::Dense };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;
     Ok(Config {
         model_type: metadata.text_if_any("model_type")?.unwrap_or_default().to_owned(),

@@ -59,10 +59,18 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         rope: None,
         ..Defaults::LLAMA
     };
-    let config = base(metadata, &defaults)?;
-    let scaled = metadata.flag_or("scale_attn_weights", true)?;
-    let attention_multiplier = if scaled { config.attention_multiplier } else { 1.0 };
+    let mut config = base(metadata, &defaults)?;
+    if !metadata.flag_or("scale_attn_weights", true)? {
+        config.attention_multiplier = 1.0;
+    }
+    if metadata.flag_or("scale_attn_by_inverse_layer_idx", false)? {
+        for (index, layer) in config.layers.iter_mut().enumerate() {
+            layer.attention_scale = 1.0 / (index + 1) as f32;
+        }
+    }
+    // It says that scores and softmax are in f32, where the rest is narrower: here they always are.
+    metadata.flag_or("reorder_and_upcast_attn", false)?;
     // The same as n_positions; transformers reads only that.
     metadata.integer_if_any("n_ctx", crate::family::keys::rope::LENGTHS)?;
-    Ok(Config { position: EmbeddingPosition::Learned, mlp: MlpShape::Plain, attention_multiplier, ..config })
+    Ok(Config { position: EmbeddingPosition::Learned, mlp: MlpShape::Plain, ..config })
 }

@@ -233,10 +233,11 @@ impl LayerAttention<'_> {
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
     fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
         let Pass { config, kernels, .. } = self.pass;
+        let scale = config.attention_multiplier * self.layer.spec.attention_scale;
         let scale = match config.attn_logit_softcapping {
-            None => config.attention_multiplier,
+            None => scale,
             Some(cap) => {
-                kernels.softcap(&mut scores[..seen.end], config.attention_multiplier, cap);
+                kernels.softcap(&mut scores[..seen.end], scale, cap);
                 1.0
             }
         };

@@ -1,0 +1,74 @@
+"""What is typed before the chat has the terminal: it waits there, in order and without an echo."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from contextlib import suppress
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # no such terminals on Windows
+    termios = None  # type: ignore[assignment]
+
+_INPUT, _LOCAL, _CHARACTERS = 0, 3, 6  # places in what `tcgetattr` returns
+_WORDS = {  # those that are switched off, by their names in termios and for stty
+    _INPUT: ("ICRNL", "INLCR", "IGNCR", "IXON"),
+    _LOCAL: ("ECHO", "ICANON", "IEXTEN"),
+}
+
+before: list | None = None  # type: ignore[type-arg]
+"""How the terminal was, as `tcgetattr` tells it; None while it is not held."""
+_lines = 0
+
+
+def hold() -> None:
+    """Have the terminal keep each key as it is typed, and show none; ctrl+c still ends the program.
+
+    Nothing happens without a terminal, or where it is held already.
+    """
+    global before, _lines
+    if termios is None or before is not None or "TEXTUAL_DRIVER" in os.environ:
+        return
+    if not (os.isatty(0) and os.isatty(1)):
+        return
+    with suppress(termios.error, OSError):
+        found, held = termios.tcgetattr(0), termios.tcgetattr(0)
+        for place, words in _WORDS.items():
+            for word in words:
+                held[place] &= ~getattr(termios, word)
+        held[_CHARACTERS][termios.VMIN], held[_CHARACTERS][termios.VTIME] = 1, 0
+        termios.tcsetattr(0, termios.TCSANOW, held)
+        before = found
+        waiting = array("i", [0])
+        fcntl.ioctl(0, termios.FIONREAD, waiting)
+        _lines = waiting[0]
+        if _lines and found[_LOCAL] & termios.ECHO:
+            os.write(1, b"\r\x1b[K")  # what was typed so far was shown by the terminal
+
+
+def release() -> None:
+    """Give the terminal back as it was; what was not read is there for who reads next."""
+    global before, _lines
+    found, before, _lines = before, None, 0
+    if found is not None:
+        with suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSANOW, found)
+
+
+def first() -> bytes:
+    """What was typed before the terminal was held, once: its line ends are the enter key."""
+    global _lines
+    count, _lines = _lines, 0
+    return os.read(0, count).replace(b"\n", b"\r") if count else b""
+
+
+def switched_off() -> str:
+    """What `stty` must switch on again after the terminal was held."""
+    if before is None:
+        return ""
+    flags = [
+        (word, before[place] & getattr(termios, word)) for place, words in _WORDS.items() for word in words
+    ]
+    return " ".join(word.lower() for word, on in flags if on)

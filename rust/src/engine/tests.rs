@@ -1,0 +1,278 @@
+//! Law 3 where only the engine's own parts can be broken: what a panic or an error in the middle of a step leaves behind.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use super::*;
+use crate::config::{EmbeddingPosition, LayerRope};
+use crate::kernel::Isa;
+use crate::model::NormWeights;
+use crate::quant::DType;
+use crate::sampling::Sampling;
+use common::{Folder, Noise, SHAPES, engine_with_kv, write_model};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const LENGTH: usize = 70; // more than two blocks of the cache
+const HIDDEN: usize = SHAPES[0].hidden;
+
+fn ids(seed: u64, length: usize) -> Vec<u32> {
+    Noise(seed).ids(length, SHAPES[0].vocab)
+}
+
+fn make(folder: &Folder, threads: usize) -> Engine {
+    let mut engine = engine_with_kv(folder.path(), DType::F32, None, Isa::Scalar, threads).unwrap();
+    engine.set_rows_per_step(40);
+    engine
+}
+
+/// The model, while nobody shares it.
+fn model(engine: &mut Engine) -> &mut Model {
+    Arc::get_mut(&mut engine.model).expect("the engine alone holds it")
+}
+
+fn greedy() -> Goal {
+    let sampling = Sampling {
+        logit_bias: vec![],
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+        stream: 0,
+    };
+    Goal::Generate(Generation { sampling, max_tokens: 6, stop_ids: vec![], readout_top_k: 3 })
+}
+
+/// One step; its events in words that differ where a bit differs.
+fn step(engine: &mut Engine, numbers: &[u64]) -> Result<Vec<String>> {
+    let events = engine.step(numbers, &CancelToken::default())?;
+    Ok(events.iter().map(|event| format!("{event:?}")).collect())
+}
+
+/// The events of all steps to the end.
+fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        let events = step(engine, numbers).unwrap();
+        if events.is_empty() {
+            return all;
+        }
+        all.extend(events);
+    }
+}
+
+/// Frees everything and gives unused blocks back; the bytes that are still counted.
+fn bytes_after_all(engine: &mut Engine) -> usize {
+    for number in engine.sequences.keys().copied().collect::<Vec<_>>() {
+        engine.free(number);
+    }
+    while let Some(ended) = engine.retained.pop_front() {
+        engine.kv.release(ended.cache);
+    }
+    engine.kv.trim();
+    engine.kv_bytes()
+}
+
+/// What is broken, and how; each change is undone by swapping once more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    /// A pool thread finds no learned position: in the embedding.
+    Position,
+    /// The calling thread finds no angles, in the second layer.
+    Angles,
+    /// Pool threads find no weight for the norm of keys: in the third layer, beside those that write the cache.
+    KeyNorm,
+    /// Pool threads find no weight for the last norm: the forward is through, the logits are not.
+    LastNorm,
+    /// Every logit is NaN, which is an error.
+    NaN,
+}
+
+/// A step of `numbers` in an engine with the fault; the fault is mended afterwards.
+fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread::Result<Result<Vec<String>>> {
+    let empty = || NormWeights { weight: vec![], bias: vec![] };
+    let (mut spare, mut spares) = (empty(), Some([empty(), empty()]));
+    if fault == Fault::NaN {
+        spare = NormWeights { weight: vec![f32::NAN; HIDDEN], bias: vec![0.0; HIDDEN] };
+    }
+    let mut swap = |model: &mut Model| match fault {
+        Fault::Position => {
+            model.config.position = match model.config.position {
+                EmbeddingPosition::None => EmbeddingPosition::Learned,
+                _ => EmbeddingPosition::None,
+            };
+        }
+        Fault::Angles => {
+            let LayerRope::Rotary(rope) = model.layers[1].spec.rope else { unreachable!() };
+            model.layers[1].spec.rope = LayerRope::Rotary(99 - rope);
+        }
+        Fault::KeyNorm => std::mem::swap(&mut model.layers[2].qk_norms, &mut spares),
+        Fault::LastNorm | Fault::NaN => std::mem::swap(&mut model.norm, &mut spare),
+    };
+    swap(model(engine));
+    let result = catch_unwind(AssertUnwindSafe(|| step(engine, numbers)));
+    swap(model(engine));
+    result
+}
+
+#[test]
+fn a_step_that_fails_anywhere_leaves_every_sequence_as_it_was() {
+    let folder = write_model(SHAPES[0]);
+    let begin = |engine: &mut Engine| {
+        let score = Goal::Score { readout_top_k: 3 };
+        [engine.add(&ids(1, LENGTH), greedy()).unwrap(), engine.add(&ids(2, 33), score).unwrap()]
+    };
+    let expected = {
+        let mut engine = make(&folder, 1);
+        let numbers = begin(&mut engine);
+        run(&mut engine, &numbers)
+    };
+    for fault in [Fault::Position, Fault::Angles, Fault::KeyNorm, Fault::LastNorm, Fault::NaN] {
+        for threads in [1, 3] {
+            for steps_before in [0, 1, 2, 5] {
+                let name = format!("{fault:?}, {threads} threads, after {steps_before} steps");
+                let mut engine = make(&folder, threads);
+                let numbers = begin(&mut engine);
+                let mut events = Vec::new();
+                for _ in 0..steps_before {
+                    events.extend(step(&mut engine, &numbers).unwrap());
+                }
+                let reads_rows = steps_before > 0; // the first step is a piece of a prompt that nobody reads
+                for _ in 0..3 {
+                    match step_with(fault, &mut engine, &numbers) {
+                        Err(_) => assert!(!matches!(fault, Fault::NaN), "{name}"),
+                        Ok(Err(error)) => {
+                            assert!(
+                                matches!((fault, error), (Fault::NaN, Error::NonFinite { .. })),
+                                "{name}"
+                            );
+                        }
+                        Ok(Ok(more)) => {
+                            assert!(!reads_rows && matches!(fault, Fault::NaN | Fault::LastNorm), "{name}");
+                            events.extend(more);
+                            break;
+                        }
+                    }
+                    let blocks: usize = engine.sequences.values().map(|s| s.cache.blocks().len()).sum();
+                    let cached: usize = engine.sequences.values().map(|s| s.cache.len()).sum();
+                    assert_eq!(engine.sequences.len(), 2, "{name}: a sequence is lost");
+                    assert!(blocks * crate::kv_cache::BLOCK < cached + 64, "{name}: blocks are left over");
+                }
+                events.extend(run(&mut engine, &numbers));
+                assert_eq!(events, expected, "{name}");
+                assert_eq!(bytes_after_all(&mut engine), 0, "{name}: bytes that nobody holds");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_panic_while_all_logits_are_made_leaves_no_bytes_behind() {
+    let folder = write_model(SHAPES[0]);
+    let mut engine = make(&folder, 2);
+    let ids = ids(3, LENGTH);
+    let expected = engine.logits(&ids, &CancelToken::default()).unwrap();
+    let weight = std::mem::take(&mut model(&mut engine).norm.weight);
+    assert!(catch_unwind(AssertUnwindSafe(|| engine.logits(&ids, &CancelToken::default()))).is_err());
+    model(&mut engine).norm.weight = weight;
+    assert_eq!(bytes_after_all(&mut engine), 0);
+    assert_eq!(engine.logits(&ids, &CancelToken::default()).unwrap(), expected);
+}
+
+/// Positions that are NaN make one sequence NaN; those beside it, and those that get its memory later, see nothing of it.
+#[test]
+fn a_sequence_of_nan_harms_no_other() {
+    const SOUND: usize = 45;
+    let folder = write_model(SHAPES[0]);
+    let best = Isa::ALL.into_iter().rev().find(|&isa| Kernels::of(isa).is_ok()).unwrap();
+    for isa in [Isa::Scalar, best] {
+        for (dtype, kv) in [(DType::F32, None), (DType::BF16, None), (DType::Q8_0, Some(DType::Q8_0))] {
+            let make = |nan: bool| {
+                let mut engine = engine_with_kv(folder.path(), dtype, kv, isa, 2).unwrap();
+                engine.set_rows_per_step(40);
+                let model = model(&mut engine);
+                model.config.position = EmbeddingPosition::Learned;
+                model.positions = vec![0.0; 200 * HIDDEN];
+                if nan {
+                    model.positions[SOUND * HIDDEN..].fill(f32::NAN);
+                }
+                engine
+            };
+            let name = format!("{dtype:?} {isa:?}");
+            let alone = |ids: &[u32], goal: Goal| {
+                let mut engine = make(false);
+                let number = engine.add(ids, goal).unwrap();
+                let events = run_alone(&mut engine, number);
+                assert!(!events.is_empty());
+                events
+            };
+            let score = || Goal::Score { readout_top_k: 3 };
+            for damaged_goal in [greedy(), score()] {
+                let mut engine = make(true);
+                let damaged = engine.add(&ids(4, 2 * LENGTH), damaged_goal).unwrap();
+                let sound = [(ids(5, 30), greedy()), (ids(6, 44), score())];
+                let numbers: Vec<u64> =
+                    sound.iter().map(|(ids, goal)| engine.add(ids, goal.clone()).unwrap()).collect();
+                let mut all = vec![damaged];
+                all.extend(&numbers);
+                let mut events = Vec::new();
+                let error = loop {
+                    match engine.step(&all, &CancelToken::default()) {
+                        Ok(more) => events.extend(more),
+                        Err(error) => break error,
+                    }
+                    assert!(events.len() < 1000, "{name}: no error");
+                };
+                assert!(
+                    matches!(error, Error::NonFinite { position, .. } if position >= SOUND),
+                    "{name}: {error}"
+                );
+                // What failed together goes on without the one at fault.
+                loop {
+                    let more = engine.step(&numbers, &CancelToken::default()).unwrap();
+                    if more.is_empty() {
+                        break;
+                    }
+                    events.extend(more);
+                }
+                for (number, (ids, goal)) in numbers.iter().zip(&sound) {
+                    let found = rows(&events, *number);
+                    assert_eq!(found, alone(ids, goal.clone()), "{name}: beside it");
+                }
+                // Its blocks serve others.
+                for number in all {
+                    engine.free(number);
+                }
+                while let Some(ended) = engine.retained.pop_front() {
+                    engine.kv.release(ended.cache);
+                }
+                let bytes = engine.kv_bytes();
+                for (ids, goal) in &sound {
+                    let number = engine.add(ids, goal.clone()).unwrap();
+                    let found = run_alone(&mut engine, number);
+                    assert_eq!(found, alone(ids, goal.clone()), "{name}: in its blocks");
+                    engine.free(number);
+                }
+                assert_eq!(engine.kv_bytes(), bytes, "{name}: its blocks were not used");
+            }
+        }
+    }
+}
+
+/// Everything but the progress of the prompt, which depends on the company.
+fn rows(events: &[(u64, Event)], number: u64) -> Vec<String> {
+    let own = events.iter().filter(|(of, event)| *of == number && !matches!(event, Event::Prefill { .. }));
+    own.map(|(_, event)| format!("{event:?}")).collect()
+}
+
+fn run_alone(engine: &mut Engine, number: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        let events = engine.step(&[number], &CancelToken::default()).unwrap();
+        if events.is_empty() {
+            return rows(&all, number);
+        }
+        all.extend(events);
+    }
+}

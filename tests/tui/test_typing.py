@@ -1,0 +1,457 @@
+"""Where typing goes: into the composer, unless something else visibly has the keys; and no draft is lost."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from branches import answers, last
+from fakes import STORY, FakeEngine
+from textual import events
+
+from ropechat.store.store import Store
+from ropechat.tui.look import Look
+
+QUESTION = "continue please: here is why, xyz 123 /?"
+WIDE = (160, 45)
+
+
+async def told(c: Any, text: str = "Tell") -> None:
+    """Ask, and wait until the answer ended by itself."""
+    await c.ask(text)
+    await c.idle()
+
+
+def frame(c: Any) -> str:
+    """What the rule above the composer says."""
+    return str(c.app.compose_line.border_title or "")
+
+
+async def types(c: Any, before: str = "") -> None:
+    """What is typed arrives in the composer, behind what stands there, and does nothing else."""
+    tree, focused = len(c.app.session.tree), c.app.session.keeper.id
+    await c.pilot.press(*QUESTION)
+    await c.pilot.pause(0.05)
+    assert c.app.composer.text == before + QUESTION
+    assert (len(c.app.session.tree), c.app.session.keeper.id) == (tree, focused)
+    assert not c.app.session.generating
+    assert "send" in c.line("footer")
+    assert frame(c) == ""
+
+
+# --- what is typed arrives ---
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("tab",),
+        ("shift+tab",),
+        ("escape",),
+        ("escape", "tab"),
+        ("escape", "pageup", "down", "home"),
+        ("escape", "escape", "escape"),
+        ("ctrl+f", "escape"),
+        ("escape", "left", "i"),
+        ("escape", "left", "escape"),
+        ("f4", "escape"),
+        ("f4", "i"),
+        ("f3", "escape"),
+        ("f1", "escape"),
+        ("f5", "escape"),
+        ("f6", "escape"),
+        ("f7", "escape"),
+        ("f9", "escape"),
+        ("escape", "left", "f1", "escape"),
+    ],
+    ids=" ".join,
+)
+async def test_typing_arrives_with_its_draft(keys: tuple[str, ...], chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press(*"some text")
+        await c.pilot.press(*keys)
+        await types(c, "some text")
+
+
+async def test_typing_arrives_after_an_answer_ended_by_itself(chat: Any) -> None:
+    async with chat(FakeEngine([STORY, "ok"])) as c:
+        await told(c)
+        await c.pilot.press("escape")
+        await types(c)
+        await c.pilot.press("enter")
+        await c.idle()
+        assert last(c).question == QUESTION
+
+
+async def test_esc_that_stops_an_answer_stays_in_the_composer(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=50)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: bool(last(c).answer.steps))
+        await c.pilot.press("escape")
+        await c.idle()
+        await types(c)
+
+
+async def test_typing_arrives_in_a_new_chat(chat: Any, tmp_path: Any) -> None:
+    store = Store(tmp_path / "data")
+    async with chat(FakeEngine(STORY), store=store) as c:
+        await told(c)
+        await c.pilot.press(*"a draft ", "escape", "left", "ctrl+n")
+        assert not c.app.session.turns
+        await types(c, "a draft ")
+    store.close()
+
+
+async def test_typing_arrives_in_a_chat_that_was_opened(chat: Any, tmp_path: Any) -> None:
+    store = Store(tmp_path / "data")
+    async with chat(FakeEngine(["one", "two"]), store=store, size=WIDE) as c:
+        await told(c, "First?")
+        await c.pilot.press("ctrl+n")
+        await told(c, "Second?")
+        await c.pilot.press("escape", "left", "f2")
+        await c.until(lambda: len(getattr(c.app.screen, "_found", ())) == 2)
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: len(c.app.screen_stack) == 1 and last(c).question == "First?")
+        await types(c)
+        row = next(y for y, line in enumerate(c.screen().splitlines()) if "Second?" in line[:30])
+        await c.pilot.press("escape", "left")
+        await c.pilot.click(offset=(5, row))
+        await c.until(lambda: last(c).question == "Second?")
+        await types(c, QUESTION)
+    store.close()
+
+
+async def test_letters_of_the_chat_do_nothing_in_the_sampling_beside_it(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), size=WIDE) as c:
+        await told(c)
+        await c.pilot.press("f7", *"continue")
+        assert c.app.composer.text == "continue"
+        assert len(answers(c)) == 1
+        await c.pilot.press("f7", "2")
+        assert "sampling precise" in c.line("title")
+
+
+async def test_pastes_and_keys_in_one_burst_arrive_in_order(chat: Any) -> None:
+    async with chat(FakeEngine(["one", "two"])) as c:
+        await told(c)
+        app = c.app
+        await c.pilot.press("escape")
+        for character in "hello there":
+            app.post_message(events.Key(character if character != " " else "space", character))
+        app.post_message(events.Paste(" pasted"))
+        app.post_message(events.Key("enter", "\r"))
+        await c.until(lambda: len(c.app.session.turns) == 2)
+        assert last(c).question == "hello there pasted"
+        await c.idle()
+        await c.pilot.press("escape", "left")
+        app.post_message(events.Paste("also while reading"))
+        await c.until(lambda: app.composer.text == "also while reading")
+
+
+# --- the reading mode ---
+
+
+async def test_reading_is_framed_and_letters_act_in_it(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press("escape")
+        assert "READING  type or esc: write" in c.screen()
+        assert c.line("footer").split()[:3] == ["↓", "↑", "scroll"]
+        await c.pilot.press("left")
+        assert "READING  esc or i: write" in c.screen()
+        index = c.app.transcript.cursor.index
+        await c.pilot.press("h")
+        assert c.app.transcript.cursor.index == index - 1
+        await c.pilot.press("r")
+        await c.idle()
+        assert len(answers(c)) == 2
+        await c.pilot.press("escape")
+        assert frame(c) == ""
+        assert c.app.transcript.cursor is None
+        assert "send" in c.line("footer")
+
+
+async def test_the_way_back_is_shown_with_chosen_keys(chat: Any) -> None:
+    look = Look(keys={"chat.stop": ("f12",), "read.write": ("q",)})
+    async with chat(FakeEngine(STORY), look=look) as c:
+        await told(c)
+        await c.pilot.press("f12", "left")
+        assert "READING  F12 or q: write" in c.screen()
+        await c.pilot.press("q")
+        await types(c)
+
+
+async def test_matches_are_walked_with_letters_under_the_frame(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press("ctrl+f", *"the", "enter")
+        assert "READING" in frame(c)
+        before = c.app.transcript.finder.number
+        await c.pilot.press("n")
+        assert c.app.transcript.finder.number != before
+        await c.pilot.press("escape")
+        await types(c)
+
+
+async def test_the_footer_tells_who_has_the_keys_after_the_window_was_left(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press("escape", "left")
+        index = c.app.transcript.cursor.index
+        c.app.post_message(events.AppBlur())
+        await c.pilot.pause(0.05)
+        c.app._redraw()
+        assert "send" not in c.line("footer")
+        await c.pilot.press("left")
+        assert c.app.transcript.cursor.index == index - 1
+        c.app.post_message(events.AppBlur())
+        c.app.post_message(events.Paste("pasted"))
+        await c.until(lambda: c.app.composer.text == "pasted")
+
+
+async def test_the_footer_while_reading_an_answer_that_is_written(chat: Any) -> None:
+    async with chat(FakeEngine(STORY * 3, rate=100)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(last(c).answer.steps) > 20)
+        await c.pilot.press("f4")
+        assert c.line("footer").split()[:2] == ["esc", "stop"]
+        assert "token" in c.line("footer")
+        assert "newline" not in c.line("footer")
+
+
+# --- a click on a token ---
+
+
+async def click_a_token(c: Any) -> None:
+    row = next(y for y, line in enumerate(c.screen().splitlines()) if "Once" in line)
+    await c.pilot.click(offset=(4, row))
+    await c.until(lambda: c.app.inspector.display)
+
+
+async def test_after_a_click_text_is_text_and_arrows_read(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await click_a_token(c)
+        assert "READING  type or esc: write" in frame(c)
+        await c.pilot.press("right")
+        assert "READING  esc or i: write" in frame(c)
+        assert c.app.transcript.cursor.index > 0
+        await c.pilot.press("escape")
+        await click_a_token(c)
+        await types(c)
+
+
+async def test_a_click_beside_a_draft_leaves_the_keys_to_it(chat: Any) -> None:
+    async with chat(FakeEngine([STORY, "ok"])) as c:
+        await told(c)
+        await c.pilot.press(*"a draft ")
+        await click_a_token(c)
+        assert "your draft keeps the keys; F4 reads this token" in c.line("footer")
+        await types(c, "a draft ")
+        await c.pilot.press("f4")
+        assert "READING" in frame(c)
+        await c.pilot.press("escape", "enter")
+        await c.idle()
+        assert last(c).question == "a draft " + QUESTION
+
+
+async def test_a_click_beside_all_tokens_leaves_the_keys_where_they_are(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await told(c)
+        await c.pilot.click(offset=(60, 15))
+        await types(c)
+
+
+# --- no draft is lost ---
+
+
+@pytest.mark.parametrize("edit", ["e", "E"])
+async def test_an_edit_gives_the_draft_back(edit: str, chat: Any) -> None:
+    async with chat(FakeEngine([STORY, "two", "three"])) as c:
+        await told(c)
+        await c.pilot.press(*"unsent", "escape", "left", edit)
+        assert c.app.composer.text == (STORY if edit == "E" else "Tell")
+        await c.pilot.press(*" changed", "escape")
+        assert c.app.composer.text == "unsent"
+        await c.pilot.press("up")
+        assert c.app.composer.text.endswith(" changed")  # what was written in the edit is not lost either
+        await c.pilot.press("down", "escape", "escape", "left", edit, "!", "enter")
+        await c.idle()
+        assert c.app.composer.text == "unsent"
+        assert len(answers(c)) == 2
+
+
+async def test_an_edit_of_an_edit_gives_the_draft_back(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press(*"unsent", "escape", "left", "e", *" one", "f4", "e", *" two", "escape")
+        assert c.app.composer.text == "unsent"
+        await c.pilot.press("up")
+        assert c.app.composer.text == "Tell two"
+        await c.pilot.press("up")
+        assert c.app.composer.text == "Tell one"
+
+
+async def test_a_new_chat_ends_an_edit(chat: Any, tmp_path: Any) -> None:
+    store = Store(tmp_path / "data")
+    async with chat(FakeEngine([STORY, "ok"]), store=store) as c:
+        await told(c)
+        await c.pilot.press(*"unsent", "escape", "left", "e", "ctrl+n")
+        assert c.app.composer.text == "unsent"
+        assert "editing" not in c.line("footer")
+    store.close()
+
+
+async def test_a_line_that_the_palette_begins_gives_the_draft_back(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press(*"unsent")
+        found = {command.title: command.callback for command in c.app.get_system_commands(c.app.screen)}
+        found["Rename"]()
+        await c.pilot.press(*"A name", "enter")
+        assert "A name" in c.line("title")
+        assert c.app.composer.text == "unsent"
+        found["Rename"]()
+        await c.pilot.press("escape")
+        assert c.app.composer.text == "unsent"
+
+
+async def test_sending_an_older_text_keeps_the_draft(chat: Any) -> None:
+    async with chat(FakeEngine(["one", "two", "three"])) as c:
+        await told(c, "Older")
+        await c.pilot.press(*"unsent", "up", "!", "enter")
+        await c.idle()
+        assert last(c).question == "Older!"
+        await c.pilot.press("up", "up")
+        assert c.app.composer.text == "unsent"
+
+
+# --- ctrl+c ---
+
+
+async def test_ctrl_c_clears_the_draft_then_quits(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await told(c)
+        await c.pilot.press(*"unsent", "ctrl+c")
+        assert c.app.composer.text == ""
+        assert "cleared: ↑ brings it back" in c.line("footer")
+        await c.pilot.press("up")
+        assert c.app.composer.text == "unsent"
+        await c.pilot.press("ctrl+c", "ctrl+c")
+        assert c.app.is_running
+        assert "ctrl+c again quits" in c.line("footer")
+        await c.pilot.press("ctrl+c")
+        await c.until(lambda: not c.app.is_running, 5.0)
+
+
+async def test_ctrl_c_stops_an_answer_and_leaves_the_draft(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=50)) as c:
+        await c.ask("Tell")
+        await c.until(lambda: bool(last(c).answer.steps))
+        await c.pilot.press(*"unsent", "ctrl+c")
+        await c.idle()
+        assert c.app.composer.text == "unsent"
+
+
+@pytest.mark.parametrize("between", ["d", "left", "f3", "click", "paste"])
+async def test_anything_between_disarms_ctrl_c(between: str, chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await told(c)
+        await c.pilot.press("ctrl+c")
+        assert "again quits" in c.line("footer")
+        if between == "click":
+            c.app.post_message(events.MouseDown(None, 60, 15, 0, 0, 1, False, False, False))
+            await c.pilot.pause(0.05)
+        elif between == "paste":
+            c.app.post_message(events.Paste(""))
+            await c.pilot.pause(0.05)
+        else:
+            await c.pilot.press(between)
+        c.app.composer.set_text("")
+        await c.pilot.press("ctrl+c")
+        await c.pilot.pause(0.1)
+        assert c.app.is_running
+        assert "again quits" in c.line("footer")
+
+
+async def test_ctrl_n_twice_is_disarmed_too(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await told(c)
+        await c.pilot.press("ctrl+n", "x", "ctrl+n")
+        assert c.app.session.turns
+        await c.pilot.press("ctrl+n")
+        assert not c.app.session.turns
+        assert c.app.composer.text == "x"
+
+
+# --- text that Python does not count as printable ---
+
+
+@pytest.mark.parametrize("text", ["👩\u200d👩\u200d👧", "می\u200cخواهم", "全\u3000角", "10\u00a0%"])
+async def test_joiners_and_wide_spaces_are_typed(text: str, chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        for character in text:
+            c.app.post_message(events.Key(f"u{ord(character):x}", character))
+        await c.until(lambda: len(c.app.composer.text) == len(text))
+        assert c.app.composer.text == text
+        await c.pilot.press("ctrl+f")
+        for character in text:
+            c.app.post_message(events.Key(f"u{ord(character):x}", character))
+        await c.until(lambda: len(c.app.find_bar.value) == len(text))
+        assert c.app.find_bar.value == text
+
+
+async def test_typed_controls_stay_out(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        c.app.post_message(events.Key("u202e", "\u202e"))
+        c.app.post_message(events.Key("u9b", "\x9b"))
+        await c.until(lambda: c.app.composer.text == "⟨202E⟩")
+
+
+# --- any keys ---
+
+KEYS = (
+    *("escape", "tab", "shift+tab", "ctrl+n", "ctrl+f", "ctrl+l", "ctrl+r", "ctrl+c"),
+    *("f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"),
+    *("up", "down", "left", "right", "pageup", "pagedown", "home", "end"),
+    *"hjklwbnNiTfpecEyY=[]",
+)
+
+
+def kept(c: Any, marker: str) -> bool:
+    """Can a text that was typed be seen, or brought back?"""
+    composer = c.app.composer
+    held = (composer.text, composer._aside or "", *composer._texts.values(), *composer.sent)
+    return any(marker in text for text in held)
+
+
+@pytest.mark.parametrize("run", range(4))
+async def test_any_keys_lose_no_draft_and_send_nothing(run: int, chat: Any, tmp_path: Any) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    store = Store(tmp_path / "data")
+    size = chance.choice([(80, 24), WIDE, (60, 20)])
+    async with chat(FakeEngine([STORY, "two", "three four five"]), store=store, size=size) as c:
+        await told(c, "Tell")
+        asked: list[str] = []
+        real = c.app._send
+        c.app.composer._send = lambda text: asked.append(text) or real(text)
+        markers: list[str] = []
+        for step in range(60):
+            if chance.random() < 0.15:
+                await c.pilot.click(offset=(chance.randrange(size[0]), chance.randrange(size[1])))
+            elif chance.random() < 0.2 and len(c.app.screen_stack) == 1 and c.app.has_keys(c.app.composer):
+                markers.append(f"<{run}-{step}>")
+                await c.pilot.press(*markers[-1])
+            else:
+                await c.pilot.press(chance.choice(KEYS))
+            lost = [marker for marker in markers if not kept(c, marker)]
+            assert not lost, f"seed {seed}, step {step}: {lost} lost"
+            assert not asked, f"seed {seed}, step {step}: sent {asked}"
+            assert c.app._exception is None, f"seed {seed}, step {step}"
+            if not c.app.is_running:
+                break
+    store.close()
