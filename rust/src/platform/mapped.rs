@@ -23,9 +23,10 @@ impl MappedFile {
     /// # Errors
     /// The system's; `OutOfMemory` when there are no addresses left.
     pub fn open(file: &File, len: usize, path: &Path) -> io::Result<Self> {
-        // SAFETY: the map is read-only and lives as long as the slices taken from it. That no other process cuts the
-        // file meanwhile cannot be proven here: a cut file raises SIGBUS, which the program turns into an exit, and
-        // changed bytes are only ever read as numbers.
+        // SAFETY: the map is read-only and lives as long as the slices taken from it. That no other process cuts or
+        // changes the file meanwhile cannot be proven here: a cut file raises SIGBUS, which the program turns into an
+        // exit, and changed bytes do no harm as long as they are only read as numbers: texts are copied before they are
+        // checked.
         let map = unsafe { MmapOptions::new().len(len).map(file) }?;
         let _watched = watch::Watched::new(&map, path);
         Ok(Self { map, _watched })

@@ -82,11 +82,11 @@ impl<'a> Cursor<'a> {
         self.take(len, field)
     }
 
-    /// A name, which must be UTF-8.
-    pub fn name(&mut self, field: &str) -> Result<&'a str> {
+    /// A text that has to be UTF-8: a name. Copied before it is checked, because others may write to a mapped file.
+    pub fn name(&mut self, field: &str) -> Result<String> {
         let at = self.at;
         let bytes = self.text(field)?;
-        std::str::from_utf8(bytes).map_err(|_| {
+        String::from_utf8(bytes.to_vec()).map_err(|_| {
             let what =
                 format!("the name at byte {at} is not UTF-8; UTF-8 is expected; download the file again");
             self.fault(field, &what)

@@ -208,7 +208,8 @@ fn not_gguf(file: &[u8]) -> String {
             "this is a GGML file, the form before GGUF; GGUF is supported; use a newer copy of the model"
         }
         _ => {
-            let first = escape_for_terminal(&String::from_utf8_lossy(&file[..file.len().min(4)]));
+            let first = file[..file.len().min(4)].to_vec();
+            let first = escape_for_terminal(&String::from_utf8_lossy(&first));
             return format!("it begins with \"{first}\"; \"GGUF\" is expected; download the file again");
         }
     };

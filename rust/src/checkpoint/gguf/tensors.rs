@@ -1,6 +1,6 @@
 //! The list of tensors: names, shapes, types and offsets, checked against the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use super::cursor::Cursor;
 use crate::checkpoint::escape::escape_for_terminal;
@@ -86,11 +86,15 @@ impl Tensors {
                 );
                 return Err(cursor.fault(&field, &what));
             }
-            let tensor = RawTensor::read(cursor, name, alignment)?;
-            if raw.insert(name.to_owned(), tensor).is_some() {
-                let what = "the name is there twice; every tensor may appear once; download the file again";
-                return Err(cursor.fault(name, what));
-            }
+            let tensor = RawTensor::read(cursor, &name, alignment)?;
+            match raw.entry(name) {
+                btree_map::Entry::Vacant(entry) => entry.insert(tensor),
+                btree_map::Entry::Occupied(entry) => {
+                    let what =
+                        "the name is there twice; every tensor may appear once; download the file again";
+                    return Err(cursor.fault(entry.key(), what));
+                }
+            };
         }
         place(cursor, raw, alignment)
     }

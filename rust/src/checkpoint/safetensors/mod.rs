@@ -99,13 +99,15 @@ fn compare(shards: &mut Shards, index: &Index) -> Result<()> {
 /// sizes that overflow or differ from the type and shape, gaps, overlaps, a file shorter or longer than its tensors).
 pub fn parse(file: &[u8]) -> std::result::Result<BTreeMap<String, Entry>, Malformed> {
     let (text, data_begin) = header_text(file)?;
-    let raw = header::read(text)?;
+    let raw = header::read(&text)?;
     check_layout(&raw, file.len(), data_begin)?;
     raw.into_iter().map(|(name, tensor)| Ok((name.clone(), tensor.at(&name, data_begin)?))).collect()
 }
 
 /// The header's text and the offset where data begins.
-fn header_text(file: &[u8]) -> std::result::Result<(&str, usize), Malformed> {
+///
+/// The text is a copy: others may write to a mapped file between the check of its bytes and their use.
+fn header_text(file: &[u8]) -> std::result::Result<(String, usize), Malformed> {
     let at_header = |what: String| not_safetensors(file).unwrap_or_else(|| Malformed::at("header", what));
     let Some((length, rest)) = header_length(file) else {
         let len = file.len();
@@ -122,16 +124,21 @@ fn header_text(file: &[u8]) -> std::result::Result<(&str, usize), Malformed> {
              download it again"
         )));
     };
-    if !bytes.starts_with(b"{") {
+    let (data_begin, mut copy) = (8 + bytes.len(), Vec::new());
+    if copy.try_reserve_exact(bytes.len()).is_err() {
+        return Err(at_header(format!("it takes {length} bytes, and there is no memory for it; free some")));
+    }
+    copy.extend_from_slice(bytes);
+    if !copy.starts_with(b"{") {
         return Err(at_header(
             "it does not begin with '{'; JSON is expected; download the file again".to_owned(),
         ));
     }
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let place = 8 + error.valid_up_to();
+    let text = String::from_utf8(copy).map_err(|error| {
+        let place = 8 + error.utf8_error().valid_up_to();
         at_header(format!("byte {place} is not UTF-8; JSON in UTF-8 is expected; download the file again"))
     })?;
-    Ok((text, 8 + bytes.len()))
+    Ok((text, data_begin))
 }
 
 /// The first 8 bytes as a number, and what follows them.

@@ -228,7 +228,7 @@ const GLM_FLAGS: &[(&str, &str)] = &[("attention_bias", "attn_q.bias"), ("attent
 pub(super) fn find(source: &Source<'_>) -> Result<&'static Arch> {
     ARCHS.iter().find(|arch| arch.name == source.arch).ok_or_else(|| {
         let known: Vec<&str> = ARCHS.iter().map(|arch| arch.name).collect();
-        let what = format!("\"{}\"; supported: {}", escape_for_terminal(source.arch), known.join(", "));
+        let what = format!("\"{}\"; supported: {}", escape_for_terminal(&source.arch), known.join(", "));
         source.unsupported("general.architecture", what)
     })
 }

@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
     pub checkpoint: &'a Checkpoint,
     pub metadata: Metadata<'a>,
     /// `general.architecture`.
-    pub arch: &'a str,
+    pub arch: String,
     read: RefCell<BTreeSet<String>>,
 }
 
@@ -37,12 +37,12 @@ impl<'a> Source<'a> {
         };
         let arch = match metadata.get(ARCHITECTURE) {
             None => return Err(bad(ARCHITECTURE, "it is missing".to_owned())),
-            Some(value) => value.as_str().ok_or_else(|| bad(ARCHITECTURE, value.to_string()))?,
+            Some(value) => value.text().ok_or_else(|| bad(ARCHITECTURE, value.to_string()))?,
         };
         let source = Source { checkpoint, metadata, arch, read: RefCell::default() };
         match metadata.get("general.type") {
             None => Ok(source),
-            Some(value) if value.as_str() == Some("model") => Ok(source),
+            Some(value) if value.text().as_deref() == Some("model") => Ok(source),
             Some(other) => {
                 let what =
                     format!("{other}; \"model\" is supported; open the model that this file belongs to");
@@ -57,7 +57,7 @@ impl<'a> Source<'a> {
 
     /// The whole name of a key of the architecture.
     pub fn full(&self, key: &str) -> String {
-        format!("{}.{key}", escape_for_terminal(self.arch))
+        format!("{}.{key}", escape_for_terminal(&self.arch))
     }
 
     /// The value of a key of the architecture, as JSON. Marks it as understood.
@@ -119,7 +119,7 @@ impl<'a> Source<'a> {
 
     /// Texts outside of the architecture that are not UTF-8, one warning each.
     pub fn not_utf8(&self) -> Vec<String> {
-        let broken = |value: &Value<'_>| matches!(value, Value::Text(_)) && value.as_str().is_none();
+        let broken = |value: &Value<'_>| matches!(value, Value::Text(_)) && value.text().is_none();
         let broken = self.metadata.iter().filter(|(_, value)| broken(value));
         broken
             .map(|(key, _)| {
@@ -136,7 +136,7 @@ fn json(value: Value<'_>) -> Option<Json> {
         Value::Signed(number) => number.into(),
         Value::Float(number) => Json::Number(Number::from_f64(number)?),
         Value::Bool(flag) => flag.into(),
-        Value::Text(_) => value.as_str()?.into(),
+        Value::Text(_) => value.text()?.into(),
         Value::List(list) if list.len() > LONGEST_LIST => return None,
         Value::List(list) => Json::Array(list.iter().map(json).collect::<Option<_>>()?),
     })
