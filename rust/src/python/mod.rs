@@ -5,19 +5,19 @@ mod events;
 mod gguf;
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::pool::{CancelToken, Pool};
 use crate::config::Config;
+use crate::engine::fit::{self, KvRoom};
 use crate::engine::{Context, Engine, Event, Generation, Goal};
 use crate::error::Error;
 use crate::family;
-use crate::fit::{self, KvRoom};
 use crate::kernel::Kernels;
-use crate::mapped;
 use crate::model::Model;
-use crate::pack_cache::{Keeper, PackCache, Packs, WORTH_A_PACK};
-use crate::parallel::{CancelToken, Pool};
+use crate::model::pack::{PackCache, PackWriter, PanelSource, WORTH_A_PACK};
+use crate::platform::limits::available_memory;
+use crate::platform::mapped;
 use crate::quant::DType;
-use crate::sampler::Sampling;
-use crate::system::available_memory;
+use crate::sampling::Sampling;
 use events::{PyEvent, PyRow, PyStage};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -102,7 +102,7 @@ struct PyEngine {
     notes: Vec<String>,
     from_pack: bool,
     /// Writes what was packed to the cache.
-    keeper: Option<Keeper>,
+    keeper: Option<PackWriter>,
 }
 
 /// Numbers stored as each type.
@@ -151,9 +151,9 @@ impl PyEngine {
             let packs = match pack_cache.map(PackCache::new) {
                 Some(cache) => {
                     let smallest = pack_smallest.unwrap_or(cache.smallest);
-                    PackCache { smallest, ..cache }.open(&checkpoint, choice.dtype, &pool)
+                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool)
                 }
-                None => Packs::none(),
+                None => PanelSource::none(),
             };
             if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
                 before_packing.map_or(Ok(()), call)?;
@@ -176,7 +176,7 @@ impl PyEngine {
                 warnings,
                 notes,
                 from_pack,
-                keeper: packs.keeper(),
+                keeper: packs.writer(),
             })
         })
     }
@@ -243,7 +243,7 @@ impl PyEngine {
         let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
         // Not before there is something to show for the wait.
         if events.iter().any(|(_, event)| !matches!(event, Event::Prefill { .. })) {
-            self.keeper.iter().for_each(Keeper::start);
+            self.keeper.iter().for_each(PackWriter::start);
         }
         events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
     }
