@@ -18,6 +18,9 @@
 //! - L7 [`engine`], [`fit`]: sequences, steps, prefix reuse, cancel; whether a model fits into memory, and in which type.
 //! - L8 `python`: the bindings, nothing else.
 
+#[cfg(target_endian = "big")]
+compile_error!("kernels read packed weights, which are little endian, as the processor's own numbers");
+
 pub mod activations;
 pub mod attention;
 pub mod buffer;
