@@ -24,6 +24,9 @@
 #[cfg(test)]
 extern crate self as ropechat_core;
 
+#[cfg(target_endian = "big")]
+compile_error!("kernels read packed weights, which are little endian, as the processor's own numbers");
+
 pub mod checkpoint;
 pub mod compute;
 pub mod config;

@@ -12,9 +12,20 @@ use std::sync::Arc;
 
 /// A whole file, mapped.
 #[derive(Debug)]
-pub struct MappedFile {
-    map: Mmap,
+pub struct MappedFile(Registered<Mmap>);
+
+/// A map with its place in the table of those that are watched. Fields are dropped in this order: an address must not be
+/// free for another map while the table still says that it is of this one.
+#[derive(Debug)]
+struct Registered<M> {
     _watched: Option<watch::Watched>,
+    map: M,
+}
+
+impl<M: Deref<Target = [u8]>> Registered<M> {
+    fn new(map: M, path: &Path) -> Self {
+        Self { _watched: watch::Watched::new(&map, path), map }
+    }
 }
 
 impl MappedFile {
@@ -28,8 +39,7 @@ impl MappedFile {
         // exit, and changed bytes do no harm as long as they are only read as numbers: texts are copied before they are
         // checked.
         let map = unsafe { MmapOptions::new().len(len).map(file) }?;
-        let _watched = watch::Watched::new(&map, path);
-        Ok(Self { map, _watched })
+        Ok(Self(Registered::new(map, path)))
     }
 
     /// Lets the memory of pages go, and of those around them that a large page may have brought along; read again, they
@@ -38,11 +48,11 @@ impl MappedFile {
         #[cfg(unix)]
         {
             const LARGE_PAGE: usize = 2 << 20;
-            let range = range.start / LARGE_PAGE * LARGE_PAGE
-                ..range.end.next_multiple_of(LARGE_PAGE).min(self.map.len());
+            let range =
+                range.start / LARGE_PAGE * LARGE_PAGE..range.end.next_multiple_of(LARGE_PAGE).min(self.len());
             let advice = memmap2::UncheckedAdvice::DontNeed;
             // SAFETY: the map is read-only and of a file: dropped pages are read from it again, with the same bytes.
-            let _ = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+            let _ = unsafe { self.0.map.unchecked_advise_range(advice, range.start, range.len()) };
         }
         #[cfg(not(unix))]
         let _ = range;
@@ -54,7 +64,7 @@ impl MappedFile {
     /// The file is shorter than the map, or cannot be read.
     pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        match self.map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len()) {
+        match self.0.map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len()) {
             // Before Linux 5.14 there is no such advice.
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
             _ => {}
@@ -69,7 +79,7 @@ impl Deref for MappedFile {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.map
+        &self.0.map
     }
 }
 
@@ -120,7 +130,7 @@ mod watch {
         \x1b[<u\x1b[?1049l\x1b[?25h\r";
 
     /// A place of the table: free while `begin` is 0, being filled while it is 1.
-    struct Place {
+    pub(super) struct Place {
         begin: AtomicUsize,
         end: AtomicUsize,
         line: AtomicPtr<u8>,
@@ -164,6 +174,14 @@ mod watch {
         }
     }
 
+    /// The place of the map that an address is in.
+    pub(super) fn place_of(address: usize) -> Option<&'static Place> {
+        TABLE.iter().find(|place| {
+            let begin = place.begin.load(Ordering::Acquire);
+            begin > 1 && (begin..place.end.load(Ordering::Relaxed)).contains(&address)
+        })
+    }
+
     impl Drop for Watched {
         fn drop(&mut self) {
             TABLE[self.place].begin.store(0, Ordering::Release);
@@ -203,11 +221,7 @@ mod watch {
     extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
         // SAFETY: the system passes a valid siginfo; positive codes are faults, which have an address.
         let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-        let is_ours = |place: &&Place| {
-            let begin = place.begin.load(Ordering::Acquire);
-            begin > 1 && (begin..place.end.load(Ordering::Relaxed)).contains(&address)
-        };
-        if let Some(place) = TABLE.iter().find(is_ours).filter(|_| code > 0) {
+        if let Some(place) = place_of(address).filter(|_| code > 0) {
             let (line, len) = (place.line.load(Ordering::Relaxed), place.line_len.load(Ordering::Relaxed));
             // SAFETY: the line lives as long as its map, which this thread was reading; the others are plain system calls.
             unsafe {
@@ -279,5 +293,31 @@ mod tests {
         assert_eq!(FilePart::new(&map, 98..100).unwrap().bytes(), [7, 7]);
         assert!(FilePart::new(&map, 98..101).is_none());
         assert!(FilePart::new(&map, usize::MAX..usize::MAX).is_none());
+    }
+    #[cfg(unix)]
+    #[test]
+    fn a_map_is_not_watched_any_more_when_its_addresses_become_free() {
+        use super::{Registered, watch::place_of};
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static FREED: AtomicUsize = AtomicUsize::new(0);
+
+        /// Memory in the place of a map: it asks whether it is watched at the moment when it is given back.
+        struct Memory(Vec<u8>);
+        impl std::ops::Deref for Memory {
+            type Target = [u8];
+            fn deref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        impl Drop for Memory {
+            fn drop(&mut self) {
+                assert!(place_of(self.0.as_ptr() as usize).is_none());
+                FREED.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let map = Registered::new(Memory(vec![0; 4096]), std::path::Path::new("memory"));
+        assert!(place_of(map.map.as_ptr() as usize + 4095).is_some());
+        drop(map);
+        assert_eq!(FREED.load(Ordering::Relaxed), 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::checkpoint::gguf::{Header, Kind, Value};
 /// All metadata of a `.gguf` file, by key. The weights are not looked at.
 #[pyfunction]
 pub(super) fn gguf_metadata<'py>(py: Python<'py>, path: &str) -> PyResult<Bound<'py, PyDict>> {
-    let header = door(py, || Header::open(Path::new(path)))?;
+    let header = door(py, || Ok(Header::open(Path::new(path))?))?;
     let (metadata, mut copy) = (PyDict::new(py), Vec::new());
     for (key, value) in header.metadata().iter() {
         metadata.set_item(key, python(py, value, &mut copy)?)?;

@@ -31,16 +31,32 @@ use std::time::Duration;
 /// Most tokens of a sequence unless the caller says otherwise: the KV cache grows to it, no more.
 const DEFAULT_CONTEXT: usize = 8192;
 
+/// Why work behind the [`door`] ends without a result.
+enum Failure {
+    Engine(Error),
+    /// An exception of a function that was called back: it is raised as it is.
+    Callback(PyErr),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Engine(error)
+    }
+}
+
 /// Runs `work` without the GIL; errors and panics become Python exceptions.
-fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send) -> PyResult<T> {
+fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
     let result = py.detach(|| {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
-            Err(Error::Internal(text.to_owned()))
+            Err(Error::Internal(text.to_owned()).into())
         })
     });
-    result.map_err(|error| exception(py, &error))
+    result.map_err(|failure| match failure {
+        Failure::Engine(error) => exception(py, &error),
+        Failure::Callback(error) => error,
+    })
 }
 
 /// The exception of `ropechat.errors` for an error.
@@ -114,7 +130,7 @@ impl PyEngine {
         py: Python<'_>,
         work: impl FnOnce(&mut Engine) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        door(py, || work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner)))
+        door(py, || Ok(work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner))?))
     }
 }
 
@@ -156,7 +172,7 @@ impl PyEngine {
                 None => PanelSource::none(),
             };
             if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
-                before_packing.map_or(Ok(()), call)?;
+                before_packing.map_or(Ok(()), call).map_err(Failure::Callback)?;
             }
             let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
             let model = Arc::new(model.with_kv(kv_dtype));
@@ -291,7 +307,7 @@ fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> 
 /// The facts of `Engine.facts` that the config says; no tensor is looked at.
 #[pyfunction]
 fn read_config<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let config = door(py, || family::config(&Checkpoint::open(Path::new(directory))?))?;
+    let config = door(py, || Ok(family::config(&Checkpoint::open(Path::new(directory))?)?))?;
     config_facts(py, &config)
 }
 
@@ -312,9 +328,8 @@ fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, Py
 }
 
 /// Calls back, from where the GIL is released.
-fn call(function: Py<PyAny>) -> Result<(), Error> {
-    let outcome = Python::attach(|py| function.call0(py).map(|_| ()));
-    outcome.map_err(|error| Error::Internal(error.to_string()))
+fn call(function: Py<PyAny>) -> PyResult<()> {
+    Python::attach(|py| function.call0(py).map(|_| ()))
 }
 
 fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
@@ -354,12 +369,13 @@ fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Erro
     }
 }
 
-/// From now on the process ends with exit code 74 when a mapped file is cut.
+/// Bytes that the process may still use; None where the system does not say.
 #[pyfunction]
 fn free_memory() -> Option<u64> {
     available_memory().map(|available| available.bytes)
 }
 
+/// From now on the process ends with exit code 74 when a mapped file is cut.
 #[pyfunction]
 #[pyo3(signature = (*, screen = false))]
 fn exit_when_cut(screen: bool) {
