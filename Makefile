@@ -3,8 +3,8 @@
 # make test                        Rust and Python tests, on what the repository holds
 # make quick                       the tests that take least, on all cores: under two minutes
 # make lint                        formats, warnings, types, stubs
-# make train WORK=folder           train the built-in model anew (about an hour on two cores); MODEL_CARD.md says more
-# make shots                       pictures of the chat's main screens anew, in tests/shots
+# make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
+# make shots                       take the pictures of the chat's main screens again, in tests/shots
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
 # Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
