@@ -10,7 +10,6 @@ from models import write_llama
 
 from ropechat.engine import _core
 from ropechat.engine.native import ModelLoad
-from ropechat.errors import InternalError
 
 
 @pytest.fixture
@@ -33,12 +32,15 @@ def test_large_weights_are_announced_before_they_are_packed(large: Path, tmp_pat
     assert said == ["first"]
 
 
-def test_a_failure_before_packing_is_an_error(large: Path) -> None:
+@pytest.mark.parametrize("exception", [ValueError("no"), KeyboardInterrupt()], ids=repr)
+def test_an_exception_before_packing_is_raised_as_it_is(large: Path, exception: BaseException) -> None:
     def fail() -> None:
-        raise ValueError("no")
+        raise exception
 
-    with pytest.raises(InternalError, match="ValueError: no"):
+    with pytest.raises(type(exception)) as raised:
         load(large, fail)
+    assert raised.value is exception
+    assert raised.traceback[-1].name == "fail"
 
 
 @pytest.fixture

@@ -163,6 +163,7 @@ def test_pull_from_python(hub: Hub) -> None:
 # ---- Interruptions
 
 
+@pytest.mark.slow
 def test_200_interrupted_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PAUSES", ())
     rng, broken, resumed, finished = random.Random(11), 0, 0, 0

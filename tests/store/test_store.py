@@ -73,6 +73,7 @@ def test_records_as_bytes() -> None:
             codec.decode(broken)
 
 
+@pytest.mark.slow
 def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store], tmp_path: Path) -> None:
     store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")

@@ -204,6 +204,7 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
 # ---- Killed
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """20 kills; `python tests/crashes.py run N` does more."""
     found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)

@@ -142,6 +142,7 @@ def test_golden_vocabularies(kind: str) -> None:
     assert agree(model, texts) > len(texts) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder_name"),
     [

@@ -107,6 +107,7 @@ async def test_personas_are_kept_chosen_and_deleted(chat: Any) -> None:
         assert c.app.session.system == "You are a patient teacher."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../x", "", "a" * 41, "a/b", ".hidden"])
 async def test_names_of_personas_stay_in_their_folder(chat: Any, name: str) -> None:
     async with chat(FakeEngine("ok"), system="A") as c:
@@ -226,6 +227,7 @@ async def test_slide_and_stop_are_remembered(chat: Any) -> None:
         assert "/context ask|slide|stop" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: Any) -> None:
     for setting in WhenFull:
         engine = FakeEngine(["ok"], context=30)

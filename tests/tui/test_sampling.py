@@ -151,6 +151,7 @@ def test_steps_stay_within_what_is_allowed(name: str) -> None:
     assert settings != Sampling() or name in ("top_p", "repetition_penalty")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
@@ -232,6 +233,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         await c.until(lambda: not isinstance(c.app.screen, SamplingScreen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (40, 12), (160, 45)])
 async def test_the_sheet_fits(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok yes"), size=size) as c:

@@ -73,6 +73,7 @@ def name(what: str, size: tuple[int, int]) -> str:
     return f"{what}-{size[0]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_sampling(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok"), size=size, temperature=1.0, top_k=3, top_p=0.8) as c:
@@ -83,6 +84,7 @@ async def test_sampling(chat: Any, size: tuple[int, int]) -> None:
         compare(name("sampling", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_facts(chat: Any, size: tuple[int, int]) -> None:
     known = {"dtype": "q8_0", "isa": "avx2", "threads": 3, "weight_bytes": 1_500_000, "num_parameters": 10**6}
@@ -106,6 +108,7 @@ async def test_models(chat: Any, size: tuple[int, int]) -> None:
         compare(name("models", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_personas(chat: Any, size: tuple[int, int]) -> None:
     personas.save("teacher", "You are a patient teacher. Explain step by step, with one example of each.")
@@ -116,6 +119,7 @@ async def test_personas(chat: Any, size: tuple[int, int]) -> None:
         compare(name("personas", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine(["alpha " * 5, "beta " * 5], context=48), size=size) as c:
@@ -127,6 +131,7 @@ async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:
         compare(name("full", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_branches_and_comparison(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine([STORY, STORY, "Another answer."]), size=size, seed=7) as c:
@@ -195,6 +200,7 @@ async def test_keys_of_the_sampling_can_be_others(chat: Any) -> None:
         assert c.app.session.sampling.temperature == 0
 
 
+@pytest.mark.slow
 async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> None:
     async with chat(FakeEngine("ok"), size=(80, 40)) as c:
         await answered(c)
@@ -228,6 +234,7 @@ def test_one_key_may_do_different_things_in_different_sheets() -> None:
     assert keymap.first("branches.mark", "personas.name") == "m m"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("later", "stays"), [(60.0, True), (0.01, False)])
 async def test_the_widgets_of_a_sheet_go_when_nobody_waits(
     later: float, stays: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
