@@ -33,7 +33,7 @@ class Candidate:
     rank: int  # raw, from 1
     sampled: float | None  # probability at the draw; None: not known
     cut: str | None = None  # the stage that took it out
-    apply_penalties: bool = False
+    penalized: bool = False
     bias: float = 0.0  # added to its logit
     chosen: bool = False
 
