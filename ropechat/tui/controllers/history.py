@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ropechat.chat.draft import as_typed
+from ropechat.chat.draft import to_draft
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.controllers.several import Several
@@ -38,11 +38,13 @@ class Keeping(Several):
         """The kept chats; words: those that are looked for."""
         from ropechat.tui.screens.chats import ChatsScreen
 
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         if store is None:
             self._say_hint(NOTHING_KEPT)
         else:
-            self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper, words), self.open_chat))
+            self.when_idle(
+                lambda: self._push(ChatsScreen(store, self.session.recorder, words), self.open_chat)
+            )
 
     def begin_chat(self) -> None:
         """Show a new chat."""
@@ -56,7 +58,7 @@ class Keeping(Several):
         self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         if store is None:
             return
         if not id:
@@ -81,7 +83,7 @@ class Keeping(Several):
     async def _take_in(self, file: Path) -> None:
         from ropechat.store.import_export import read_json
 
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         try:
             chat = await asyncio.to_thread(read_json, file)
             if store is not None:
@@ -106,7 +108,7 @@ class Keeping(Several):
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         if store is not None:
             self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
         if store is None or self.resume is None:
@@ -119,7 +121,7 @@ class Keeping(Several):
             self.keys_wanted.set()
 
     async def _look_into_store(self) -> None:
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         assert store is not None
         try:
             newest = await asyncio.wrap_future(store.conversations(1))
@@ -147,7 +149,7 @@ class Keeping(Several):
 
     def standing_hint(self) -> str:
         """Also why something that was said is not on disk."""
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         fault = store.trouble if store is not None else None
         return super().standing_hint() or (f"not on disk: {fault}" if fault else "")
 
@@ -163,9 +165,9 @@ class Keeping(Several):
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
             node, typed = self.sent_as
-            self.composer.set_text(typed if node == turn.asked else as_typed(turn.question))
-        opening = turn.request is not None and turn.request.opening is not None
-        self._notice("error", self._too_long(event, "answer" if opening else "question"))
+            self.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
+        prefix = turn.request is not None and turn.request.prefix is not None
+        self._notice("error", self._too_long(event, "answer" if prefix else "question"))
 
     def _too_long(self, event: ev.TooLong, what: str) -> str:
         """Why a question was not sent (or an answer not begun), and what helps."""

@@ -10,7 +10,7 @@ from ropechat.errors import RopechatError
 from ropechat.store.queries import Chat
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.controllers.typed import WORDS
-from ropechat.tui.format.lists import COMPARED
+from ropechat.tui.format.lists import MAX_COMPARED
 from ropechat.tui.render.tint import NAMES
 from ropechat.util.text import closest_name
 
@@ -67,13 +67,13 @@ def run(app: ChatApp, line: str) -> str:
 def _rename(app: ChatApp, title: str) -> str:
     if not title:
         return "/rename TITLE"
-    app.session.keeper.rename(title)
+    app.session.recorder.rename(title)
     return "renamed"
 
 
 def _regenerate(app: ChatApp, count: str) -> str:
-    if count not in [str(number + 1) for number in range(COMPARED)]:
-        return f"/regen [1-{COMPARED}]: so many answers beside those that are there"
+    if count not in [str(number + 1) for number in range(MAX_COMPARED)]:
+        return f"/regen [1-{MAX_COMPARED}]: so many answers beside those that are there"
     app.answer_anew(int(count))
     return ""
 
@@ -96,7 +96,7 @@ def _copy(app: ChatApp, what: str) -> str:
         app.action_copy_code()
     elif what == "all":
         session = app.session
-        app.copy_to_clipboard(to_markdown(Chat(session.keeper.id, session.title, session.tree)))
+        app.copy_to_clipboard(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
     else:
         return "/copy [code|all]: the last code block, or the branch that is shown; alone the answer"
     return ""
@@ -121,7 +121,7 @@ def _export(app: ChatApp, words: str) -> str:
     if form not in FORMATS:
         return "/export md|json|html [FILE]"
     session = app.session
-    chat = Chat(session.keeper.id, session.title, session.tree)
+    chat = Chat(session.recorder.id, session.title, session.tree)
     path = Path(target.strip() or f"chat-{chat.id}.{form}").expanduser()
     if path.exists():
         return f"{path} exists; name another file"

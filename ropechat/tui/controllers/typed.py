@@ -24,7 +24,7 @@ def _sampling(app: ChatApp, words: str) -> str:
     if words not in presets.PRESETS:
         return f"/sampling {'|'.join(presets.PRESETS)}"
     app.use_sampling(presets.with_preset(app.session.sampling, words))
-    return f"{words}: {presets.said(words)}"
+    return f"{words}: {presets.describe_preset(words)}"
 
 
 def _set(app: ChatApp, words: str) -> str:
@@ -35,7 +35,7 @@ def _set(app: ChatApp, words: str) -> str:
             app.use_sampling(presets.with_value(app.session.sampling, name, value.strip()))
     except ValueError as error:
         return str(error)
-    return f"{name} {presets.shown(app.session.sampling, name)} · {presets.MEANING[name]}"
+    return f"{name} {presets.format_value(app.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
 
 
 def _seed(app: ChatApp, words: str) -> str:

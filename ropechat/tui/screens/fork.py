@@ -85,7 +85,7 @@ class ForkScreen(Sheet["int | None"]):
             asked = self._app.preview(self._node.id, self._index, self._step.top[chosen][0], self._show)
             self.query_one("#preview", Static).update(Content("…" if asked else "the model is busy"))
 
-    def _show(self, event: ev.Previewed) -> None:
+    def _show(self, event: ev.PreviewReady) -> None:
         text = "".join(step.text for step in event.steps)
         if self.is_attached:
             self.query_one("#preview", Static).update(Content(f"greedy: {one_line(text)}"))
