@@ -6,8 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, State, bits
+from ropechat.conversation import Node, NodeState, Role, surprisal_bits
 
 if TYPE_CHECKING:
     from ropechat.chat import events as ev
@@ -41,18 +40,18 @@ class Answer:
     @classmethod
     def missing(cls, question: str) -> Answer:
         """The placeholder for a question that has no answer."""
-        return cls(Node("", question, Role.ASSISTANT, state=State.STOPPED))
+        return cls(Node("", question, Role.ASSISTANT, state=NodeState.STOPPED))
 
     @property
     def live(self) -> bool:
         """Whether this session may still add tokens. Another program may be writing a loaded one."""
-        return self.asked is not None and self.node.state is State.STREAMING
+        return self.asked is not None and self.node.state is NodeState.STREAMING
 
     @property
     def drawn(self) -> int:
         """The number of tokens that the model drew: those that the answer began with do not count."""
         waiting = self.live and not self.started
-        return 0 if waiting else len(self.node.steps) - self.node.given
+        return 0 if waiting else len(self.node.steps) - self.node.prefix_length
 
     @property
     def total_bits(self) -> float:
@@ -60,7 +59,7 @@ class Answer:
         steps = self.node.steps
         if self._counted > len(steps):
             self._bits, self._counted = 0.0, 0
-        self._bits += sum(map(bits, steps[self._counted :]))
+        self._bits += sum(map(surprisal_bits, steps[self._counted :]))
         self._counted = len(steps)
         return self._bits
 

@@ -17,7 +17,7 @@ from ropechat.chat.errors import exit_code, explain
 from ropechat.chat.inference import Inference
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
-from ropechat.conversation_tree import added_nothing
+from ropechat.conversation import is_empty_continuation
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.controllers.keyboard import Keyboard
@@ -321,9 +321,9 @@ class ChatApp(Keyboard):
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
                 f"What then happens to a question: /context, now {self.session.when_full}.",
             )
-        elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
+        elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
             self._notice("notice", "The model had ended its answer: it added nothing.")
-        if not answer.node.counts:
+        if not answer.node.in_context:
             self._notice("notice", "No answer, so this question is not part of what the model reads next.")
         self.count_soon()
         self.idle_again()

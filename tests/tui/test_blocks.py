@@ -8,8 +8,7 @@ import pytest
 from fakes import fake_step, pieces
 from reading import DOCUMENT
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node
+from ropechat.conversation import Node, Role
 from ropechat.trace import Step
 from ropechat.tui.render import blocks
 from ropechat.tui.render import wrap as flow

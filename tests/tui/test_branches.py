@@ -8,8 +8,7 @@ import pytest
 from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import State
+from ropechat.conversation import NodeState, Role
 from ropechat.tui.format.lists import describe_node, format_time, snippet, tree_rows
 from ropechat.tui.render.sparkline import sparkline
 from ropechat.tui.screens.branches import BranchesScreen
@@ -98,12 +97,12 @@ async def test_edit_an_answer_and_go_on(chat: Any) -> None:
         await c.idle()
         node = c.app.session.tree[last(c).node]
         assert node.text == kept + "!!"
-        assert node.state is State.DONE
+        assert node.state is NodeState.DONE
         assert len(engine.asked) == 1  # the model was not asked
         old = c.app.session.tree.siblings(node.id)[0]
         assert node.steps[:10] == old.steps[:10]  # their records stay
         assert node.scored == 10
-        assert node.given == 12
+        assert node.prefix_length == 12
         await transcript(c, "c")
         new = c.app.session.tree[last(c).node]
         assert new.text.startswith(kept + "!!")
@@ -124,7 +123,7 @@ async def test_continue_a_stopped_answer(chat: Any) -> None:
         await transcript(c, "c")
         assert last(c).answer.node.text == STORY
         assert answers(c) == [stopped, STORY]
-        assert last(c).answer.node.state is State.DONE
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_fork_at_a_token(chat: Any) -> None:
@@ -148,13 +147,13 @@ async def test_fork_at_a_token(chat: Any) -> None:
         await c.idle()
         assert engine.settings[-1].max_tokens == engine.settings[0].max_tokens - 21
         assert [step.id for step in c.app.session.tree[last(c).node].steps] == [s.id for s in first.steps]
-        assert (node.given, node.origin.index) == (21, 20)
+        assert (node.prefix_length, node.origin.index) == (21, 20)
         assert first.text == STORY
         c.app.fork(first.id, 3, STOP)  # an end that was chosen is one
         await c.pilot.pause(0.1)
         await c.idle()
         assert last(c).answer.node.text == b"".join(pieces(STORY)[:3]).decode()
-        assert last(c).answer.node.state is State.DONE
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
@@ -167,8 +166,8 @@ async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
         await c.until(lambda: last(c).node != first)
         engine.rate = 0
         await c.idle()
-        assert c.app.session.tree[first].state is State.STOPPED
-        assert last(c).answer.node.state is State.DONE
+        assert c.app.session.tree[first].state is NodeState.STOPPED
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_the_fork_screen_offers_previews_and_forks(chat: Any) -> None:

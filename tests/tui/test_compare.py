@@ -11,7 +11,7 @@ from fakes import STORY, FakeEngine
 from snapshots import compare, shown
 
 from ropechat.chat import presets
-from ropechat.conversation_tree import Node, State
+from ropechat.conversation import Node, NodeState
 from ropechat.sampling import Sampling
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
@@ -110,7 +110,7 @@ async def test_a_series_says_how_far_it_is_and_ends_when_stopped(chat: Any) -> N
         await c.pilot.press("escape")
         await c.idle()
         engine.gate.set()
-        assert last(c).answer.node.state is State.STOPPED
+        assert last(c).answer.node.state is NodeState.STOPPED
         assert "of 3" not in c.line("footer")
         assert len(answers(c)) == 2
         await c.ask("And?")

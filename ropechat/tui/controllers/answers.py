@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
 from ropechat.chat.draft import to_draft
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Origin, forced, resumed, unended
+from ropechat.conversation import Origin, Role, remaining_sampling, replace_token, steps_to_continue
 from ropechat.tui.controllers.inspector import ReadingApp
 from ropechat.tui.format import status as panel
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ropechat.chat.answer import Turn
     from ropechat.chat.inference import Inference
     from ropechat.chat.session import Session
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.tui.widgets.composer import Composer
 
 
@@ -89,7 +88,7 @@ class Branching(ReadingApp):
             turn = self.session.turns[turns]
             last = turn is self.session.last
             if block.kind == "user" and block.node == turn.asked:
-                cut = last and self.session.tree[turn.asked].start  # what stands above it may be new
+                cut = last and self.session.tree[turn.asked].context_start  # what stands above it may be new
                 kept = kept if cut else number
             elif block.node:
                 if last or block.node != turn.node:
@@ -112,8 +111,8 @@ class Branching(ReadingApp):
         if node.steps:
             answer.begin_like(known.get(id(node.steps[0])))
             answer.grow()
-        elif node.written:
-            answer.say(node.written)
+        elif node.final_text:
+            answer.say(node.final_text)
         answer.note = "" if live else panel.summarize(turn.answer)
         self.transcript.add(answer)
 
@@ -123,7 +122,7 @@ class Branching(ReadingApp):
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
-        place, of = self.session.tree.place(node)
+        place, of = self.session.tree.sibling_position(node)
         return f"  ‹ {place}/{of} ›" if of > 1 else ""
 
     # --- when the model is busy ---
@@ -171,7 +170,7 @@ class Branching(ReadingApp):
         node = self._answer_node()
         if node is None:
             return
-        steps = unended(node)
+        steps = steps_to_continue(node)
         prefix = ev.AssistantPrefix(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
         self.show_path(self.session.answer(node.parent or "", prefix, origin))
@@ -184,7 +183,7 @@ class Branching(ReadingApp):
         node = self._same_model(self.session.tree[id])
         if node is None or not 0 <= index < len(node.steps):
             return
-        used = resumed(node, index)
+        used = remaining_sampling(node, index)
         if token != node.steps[index].id:  # another answer: as long as any other may be
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
         prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
@@ -195,7 +194,7 @@ class Branching(ReadingApp):
 
     @staticmethod
     def _forked(node: Node, index: int, token: int) -> ev.AssistantPrefix:
-        return ev.AssistantPrefix((*node.steps[:index], forced(node.steps[index], token)))
+        return ev.AssistantPrefix((*node.steps[:index], replace_token(node.steps[index], token)))
 
     def tried(self, node: str, index: int) -> set[int]:
         """Of all answers beside this one that begin as it does."""

@@ -213,7 +213,7 @@ class Prompting(Composing):
             self._blocks.clear()
             self.transcript.remove_from(0)
             self._welcome()
-        if self.session.tree[turn.asked].start:
+        if self.session.tree[turn.asked].context_start:
             self._tell_start(turn)
         super().add_turn(turn, known)
 

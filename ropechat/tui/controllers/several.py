@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import State
+from ropechat.conversation import NodeState
 from ropechat.tui.controllers.answers import Branching
 from ropechat.tui.format.lists import MAX_COMPARED
 
 if TYPE_CHECKING:
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
 
 
 class Several(Branching):
@@ -45,7 +45,7 @@ class Several(Branching):
         if not self._of or not self._series:
             return
         last = self.session.last
-        done = last is not None and last.node == self._series[-1] and last.answer.node.state is State.DONE
+        done = last is not None and last.node == self._series[-1] and last.answer.node.state is NodeState.DONE
         if called_off or not done:
             self._of = 0
         elif len(self._series) < self._of:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from textual.worker import Worker
 
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.store.queries import Summary
 
 NEEDS = 150  # columns of a screen with an overview

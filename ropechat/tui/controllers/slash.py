@@ -12,7 +12,7 @@ from ropechat.tui.commands import registry as keys
 from ropechat.tui.controllers.typed import WORDS
 from ropechat.tui.format.lists import MAX_COMPARED
 from ropechat.tui.render.tint import NAMES
-from ropechat.util.text import near
+from ropechat.util.text import closest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def run(app: ChatApp, line: str) -> str:
     words = words.strip()
     command = keys.by_slash(name)
     if command is None:
-        meant = SAID_OTHERWISE.get(name) or near(name, names())
+        meant = SAID_OTHERWISE.get(name) or closest_name(name, names())
         known = f"/{meant}?" if meant else "F1 lists the commands"
         return f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)"
     if command.id in WITH_WORDS and (words or not command.action or command.id in BY_WORD):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import personas, presets
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.util.text import near, one_line
+from ropechat.util.text import closest_name, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def _persona(app: ChatApp, words: str) -> str:
 
 
 def _no_persona(words: str, kept: list[str]) -> str:
-    meant = near(words, kept)
+    meant = closest_name(words, kept)
     hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
     hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
     return f"{one_line(words):.40}: no such persona; {hint}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.presets import preset_of
-from ropechat.conversation_tree import State
+from ropechat.conversation import NodeState
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, meter
@@ -66,7 +66,7 @@ def activity(session: Session) -> tuple[str, str, str]:
         return "●", "$success", "ready"
     answer = session.last.answer
     if not answer.live:
-        rated = answer.node.state is not State.FAILED and _by_this_model(session)
+        rated = answer.node.state is not NodeState.FAILED and _by_this_model(session)
         return "●", "$success", (format_rate(answer.rate) if rated else "") or "ready"
     if answer.stopping:
         return "●", "$warning", "stopping"
@@ -147,15 +147,15 @@ def summarize(answer: Answer) -> str:
     """The note at the right of a finished answer's heading."""
     node = answer.node
     count = len(node.steps)
-    words = [f"{count:,} tok" + (f" ({count - node.given:,} new)" if node.given else "")]
+    words = [f"{count:,} tok" + (f" ({count - node.prefix_length:,} new)" if node.prefix_length else "")]
     if node.steps:
         words += [format_seconds(answer.seconds)] if node.ended_after is not None else []
         if answer.rate is not None:
             words.append(format_rate(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
-    if node.state in (State.STOPPED, State.STREAMING):  # streaming: another program writes it
+    if node.state in (NodeState.STOPPED, NodeState.STREAMING):  # streaming: another program writes it
         words.insert(0, "stopped")
-    elif node.state is State.FAILED:
+    elif node.state is NodeState.FAILED:
         words.insert(0, "failed")
     elif node.finish_reason == "length":
         words.insert(0, "cut at the token limit")

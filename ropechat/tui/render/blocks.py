@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node
+from ropechat.conversation import Node, Role
 from ropechat.tui.render.markdown import MarkdownText
 from ropechat.tui.render.spans import Mark
 from ropechat.tui.render.tint import BY_NAME
