@@ -6,6 +6,7 @@ import os
 import re
 import selectors
 from codecs import getincrementaldecoder
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from textual import events
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 WAIT = 0.1  # seconds between two looks whether the chat ends
 SOON = 0.01  # the same, while keys wait for the chat
 BLOCK = 4096  # bytes that are read at once
+GONE = 129  # the exit code once there is no terminal any more, as of SIGHUP
 PASTE, PASTED = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
@@ -94,8 +96,11 @@ class ChatDriver(LinuxDriver):
                 data = b""
                 if selector.select(SOON if self._early else WAIT):
                     data = os.read(self.fileno, BLOCK)
-                    if not data:  # the terminal is gone, and a signal is about to say so
-                        self.exit_event.wait(WAIT)
+                    if not data:
+                        raise EOFError
+        except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
+            with suppress(RuntimeError):  # the app has ended meanwhile
+                self._loop.call_soon_threadsafe(cast("ChatApp", self._app)._leave, GONE)
         finally:
             selector.close()
 
