@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.containers import Container, Horizontal
-from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label
 
 from ropechat.chat import events as ev
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from textual.binding import BindingType
     from textual.driver import Driver
+    from textual.theme import Theme
     from textual.timer import Timer
 
     from ropechat.chat.protocols import ChatEngine
@@ -47,8 +47,6 @@ FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
 FIRST_TOKEN_HOLD_S = 0.025  # seconds that nothing is drawn while a first token is awaited
-
-BUILTIN_THEMES.update({own.name: own for own in theme.OWN_THEMES})  # known before the first frame is styled
 
 
 class ChatApp(Keyboard):
@@ -107,6 +105,11 @@ class ChatApp(Keyboard):
         yield self.gauge
         yield self.footer
 
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's themes and ours; `App.__init__` needs the chosen one for its first style sheet."""
+        return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own colour names, for themes that lack them."""
         return dict(theme.DEFAULTS)
@@ -154,13 +157,6 @@ class ChatApp(Keyboard):
             self.inference.cancel(self.session.last.request)
         self.outcome = code
         self.exit(return_code=code)
-
-    def _fatal_error(self) -> None:
-        """Textual would print a traceback with all local values, the chat among them; only when asked for."""
-        if os.environ.get("ROPECHAT_DEBUG"):
-            super()._fatal_error()
-        else:
-            self._close_messages_no_wait()
 
     # --- asking and stopping ---
 

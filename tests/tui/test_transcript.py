@@ -173,7 +173,7 @@ async def test_brackets_are_only_text(chat: Any) -> None:
             c.app._say_hint(text)
             c.app.composer.placeholder = "Message"
             c.app._notice("notice", text)
-            c.app.session.turns[0].question = text
+            c.app.session.turns[0].question_node.final_text = text
             c.app._redraw()
             await c.pilot.pause()
 

@@ -179,7 +179,7 @@ class Composing(Keeping):
     def action_external_editor(self) -> None:
         """Write the draft in the user's editor."""
         composer = self.composer
-        if self._driver is None or not self._driver.can_suspend:
+        if not self.can_suspend:
             self._say_hint("no editor can be opened here")
             return
         try:
@@ -193,13 +193,12 @@ class Composing(Keeping):
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy through the terminal, and say so."""
-        self._clipboard = text
+        self.set_clipboard(text)
         sent = osc52_sequence(clean(text), os.environ)
         if sent is None:
             self._say_hint(f"{len(text):,} characters are too many to copy; /export writes a file")
             return
-        if self._driver is not None:
-            self._driver.write(sent)
+        self.write_terminal(sent)
         self._say_hint(f"copied: {len(text):,} characters, if the terminal allows it (OSC 52)")
 
     def action_copy(self) -> None:
@@ -229,9 +228,7 @@ class Composing(Keeping):
 
     def _set_mouse(self, taken: bool) -> None:
         self._mouse = taken
-        if self._driver is not None:
-            self._driver.write("".join(f"\x1b[?{mode}{'h' if taken else 'l'}" for mode in _MODES))
-            self._driver.flush()
+        self.write_terminal("".join(f"\x1b[?{mode}{'h' if taken else 'l'}" for mode in _MODES))
 
     # --- help, palette, footer ---
 

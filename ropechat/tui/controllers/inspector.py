@@ -6,7 +6,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from textual.app import App
 from textual.widgets import Input, Label
 
 from ropechat.tui.commands.keymap import Keymap
@@ -16,6 +15,7 @@ from ropechat.tui.format.theme import tint_styles
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, OFF
+from ropechat.tui.terminal.textual_compat import CompatApp
 from ropechat.tui.widgets.bars import cells
 from ropechat.tui.widgets.input import Field
 from ropechat.tui.widgets.inspector import Inspector, Preview
@@ -49,7 +49,7 @@ class FindBar(Field):
         super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
 
 
-class ReadingApp(App[None]):
+class ReadingApp(CompatApp):
     """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
 
     fork: Callable[..., None] | None = None  # (node, index of the token, id instead)

@@ -42,7 +42,7 @@ class Keyboard(Surveying):
         if self._is_text(event):
             self.action_write()
         elif isinstance(event, events.Key) and self.has_keys(self.transcript):
-            await self._check_bindings(event.key, priority=True) or await self._check_bindings(event.key)
+            await self.run_key_bindings(event.key)
             return True
         return False
 

@@ -10,11 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from textual import events
-from textual._xterm_parser import XTermParser
-from textual.drivers.linux_driver import LinuxDriver
 
 from ropechat.tui.terminal import typeahead
 from ropechat.tui.terminal.screen import QuickSelector
+from ropechat.tui.terminal.textual_compat import CompatDriver, XTermParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,7 +66,7 @@ class PasteParser(XTermParser):
         return data[:end], data[end:]
 
 
-class ChatDriver(LinuxDriver):
+class ChatDriver(CompatDriver):
     """Textual's driver, but keys wait until the app wants them: before that nothing has the focus."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -81,7 +80,7 @@ class ChatDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read until the chat ends."""
-        parser, decode = PasteParser(self._debug), getincrementaldecoder("utf-8")("replace").decode
+        parser, decode = PasteParser(self.debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
         data = typeahead.read_early()
@@ -100,7 +99,7 @@ class ChatDriver(LinuxDriver):
                         raise EOFError
         except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
             with suppress(RuntimeError):  # the app has ended meanwhile
-                self._loop.call_soon_threadsafe(cast("ChatApp", self._app)._leave, EXIT_CODE_SIGHUP)
+                self.loop.call_soon_threadsafe(cast("ChatApp", self.app)._leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
 
@@ -114,7 +113,7 @@ class ChatDriver(LinuxDriver):
 
     @property
     def _wanted(self) -> bool:
-        return cast("ChatApp", self._app).keys_wanted.is_set()
+        return cast("ChatApp", self.app).keys_wanted.is_set()
 
     def _pass_on(self) -> None:
         if self._early and self._wanted:

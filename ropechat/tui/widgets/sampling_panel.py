@@ -15,6 +15,7 @@ from ropechat.tui.commands import registry as keys
 from ropechat.tui.commands import sheet_keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
+from ropechat.tui.terminal.textual_compat import bound_keys
 from ropechat.tui.widgets.bars import KeyLine, meter
 from ropechat.tui.widgets.input import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
@@ -103,7 +104,7 @@ class Dials(Vertical, can_focus=True):
     @property
     def own_keys(self) -> Iterable[str]:
         """The keys that mean something here."""
-        return self._bindings.key_to_bindings
+        return bound_keys(self)
 
     # --- changing ---
 
