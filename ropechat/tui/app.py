@@ -25,6 +25,7 @@ from ropechat.tui.format import status as panel
 from ropechat.tui.format import theme
 from ropechat.tui.options import Look
 from ropechat.tui.render.blocks import AnswerBlock, Block
+from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.widgets.bars import Bar, cells, whole_items
 from ropechat.tui.widgets.composer import Composer
@@ -35,6 +36,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from textual.await_complete import AwaitComplete
     from textual.binding import BindingType
     from textual.driver import Driver
     from textual.timer import Timer
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
     from ropechat.trace import Step
+    from ropechat.tui.commands.dispatch import Typed
 
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
@@ -81,7 +84,8 @@ class ChatApp(Keyboard):
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.outcome = 70  # until the app ends as it should
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.dials, self.engine_facts = Dials(id="dials"), EngineFacts(self.session, id="engine")
+        self.dials = Dials(self.session, self.keymap, self.inspector.spelled, id="dials")
+        self.engine_facts = EngineFacts(self.session, id="engine")
         self.rail.hold(self.dials, self.engine_facts)
         self.composer = Composer(self._send, self.keymap, id="composer")
         self._blocks: dict[int, AnswerBlock] = {}
@@ -149,8 +153,7 @@ class ChatApp(Keyboard):
         self._leave(exit_code(error) if error is not None else 0)
 
     def _leave(self, code: int) -> None:
-        if self.download is not None:
-            self.download.pause()
+        self.downloads.pause()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)
         self.outcome = code
@@ -211,6 +214,21 @@ class ChatApp(Keyboard):
         drops = self.session.turns and self.session.keeper.store is None
         if not drops or self._again("chat.new", f"{key} again drops this chat and begins a new one"):
             self.when_idle(self.begin_chat)
+
+    def typed(self) -> dict[str, Typed]:
+        """Also: stop, which does less than its key."""
+        return {**super().typed(), "chat.stop": self._stop_typed}
+
+    def _stop_typed(self, words: str) -> str:
+        return (
+            "" if self._stop() or self.session.generating else "nothing to stop: no answer is being written"
+        )
+
+    def pop_screen(self) -> AwaitComplete:
+        """People write once a sheet is closed."""
+        if isinstance(self.screen, Sheet):
+            self.action_write()
+        return super().pop_screen()
 
     # --- events of the inference thread ---
 

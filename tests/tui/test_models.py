@@ -209,7 +209,9 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: "download org/tiny" in c.screen())
         assert not hub.requests  # nothing is asked before it is wanted
         await c.pilot.press("enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(
+            lambda: c.app.downloads.current is not None and c.app.downloads.current.stage is Stage.PLANNED
+        )
         await c.until(lambda: "⏎ downloads" in c.screen())
         assert "fit in memory" in c.screen()
         gate = threading.Event()
@@ -221,7 +223,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
 
         hub.body = held
         await c.pilot.press("enter")
-        download = c.app.download
+        download = c.app.downloads.current
         await c.until(lambda: download.stage is Stage.RUNNING and "kB of" in c.screen())
         await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.PAUSED)
@@ -243,11 +245,13 @@ async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> 
     async with chat(FakeEngine("ok"), size=(100, 36), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/tiny", "enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(
+            lambda: c.app.downloads.current is not None and c.app.downloads.current.stage is Stage.PLANNED
+        )
         await c.pilot.press("enter")
         await c.until(lambda: bool(list(tmp_path.rglob("*.incomplete"))))
         await c.pilot.press("ctrl+x")
-        await c.until(lambda: c.app.download.stage is Stage.CANCELLED)
+        await c.until(lambda: c.app.downloads.current.stage is Stage.CANCELLED)
         await c.until(lambda: "what came is removed" in c.screen())
         assert not list(tmp_path.rglob("*.incomplete"))
 
@@ -259,7 +263,9 @@ async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
     async with chat(FakeEngine("ok"), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/tiny", "enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(
+            lambda: c.app.downloads.current is not None and c.app.downloads.current.stage is Stage.PLANNED
+        )
         hub.seconds_per_piece = 0.3
         await c.pilot.press("enter", "escape")
         await c.ask("Hi?")
@@ -272,5 +278,7 @@ async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/nowhere", "enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.FAILED)
+        await c.until(
+            lambda: c.app.downloads.current is not None and c.app.downloads.current.stage is Stage.FAILED
+        )
         await c.until(lambda: "check the spelling" in c.screen())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropechat.chat.session import Session
     from ropechat.conversation_tree import Node
     from ropechat.trace import Step
+    from ropechat.tui.commands.dispatch import Typed
     from ropechat.tui.widgets.composer import Composer
 
 
@@ -256,7 +257,12 @@ class Branching(ReadingApp):
         if not known.steps[index].top:
             self._say_hint("this token was typed: nothing else was recorded for its place")
             return
-        self.when_idle(lambda: self._push(ForkScreen(known, index), lambda id: self.fork(node, index, id)))
+        self.when_idle(
+            lambda: self._push(
+                ForkScreen(known, index, self.keymap, self.inspector.spelled, self.preview),
+                lambda id: self.fork(node, index, id),
+            )
+        )
 
     def _answer_node(self) -> Node | None:
         """The answer of the turn under the cursor, if the model can go on from its tokens."""
@@ -358,7 +364,7 @@ class Branching(ReadingApp):
         from ropechat.tui.screens.branches import BranchesScreen
 
         if len(self.session.tree):
-            self.when_idle(lambda: self._push(BranchesScreen(self.session), self._show_branch))
+            self.when_idle(lambda: self._push(BranchesScreen(self.session, self.keymap), self._show_branch))
         else:
             self._say_hint("nothing was asked yet")
 
@@ -378,7 +384,7 @@ class Branching(ReadingApp):
     def _compare(self, nodes: Sequence[Node]) -> None:
         from ropechat.tui.screens.compare import CompareScreen
 
-        self._push(CompareScreen(self.session.tree, nodes), self._show_branch)
+        self._push(CompareScreen(self.session.tree, nodes, self.keymap), self._show_branch)
 
     def _show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:
@@ -398,3 +404,19 @@ class Branching(ReadingApp):
 
     def sheet_closed(self) -> None:
         """What stands beside the text may be out of date."""
+
+    # --- typed ---
+
+    def typed(self) -> dict[str, Typed]:
+        """What is done with the words behind a typed command, by the id of that."""
+        return {**super().typed(), "answer.fork": self._fork_typed}
+
+    def _fork_typed(self, words: str) -> str:
+        turn = self.session.last
+        if turn is None or turn.node is None or not words.isdecimal():
+            return "/fork NUMBER: a token of the last answer, counted from 1"
+        count = len(self.session.tree[turn.node].steps)
+        if not 1 <= int(words) <= count:
+            return f"the last answer has {count} tokens"
+        self.choose_fork(turn.node, int(words) - 1)
+        return ""

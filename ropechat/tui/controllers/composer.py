@@ -13,6 +13,7 @@ from textual.widgets import Static
 from ropechat.chat.context import WhenFull
 from ropechat.chat.draft import AttachError, as_typed, attachments, parted, unescaped
 from ropechat.conversation import Role
+from ropechat.store.queries import Chat
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.controllers.history import Keeping
 from ropechat.tui.terminal import editor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.widgets import TextArea
 
+    from ropechat.tui.commands.dispatch import Typed
     from ropechat.tui.options import Look
     from ropechat.tui.widgets.composer import Composer
 
@@ -205,6 +207,22 @@ class Composing(Keeping):
         turn = self._turn()
         if turn is not None:
             self.copy_to_clipboard(turn.answer.text)
+
+    def typed(self) -> dict[str, Typed]:
+        """Also of copying."""
+        return {**super().typed(), "answer.copy": self._copy}
+
+    def _copy(self, what: str) -> str:
+        from ropechat.store.import_export import to_markdown
+
+        if what == "code":
+            self.action_copy_code()
+        elif what == "all":
+            session = self.session
+            self.copy_to_clipboard(to_markdown(Chat(session.keeper.id, session.title, session.tree)))
+        else:
+            return "/copy [code|all]: the last code block, or the branch that is shown; alone the answer"
+        return ""
 
     def action_copy_code(self) -> None:
         """Copy the last code block of the answer under the cursor, or of the newest."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ropechat.chat.draft import as_typed
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
+from ropechat.store.queries import Chat
 from ropechat.tui.controllers.several import Several
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ropechat.chat import events as ev
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.commands.dispatch import Typed
 
+FORMATS = ("md", "json", "html")
 RECALLED = 200  # questions that can be recalled from earlier chats
 NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
 
@@ -42,7 +43,11 @@ class Keeping(Several):
         if store is None:
             self._say_hint(NOTHING_KEPT)
         else:
-            self.when_idle(lambda: self._push(ChatsScreen(store, self.session.keeper, words), self.open_chat))
+            self.when_idle(
+                lambda: self._push(
+                    ChatsScreen(store, self.session.keeper, self.keymap, words), self.open_chat
+                )
+            )
 
     def begin_chat(self) -> None:
         """Show a new chat."""
@@ -137,13 +142,56 @@ class Keeping(Several):
 
     def slash(self, line: str) -> bool:
         """Do a typed command; False keeps the line in the composer."""
-        from ropechat.tui.controllers import slash
+        from ropechat.tui.commands import dispatch
 
-        hint = slash.run(cast("ChatApp", self), line)
+        done, hint = dispatch.run(line, self.typed(), lambda action: self.call_later(self.run_action, action))
         self._redraw()
         if hint:
             self._say_hint(hint)
-        return "is no command" not in hint
+        return done
+
+    def typed(self) -> dict[str, Typed]:
+        """Also over kept chats."""
+        return {
+            **super().typed(),
+            "chat.rename": self._rename,
+            "chat.export": self._export,
+            "chat.import": self._import,
+            "chat.list": self._open,
+        }
+
+    def _rename(self, title: str) -> str:
+        if not title:
+            return "/rename TITLE"
+        self.session.keeper.rename(title)
+        return "renamed"
+
+    def _import(self, file: str) -> str:
+        if not file:
+            return "/import FILE: a chat that was exported as json"
+        self.when_idle(lambda: self.take_in(Path(file).expanduser()))
+        return ""
+
+    def _open(self, words: str) -> str:
+        self.action_chats(words)
+        return ""
+
+    def _export(self, words: str) -> str:
+        from ropechat.store.import_export import export
+
+        form, _, target = words.partition(" ")
+        if form not in FORMATS:
+            return "/export md|json|html [FILE]"
+        session = self.session
+        chat = Chat(session.keeper.id, session.title, session.tree)
+        path = Path(target.strip() or f"chat-{chat.id}.{form}").expanduser()
+        if path.exists():
+            return f"{path} exists; name another file"
+        try:
+            export(chat, form, path)
+        except RopechatError as error:
+            return explain(error)
+        return f"written: {path}"
 
     def standing_hint(self) -> str:
         """Also why something that was said is not on disk."""

@@ -15,7 +15,7 @@ from ropechat.tui.format import status as panel
 from ropechat.tui.format.theme import tints
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
-from ropechat.tui.render.tint import BY_NAME, OFF
+from ropechat.tui.render.tint import BY_NAME, NAMES, OFF
 from ropechat.tui.widgets.bars import cells
 from ropechat.tui.widgets.input import Field
 from ropechat.tui.widgets.inspector import Inspector, Preview
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ropechat.chat.events import ModelInfo
     from ropechat.trace import Step
+    from ropechat.tui.commands.dispatch import Typed
     from ropechat.tui.widgets.bars import Part
 
 LIVE = 0.2  # seconds between two looks at the newest token
@@ -265,6 +266,22 @@ class ReadingApp(App[None]):
         if now - self._looked > LIVE and isinstance(block, AnswerBlock) and block.steps:
             self._looked = now
             self.inspector.show(TokenPlace(block, len(block.steps) - 1))
+
+    # --- typed ---
+
+    def typed(self) -> dict[str, Typed]:
+        """What is done with the words behind a typed command, by the id of that."""
+        return {"view.find": self._find_typed, "view.tint": self._tint_typed}
+
+    def _find_typed(self, text: str) -> str:
+        self.find_text(text)
+        return ""
+
+    def _tint_typed(self, name: str) -> str:
+        if name not in NAMES:
+            return f"/tint {'|'.join(NAMES)}"
+        self.say_tint(self.transcript.set_tint(name))
+        return ""
 
     # --- find ---
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.download import Download, Stage
+from ropechat.chat.download import Stage
+from ropechat.chat.downloads import Downloads
 from ropechat.chat.errors import explain
-from ropechat.models.resolve import hub_name
 from ropechat.tui.controllers.weighing import Weighing
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause as garbage
@@ -16,7 +16,9 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from ropechat.chat.download import Download
     from ropechat.chat.protocols import ModelLoader
+    from ropechat.tui.commands.dispatch import Typed
 
 LOOKS = 0.25  # seconds between two looks at a download
 
@@ -26,13 +28,24 @@ class Switching(Weighing):
 
     models: ModelLoader | None = None
     model: str = ""
-    download: Download | None = None
     _watch: Timer | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.downloads = Downloads()
+
+    def typed(self) -> dict[str, Typed]:
+        """Also over models."""
+        return {**super().typed(), "model.pick": self._model_typed}
+
+    def _model_typed(self, words: str) -> str:
+        self.switch_model(words)
+        return ""
 
     def action_models(self) -> None:
         """The models here, and those to be had."""
         if not self.closes(ModelsScreen):
-            self._push(ModelsScreen(self.model), self.switch_model)
+            self._push(ModelsScreen(self.model, self.downloads, self.keymap), self.switch_model)
 
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is known to be sound."""
@@ -72,25 +85,13 @@ class Switching(Weighing):
 
     # --- downloads ---
 
-    def plan_download(self, model: str) -> str:
-        """Ask the Hub what a model consists of; returns why not, or ""."""
-        name = hub_name(model)
-        if name is None:
-            return f"{one_line(model)}: no Hub id"
-        if self.download is not None and self.download.stage in (Stage.RUNNING, Stage.PAUSING):
-            pause, cancel = self.keymap.named("models.pause"), self.keymap.named("models.cancel")
-            return f"{self.download.name} is being downloaded; {pause} pauses it, {cancel} cancels it"
-        self.download = Download(name)
-        self.watch_download()
-        return ""
-
-    def watch_download(self) -> None:
+    def on_models_screen_download_changed(self) -> None:
         """Look at the download again and again, as long as it works."""
         if self._watch is None:
             self._watch = self.set_interval(LOOKS, self._look)
 
     def _look(self) -> None:
-        download, screen = self.download, self.screen
+        download, screen = self.downloads.current, self.screen
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
             screen.show_download()
@@ -112,6 +113,5 @@ class Switching(Weighing):
 
     def download_words(self) -> str:
         """What the title says of a download that runs."""
-        if self.download is None or self.download.stage not in (Stage.RUNNING, Stage.PAUSING):
-            return ""
-        return f"↓ {self.download.share:.0%}"
+        running = self.downloads.running
+        return "" if running is None else f"↓ {running.share:.0%}"

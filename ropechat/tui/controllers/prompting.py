@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import ModalScreen
 
 from ropechat import builtin
-from ropechat.chat import personas
+from ropechat.chat import personas, presets
 from ropechat.chat.context import MEANING, WhenFull
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role
@@ -18,7 +18,7 @@ from ropechat.tui.format.stats import line
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.widgets.sampling_panel import ITEMS, Dials
-from ropechat.util.text import one_line
+from ropechat.util.text import near, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
     from ropechat.sampling import Sampling
+    from ropechat.tui.commands.dispatch import Typed
     from ropechat.tui.screens.context import Choice
     from ropechat.tui.widgets.bars import Part
     from ropechat.tui.widgets.stats import EngineFacts
@@ -42,6 +43,13 @@ def begins(text: str) -> str:
     """The beginning of a text, on one line."""
     line = one_line(" ".join(text.split()))
     return line if len(line) <= START else line[: START - 1] + "…"
+
+
+def _no_persona(words: str, kept: list[str]) -> str:
+    meant = near(words, kept)
+    hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
+    hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
+    return f"{one_line(words):.40}: no such persona; {hint}"
 
 
 class Prompting(Composing):
@@ -68,7 +76,9 @@ class Prompting(Composing):
         if self.closes(SamplingScreen):
             return
         if not self.has_rail:
-            self.push_screen(SamplingScreen(self._recorded()))
+            self.push_screen(
+                SamplingScreen(self._recorded(), self.session, self.keymap, self.inspector.spelled)
+            )
         elif self.dials.display and self.at_dials:
             self.on_dials_closed()
         else:
@@ -81,6 +91,10 @@ class Prompting(Composing):
         """The rail's settings are left."""
         self.rail.show(self.dials, False)
         self.action_write()
+
+    def on_dials_changed(self) -> None:
+        """Another sampling, from the next answer on."""
+        self._redraw()
 
     @property
     def at_dials(self) -> Widget | None:
@@ -135,7 +149,7 @@ class Prompting(Composing):
         """The system texts with a name."""
         from ropechat.tui.screens.personas import PersonasScreen
 
-        self._push(PersonasScreen(self.session.system), self.use_system)
+        self._push(PersonasScreen(self.session.system, self.keymap), self.use_system)
 
     def use_system(self, text: str) -> None:
         """Put the next question under another system text, or ("") none."""
@@ -243,7 +257,7 @@ class Prompting(Composing):
                 self.session.when_full = WhenFull.SLIDE
             self.show_path(self.session.again(alone=choice == "fresh"))
 
-        self.push_screen(ContextScreen(event.tokens, event.context), chosen)
+        self.push_screen(ContextScreen(event.tokens, event.context, self.keymap), chosen)
 
     def when_full(self, words: str) -> str:
         """/context: say or set what happens to a question that does not fit."""
@@ -252,6 +266,74 @@ class Prompting(Composing):
         self.session.when_full = WhenFull(words) if words else self.session.when_full
         self._redraw()
         return f"{self.session.when_full}: {MEANING[self.session.when_full]}"
+
+    # --- typed ---
+
+    def typed(self) -> dict[str, Typed]:
+        """Also over sampling, system text and context."""
+        return {
+            **super().typed(),
+            "sampling.open": self._preset_typed,
+            "sampling.set": self._set_typed,
+            "sampling.seed": self._seed_typed,
+            "prompt.system": self._system_typed,
+            "prompt.persona": self._persona_typed,
+            "prompt.full": self.when_full,
+        }
+
+    def _preset_typed(self, words: str) -> str:
+        if words not in presets.PRESETS:
+            return f"/sampling {'|'.join(presets.PRESETS)}"
+        self.use_sampling(presets.with_preset(self.session.sampling, words))
+        return f"{words}: {presets.said(words)}"
+
+    def _set_typed(self, words: str) -> str:
+        given, _, value = words.partition(" ")
+        try:
+            name = presets.full_name(given)
+            if value.strip():
+                self.use_sampling(presets.with_value(self.session.sampling, name, value.strip()))
+        except ValueError as error:
+            return str(error)
+        return f"{name} {presets.shown(self.session.sampling, name)} · {presets.MEANING[name]}"
+
+    def _seed_typed(self, words: str) -> str:
+        """/seed: that of what comes next, and of the newest answer."""
+        last = self.session.last
+        node = self.session.tree.nodes.get(last.node or "") if last is not None else None
+        newest = node.sampling.seed if node is not None and node.sampling is not None else None
+        if words == "lock" and newest is None:
+            return "no answer has a seed that could be locked; /seed N sets one"
+        value = {"lock": str(newest), "free": "none"}.get(words, words)
+        try:
+            if value:
+                self.use_sampling(presets.with_value(self.session.sampling, "seed", value))
+        except ValueError as error:
+            return str(error)
+        now = self.session.sampling.seed
+        before = "" if newest is None else f"; the newest answer's is {newest}"
+        return ("each answer draws with a seed of its own" if now is None else f"seed {now}") + before
+
+    def _system_typed(self, words: str) -> str:
+        self.use_system("" if words == "-" else words)
+        return "no system text from the next question on" if words == "-" else ""
+
+    def _persona_typed(self, words: str) -> str:
+        verb, _, name = words.partition(" ")
+        try:
+            if verb == "save" and name.strip():
+                if not self.session.system:
+                    return "there is no system text to keep; /system TEXT writes one"
+                path = personas.save(name.strip(), self.session.system)
+                self.learn_personas()
+                return f"kept: {path}"
+            kept = personas.load()
+        except RopechatError as error:
+            return explain(error)
+        if words not in kept:
+            return _no_persona(words, list(kept))
+        self.use_system(kept[words])
+        return ""
 
     # --- facts ---
 
@@ -272,4 +354,4 @@ class Prompting(Composing):
             self.rail.show(self.engine_facts, not self.engine_facts.display)
             self.show_rail()
         else:
-            self.push_screen(FactsScreen(self.session))
+            self.push_screen(FactsScreen(self.session, self.keymap))

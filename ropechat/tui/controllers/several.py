@@ -10,6 +10,7 @@ from ropechat.tui.format.lists import COMPARED
 
 if TYPE_CHECKING:
     from ropechat.conversation_tree import Node
+    from ropechat.tui.commands.dispatch import Typed
 
 
 class Several(Branching):
@@ -89,6 +90,20 @@ class Several(Branching):
             self.when_idle(lambda: self._compare(nodes))
             return ""
         return "only answers with tokens can be compared"
+
+    def typed(self) -> dict[str, Typed]:
+        """Also of several answers."""
+        return {
+            **super().typed(),
+            "answer.regenerate": self._count_typed,
+            "answer.compare": self.compare_numbers,
+        }
+
+    def _count_typed(self, count: str) -> str:
+        if count not in [str(number + 1) for number in range(COMPARED)]:
+            return f"/regen [1-{COMPARED}]: so many answers beside those that are there"
+        self.answer_anew(int(count))
+        return ""
 
     def standing_hint(self) -> str:
         """Also how far a series is."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ropechat.chat import events as ev
+    from ropechat.tui.commands.dispatch import Typed
     from ropechat.tui.widgets.reader import Reader
 
 Encodings = tuple[tuple[int, ...], ...]
@@ -45,14 +46,11 @@ class Weighing(Prompting):
     def _spelled(self, ids: Sequence[int]) -> str:
         return " and ".join(one_line(self.inspector.spelled(id)) for id in ids)
 
-    def told_biases(self) -> str:
-        """The biases in use, in words."""
-        return " · ".join(
-            f"{self._spelled([id])} {presets.said_bias(bias)}"
-            for id, bias in self.session.sampling.logit_bias
-        )
-
     # --- typed ---
+
+    def typed(self) -> dict[str, Typed]:
+        """Also over single tokens."""
+        return {**super().typed(), "sampling.ban": self.ban, "sampling.bias": self.bias}
 
     def ban(self, words: str) -> str:
         """/ban: never draw a token again; without words those that are banned. Returns what is to be said."""
@@ -113,7 +111,9 @@ class Weighing(Prompting):
         title = f"“{one_line(text):.20}” is {len(ids)} tokens: which one is meant?"
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
         note = f"{does} the chosen one, wherever it stands: also within other words."
-        self._push(TokensScreen(title, note, [(id, "") for id in ids]), lambda id: self._set_bias([id], bias))
+        rows = [(id, "") for id in ids]
+        screen = TokensScreen(title, note, rows, self.keymap, self.inspector.spelled)
+        self._push(screen, lambda id: self._set_bias([id], bias))
 
     def _set_bias(self, ids: Sequence[int], bias: float) -> None:
         for id in ids:
@@ -129,6 +129,7 @@ class Weighing(Prompting):
         ]
         if not rows:
             return f"no token is {what}"
-        screen = TokensScreen(what, "The chosen one is drawn as the model says again.", rows)
+        note = "The chosen one is drawn as the model says again."
+        screen = TokensScreen(what, note, rows, self.keymap, self.inspector.spelled)
         self._push(screen, lambda id: self._set_bias([id], 0.0))
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rich.style import Style
 from textual.await_remove import AwaitRemove
@@ -20,11 +20,9 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from textual.await_complete import AwaitComplete
     from textual.strip import Strip
 
-    from ropechat.tui.app import ChatApp
-    from ropechat.tui.commands.keymap import Item
+    from ropechat.tui.commands.keymap import Item, Keymap
 
 Result = TypeVar("Result")
 LATER = 0.5  # seconds from when a sheet is left until its widgets go
@@ -61,9 +59,10 @@ class Sheet(ModalScreen[Result]):
     heading: ClassVar[str] = ""
     items: ClassVar[Sequence[Item]] = ("sheet.leave",)
 
-    def __init__(self) -> None:
+    def __init__(self, keymap: Keymap) -> None:
         super().__init__()
-        self.key_line = KeyLine(self.items)
+        self.keymap = keymap
+        self.key_line = KeyLine(self.items, keymap)
 
     def on_mount(self) -> None:
         """Say what this is, where the sheet itself did not."""
@@ -74,11 +73,6 @@ class Sheet(ModalScreen[Result]):
         """Go, but later: that lays out the whole chat anew, and people wait for what they chose."""
         self.app.set_timer(LATER, super().remove)
         return AwaitRemove([])
-
-    def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close it; people write then."""
-        cast("ChatApp", self.app).action_write()
-        return super().dismiss(result)
 
     def title_with(self, words: str) -> None:
         """The title, and what there is to add to it."""

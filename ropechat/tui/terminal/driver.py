@@ -6,7 +6,7 @@ import os
 import re
 import selectors
 from codecs import getincrementaldecoder
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
 from textual._xterm_parser import XTermParser
@@ -17,10 +17,9 @@ from ropechat.tui.terminal.screen import QuickSelector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Event
 
     from textual.message import Message
-
-    from ropechat.tui.app import ChatApp
 
 WAIT = 0.1  # seconds between two looks whether the chat ends
 SOON = 0.01  # the same, while keys wait for the chat
@@ -29,6 +28,14 @@ PASTE, PASTED = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
 )
+
+
+class WantsKeys(Protocol):
+    """What the driver asks of its app."""
+
+    @property
+    def keys_wanted(self) -> Event:
+        """Set once a key finds the chat that was asked for."""
 
 
 class PasteParser(XTermParser):
@@ -109,7 +116,7 @@ class ChatDriver(LinuxDriver):
 
     @property
     def _wanted(self) -> bool:
-        return cast("ChatApp", self._app).keys_wanted.is_set()
+        return cast("WantsKeys", self._app).keys_wanted.is_set()
 
     def _pass_on(self) -> None:
         if self._early and self._wanted:
