@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropechat.chat import events as ev
     from ropechat.trace import FinishReason, Step
 
-RATE_WINDOW = 2.0  # seconds
+RATE_WINDOW_S = 2.0  # seconds
 
 
 class State(StrEnum):
@@ -162,7 +162,7 @@ class Answer:
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
         self._recent.append(at)
-        while at - self._recent[0] > RATE_WINDOW:
+        while at - self._recent[0] > RATE_WINDOW_S:
             self._recent.popleft()
 
 

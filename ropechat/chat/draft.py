@@ -59,7 +59,7 @@ class Pastes:
         return next((label for label in self._texts if text.endswith(label)), None)
 
 
-def attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
+def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
     """The files that a text names as @path, to be put behind it; those in `known` are not read again.
 
     Raises AttachError, also for a file that does not exist.
@@ -72,12 +72,12 @@ def attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> s
     return "".join(found.values())
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     """The text as it is sent: @@path, where @path would attach a file, is the word @path."""
     return _NAMED.sub(lambda match: match[0][match[1] == "@@" and _path_in(match[2]) is not None :], text)
 
 
-def parted(sent: str) -> tuple[str, dict[str, str]]:
+def split_attachments(sent: str) -> tuple[str, dict[str, str]]:
     """(what somebody wrote, what `attachments` put behind it by the file's name) of a text that was sent."""
     end, blocks = len(sent), []
     while (head := _block_before(sent, end)) is not None:
@@ -108,9 +108,9 @@ def _block_before(sent: str, end: int) -> tuple[str, int] | None:
     return None if head is None else (head[1], start)
 
 
-def as_typed(sent: str) -> str:
+def to_draft(sent: str) -> str:
     """What to type for a question that was sent, with the same files attached."""
-    text, files = parted(sent)
+    text, files = split_attachments(sent)
 
     def escape(match: re.Match[str]) -> str:
         name = _path_in(match[2], files) if match[1] == "@" else None
@@ -168,13 +168,13 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
 
 
-def begun_path(before: str) -> tuple[int, str] | None:
+def find_path(before: str) -> tuple[int, str] | None:
     """(where it begins, the path so far) of an @path that a line ends with."""
     match = _BEGUN.search(before)
     return None if match is None else (match.start(), match[2])
 
 
-def paths(begun: str, limit: int = 50) -> list[str]:
+def complete_path(begun: str, limit: int = 50) -> list[str]:
     """What could be meant: @paths of a folder's entries; folders end with a slash. None elsewhere."""
     head, _, start = begun.rpartition("/")
     folder = Path(f"{head}/" if "/" in begun else ".").expanduser()

@@ -40,7 +40,7 @@ class Count:
 class Reply:
     """Answer these messages; `cancelled` may be set at any time, from any thread.
 
-    opening: what the answer begins with. saved: done when the question is on disk. recorder: writes the
+    prefix: what the answer begins with. saved: done when the question is on disk. recorder: writes the
     answer down. asked: when (seconds, monotonic). cuts: where a prompt that does not fit may be cut: the
     messages from `cuts[0]` to one of the others are then left out, as few as leave room for an answer.
     """
@@ -49,7 +49,7 @@ class Reply:
     sampling: Sampling
     serial: int
     top_k: int = 20
-    opening: Opening | None = None
+    prefix: AssistantPrefix | None = None
     saved: Future[None] | None = None
     recorder: Recorder | None = None
     asked: float = 0.0
@@ -58,7 +58,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Opening:
+class AssistantPrefix:
     """Tokens that an answer begins with; the model goes on from them.
 
     steps: their records; bytes and texts are filled in. written: words of the user's instead, which are the
@@ -71,10 +71,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Preview:
-    """How would the model go on after `opening`, greedily, for `count` tokens? Changes nothing."""
+    """How would the model go on after `prefix`, greedily, for `count` tokens? Changes nothing."""
 
     messages: tuple[Message, ...]
-    opening: Opening
+    prefix: AssistantPrefix
     serial: int
     count: int = 24
 
@@ -103,7 +103,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ModelLoaded:
     """The model is ready."""
 
     info: ModelInfo
@@ -118,14 +118,14 @@ class LoadFailed:
 
 
 @dataclass(frozen=True)
-class Noted:
+class Notice:
     """Something to know about the prompts of the loaded model."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Counted:
+class PromptCounted:
     """A prompt takes `tokens` tokens; `alone`: too many by its last message, and that is what they count."""
 
     serial: int
@@ -134,7 +134,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class TextsEncoded:
     """The tokens of each text; none where there is no model."""
 
     serial: int
@@ -165,7 +165,7 @@ class TooLong:
 
 
 @dataclass(frozen=True)
-class Slid:
+class ContextTruncated:
     """The prompt did not fit: it was cut at the message `cut`."""
 
     serial: int
@@ -183,7 +183,7 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
-class Given:
+class PrefixAccepted:
     """The tokens that the answer begins with; they were not drawn."""
 
     serial: int
@@ -191,7 +191,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Produced:
+class TokenGenerated:
     """One token, and when it came (seconds, monotonic)."""
 
     serial: int
@@ -217,13 +217,13 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Previewed:
+class PreviewReady:
     """What a preview found, the forced token first; empty when it was cut short or failed."""
 
     serial: int
     steps: tuple[Step, ...]
 
 
-Happening = (Loaded | LoadFailed | Noted | Counted | Slid | Started | TooLong | Prefilled) | (
-    Given | Produced | Finished | Failed | Previewed | Encoded
-)
+EngineEvent = (
+    ModelLoaded | LoadFailed | Notice | PromptCounted | ContextTruncated | Started | TooLong | Prefilled
+) | (PrefixAccepted | TokenGenerated | Finished | Failed | PreviewReady | TextsEncoded)

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.trace import FinishReason, Step
 
-PATIENCE = 10.0  # seconds that an answer waits for its question to be on disk
+SAVE_TIMEOUT_S = 10.0  # seconds that an answer waits for its question to be on disk
 
 
-def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
+def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
     """The records of the tokens that an answer begins with, with their bytes and texts."""
-    opening = request.opening
-    if opening is None:
+    prefix = request.prefix
+    if prefix is None:
         return []
-    known = opening.steps
-    if opening.written is None:  # all but the last were drawn as they stand
+    known = prefix.steps
+    if prefix.written is None:  # all but the last were drawn as they stand
         ids = [step.id for step in known]
         found = list(known[:-1])
     else:
-        ids = engine.reply_ids(request.messages, opening.written)
+        ids = engine.reply_ids(request.messages, prefix.written)
         found = []
     agrees, new = True, ids[len(found) :]
     spelled = engine.spell(request.messages, new, ids[: len(found)])
@@ -41,15 +41,15 @@ def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int
     return found
 
 
-def is_whole(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
+def is_complete(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
     """Is the answer complete with what it begins with: the user's words, or an end that was chosen?"""
-    opening = request.opening
-    return opening is not None and (
-        opening.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
+    prefix = request.prefix
+    return prefix is not None and (
+        prefix.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
     )
 
 
-class Writing:
+class AnswerWriter:
     """One answer on its way to the disk; does nothing where nothing is kept."""
 
     def __init__(self, request: ev.Reply) -> None:
@@ -63,13 +63,13 @@ class Writing:
         """Wait until the question is on disk, or the disk refused it: then it waits in memory."""
         if self._request.saved is not None:
             with suppress(RopechatError, TimeoutError):
-                self._request.saved.result(PATIENCE)
+                self._request.saved.result(SAVE_TIMEOUT_S)
 
     def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
         """The model and its prompt are known, and what the answer begins with."""
         self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
         if self._request.recorder is not None:
-            known = self._request.opening.steps if self._request.opening is not None else ()
+            known = self._request.prefix.steps if self._request.prefix is not None else ()
             same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(given, known, strict=False)))
             self._request.recorder.begin(given, same)
 

@@ -17,7 +17,7 @@ PRESETS: dict[str, dict[str, float]] = {
 }
 STEPS = {"temperature": 0.05, "top_k": 1, "top_p": 0.01, "min_p": 0.01, "repetition_penalty": 0.05}
 HIGHEST = {"temperature": 2.0, "top_k": 100, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
-MEANING = {
+DESCRIPTIONS = {
     "temperature": "0: always the best",
     "top_k": "the k best; 0: all",
     "top_p": "the best up to it; 1: all",
@@ -28,7 +28,7 @@ MEANING = {
 }
 
 
-def shown(sampling: Sampling, name: str) -> str:
+def format_value(sampling: Sampling, name: str) -> str:
     """A setting's value for people."""
     value = getattr(sampling, name)
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
@@ -70,12 +70,12 @@ def preset_of(sampling: Sampling) -> str:
     return next((name for name in PRESETS if with_preset(sampling, name) == sampling), "")
 
 
-def said(name: str) -> str:
+def describe_preset(name: str) -> str:
     """What a preset sets."""
     return " ".join(f"{key} {value:g}" for key, value in PRESETS[name].items())
 
 
-def told(sampling: Sampling) -> str:
+def describe_sampling(sampling: Sampling) -> str:
     """The seed; and the preset, or the settings that leave anything out."""
     words = [f"T {sampling.temperature:g}"]
     for name, without in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("repetition_penalty", 1)):
@@ -85,7 +85,7 @@ def told(sampling: Sampling) -> str:
     return " · ".join([*seed, preset_of(sampling) or " ".join(words)])
 
 
-def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
+def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
     """The settings with one value a step up or down, within what is allowed."""
     value = getattr(sampling, name)
     if name == "seed":
@@ -99,7 +99,7 @@ def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
     return replace(sampling, **{name: int(moved) if name == "top_k" else moved})  # type: ignore[arg-type]
 
 
-def filled(sampling: Sampling, name: str) -> float | None:
+def fill_fraction(sampling: Sampling, name: str) -> float | None:
     """How far a value is between nothing and the highest that is usual; None where there is no such."""
     return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None
 
@@ -110,7 +110,7 @@ def with_bias(sampling: Sampling, id: int, bias: float) -> Sampling:
     return replace(sampling, logit_bias=(*biases.items(), *([(id, bias)] if bias else [])))
 
 
-def biased(sampling: Sampling, id: int, by: float) -> Sampling:
+def change_bias(sampling: Sampling, id: int, by: float) -> Sampling:
     """The settings with the bias of a token changed; by -MAX_BIAS: banned, or no longer banned."""
     now = dict(sampling.logit_bias).get(id, 0.0)
     banned = now <= -MAX_BIAS
@@ -121,6 +121,6 @@ def biased(sampling: Sampling, id: int, by: float) -> Sampling:
     return with_bias(sampling, id, now)
 
 
-def said_bias(bias: float) -> str:
+def describe_bias(bias: float) -> str:
     """A bias for people."""
     return "banned" if bias <= -MAX_BIAS else f"{bias:+g}" if bias else "no bias"

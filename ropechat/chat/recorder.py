@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from ropechat.chat.draft import parted
+from ropechat.chat.draft import split_attachments
 from ropechat.store.queries import title_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropechat.store.store import Recorder, Store
 
 
-class Keeper:
+class ConversationRecorder:
     """Writes the nodes of one conversation down. A chat in which nothing was asked leaves no trace."""
 
     def __init__(self, store: Store | None) -> None:
@@ -32,7 +32,7 @@ class Keeper:
     def keep(self, node: Node, question: str) -> None:
         """Write a question (or the system text before it) down."""
         if self.store is not None:
-            self.title = self.title or title_of(parted(question)[0])
+            self.title = self.title or title_of(split_attachments(question)[0])
             self.saved = self.store.keep(self.id, self.title, node)
 
     def record(self, node: Node) -> Recorder | None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
 from ropechat.chat.answer import Answer, State, Turn
-from ropechat.chat.context import WhenFull
-from ropechat.chat.draft import parted
-from ropechat.chat.recorder import Keeper
+from ropechat.chat.context import OverflowPolicy
+from ropechat.chat.draft import split_attachments
+from ropechat.chat.recorder import ConversationRecorder
 from ropechat.conversation import Message, Role
 from ropechat.conversation_tree import State as NodeState
 from ropechat.conversation_tree import Tree, fresh
@@ -34,19 +34,19 @@ class Session:
         sampling: Sampling,
         system: str | None = None,
         clock: Callable[[], float] = time.monotonic,
-        keeper: Keeper | None = None,
+        recorder: ConversationRecorder | None = None,
     ) -> None:
         self.model = model
         self.sampling = sampling
         self.chosen = system  # the system text of new chats
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
-        self.when_full = WhenFull.ASK
+        self.when_full = OverflowPolicy.ASK
         self.notes: list[str] = []  # what is to be known of the prompts of the loaded model
         self.info: ev.ModelInfo | None = None
         self.coming = ""  # the model that is being loaded in the place of another
         self.load_error: BaseException | None = None
-        self.keeper = keeper or Keeper(None)
+        self.recorder = recorder or ConversationRecorder(None)
         self.tree = Tree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
@@ -87,9 +87,9 @@ class Session:
     @property
     def title(self) -> str:
         """The chat's name, or its first words."""
-        if self.keeper.title or not self.turns:
-            return self.keeper.title or "new chat"
-        return title_of(parted(self.turns[0].question)[0])
+        if self.recorder.title or not self.turns:
+            return self.recorder.title or "new chat"
+        return title_of(split_attachments(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""
@@ -112,7 +112,7 @@ class Session:
     def _start(self, question: str, start: str) -> None:
         """From a question on, what comes before the node `start` is left out."""
         self.tree[question].start = start
-        self.keeper.start(self.tree[question])
+        self.recorder.start(self.tree[question])
 
     def left_out(self, question: str) -> int:
         """How many earlier questions the model is not fed for this one."""
@@ -154,21 +154,21 @@ class Session:
         if self._turned:
             self._turn()
         if self.tree.current is None and self.system:
-            self.keeper.keep(self.tree.write(Role.SYSTEM, self.system), question)
+            self.recorder.keep(self.tree.write(Role.SYSTEM, self.system), question)
         node = self.tree.write(Role.USER, question)
-        self.keeper.keep(node, question)
+        self.recorder.keep(node, question)
         return self.answer(node.id)
 
     def rewrite(self, node: str, question: str) -> Turn:
         """Ask something else in the place of a question; the old one stays beside it."""
         made = self.tree.rewrite(node, question)
-        self.keeper.keep(made, question)
+        self.recorder.keep(made, question)
         return self.answer(made.id)
 
     def answer(
         self,
         question: str,
-        opening: ev.Opening | None = None,
+        prefix: ev.AssistantPrefix | None = None,
         origin: Origin | None = None,
         sampling: Sampling | None = None,
     ) -> Turn:
@@ -181,11 +181,11 @@ class Session:
             messages,
             used,
             self._next(),
-            opening=opening,
-            saved=self.keeper.saved,
-            recorder=self.keeper.record(node),
+            prefix=prefix,
+            saved=self.recorder.saved,
+            recorder=self.recorder.record(node),
             asked=asked,
-            cuts=self.cuts(question) if self.when_full is WhenFull.SLIDE else (),
+            cuts=self.cuts(question) if self.when_full is OverflowPolicy.SLIDE else (),
         )
         self.show()
         assert self.last is not None
@@ -222,11 +222,11 @@ class Session:
         """A request for the tokens of texts."""
         return ev.Encode(texts, self._next())
 
-    def preview(self, node: str, opening: ev.Opening) -> ev.Preview:
+    def preview(self, node: str, prefix: ev.AssistantPrefix) -> ev.Preview:
         """A request to look ahead from the middle of an answer."""
         question = self.tree[node].parent
         assert question is not None
-        return ev.Preview(self._messages(question), opening, self._next())
+        return ev.Preview(self._messages(question), prefix, self._next())
 
     def await_model(self, model: str) -> None:
         """Another model is being loaded."""
@@ -251,7 +251,7 @@ class Session:
         turn = self.turns[-1]
         assert turn.node is not None
         alone = len(self.tree.siblings(turn.node)) == 1
-        self.keeper.remove(self.tree.remove(turn.asked if alone else turn.node))
+        self.recorder.remove(self.tree.remove(turn.asked if alone else turn.node))
         if self.empty:
             self.clear()
         self.show()
@@ -274,16 +274,16 @@ class Session:
     def go(self, node: str) -> None:
         """Show the branch through a node."""
         self.tree.go(node)
-        self.keeper.point(self.tree.current)
+        self.recorder.point(self.tree.current)
         self._keep_system()
         self.show()
 
     def clear(self) -> None:
         """Begin anew; a chat in which nothing is said any more is not kept."""
-        if self.empty and self.keeper.title:
-            self.keeper.drop()
+        if self.empty and self.recorder.title:
+            self.recorder.drop()
         else:
-            self.keeper.begin()
+            self.recorder.begin()
         self.tree = Tree()
         self.turns.clear()
         self.system, self._turned = self.chosen, False
@@ -291,7 +291,7 @@ class Session:
 
     def open(self, chat: Chat) -> None:
         """Show a chat that was kept."""
-        self.keeper.begin(chat.id, chat.title)
+        self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
         self.turns.clear()
         self._keep_system()
@@ -305,23 +305,23 @@ class Session:
 
     # --- what the inference thread reports ---
 
-    def apply(self, event: ev.Happening) -> bool:
+    def apply(self, event: ev.EngineEvent) -> bool:
         """Take in one event; False if it belongs to something that is gone."""
         match event:
-            case ev.Loaded(info):
+            case ev.ModelLoaded(info):
                 self.info, self.load_error, self.coming = info, None, ""
                 self.notes.clear()
             case ev.LoadFailed(error, kept):
                 self.coming = ""
                 if not kept:
                     self.info, self.load_error = None, error
-            case ev.Counted(serial, tokens, alone):
+            case ev.PromptCounted(serial, tokens, alone):
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens, self.draft_alone = tokens, alone
-            case ev.Noted(text):
+            case ev.Notice(text):
                 self.notes.append(text)
-            case ev.Previewed() | ev.Encoded():
+            case ev.PreviewReady() | ev.TextsEncoded():
                 return True
             case _:
                 turn = self.last
@@ -330,7 +330,7 @@ class Session:
                 self._progress(turn, event)
         return True
 
-    def _progress(self, turn: Turn, event: ev.Happening) -> None:
+    def _progress(self, turn: Turn, event: ev.EngineEvent) -> None:
         assert turn.node is not None
         answer, node = turn.answer, self.tree[turn.node]
         match event:
@@ -338,15 +338,15 @@ class Session:
                 node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
                 self._advance(answer, State.READING)
-            case ev.Slid(_, cut):
+            case ev.ContextTruncated(_, cut):
                 self._start(turn.asked, self.reads(turn.asked)[cut].id)
             case ev.Prefilled(_, done, total, at):
                 answer.read(done, total, at)
-            case ev.Given(_, steps):
+            case ev.PrefixAccepted(_, steps):
                 self._advance(answer, State.READING)
                 answer.give(steps)
                 self.tree.give(node.id, steps)
-            case ev.Produced(_, step, at):
+            case ev.TokenGenerated(_, step, at):
                 self._advance(answer, State.WRITING)
                 answer.add(step, at)
                 self.tree.add(node.id, step)

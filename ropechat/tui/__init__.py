@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
 
 __all__ = ["run_chat"]
 
@@ -24,7 +24,7 @@ def run_chat(
     system: str | None = None,
     store: Store | None = None,
     resume: str | None = None,
-    look: Look | None = None,
+    look: ChatOptions | None = None,
     models: ModelLoader | None = None,
 ) -> int:
     """Open the chat and return the exit code once it is closed.
@@ -39,7 +39,7 @@ def run_chat(
     from ropechat.tui.app import ChatApp
     from ropechat.tui.terminal import gc_pause as garbage
     from ropechat.tui.terminal import typeahead
-    from ropechat.tui.terminal.screen import owned_screen, take_short_turns, teach_keys
+    from ropechat.tui.terminal.screen import own_screen, take_short_turns, teach_keys
     from ropechat.util.text import one_line
 
     teach_keys()
@@ -49,7 +49,7 @@ def run_chat(
     app.models = models
     typeahead.hold()
     try:
-        with owned_screen():
+        with own_screen():
             app.run()
             stopped = app.inference.shutdown()
     finally:

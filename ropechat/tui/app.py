@@ -15,7 +15,7 @@ from textual.widgets import Label
 from ropechat.chat import events as ev
 from ropechat.chat.errors import exit_code, explain
 from ropechat.chat.inference import Inference
-from ropechat.chat.recorder import Keeper
+from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
 from ropechat.conversation_tree import added_nothing
 from ropechat.tui.commands import registry as keys
@@ -23,7 +23,7 @@ from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.controllers.keyboard import Keyboard
 from ropechat.tui.format import status as panel
 from ropechat.tui.format import theme
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.terminal.screen import leave_on_signals
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 FRAMES = 30.0  # per second, while the model works
 FRAMES_REMOTE = 15.0
 PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
-HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
+FIRST_TOKEN_HOLD_S = 0.025  # seconds that nothing is drawn while a first token is awaited
 
-BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
+BUILTIN_THEMES.update({own.name: own for own in theme.OWN_THEMES})  # known before the first frame is styled
 
 
 class ChatApp(Keyboard):
@@ -72,13 +72,13 @@ class ChatApp(Keyboard):
         system: str | None = None,
         store: Store | None = None,
         resume: str | None = None,
-        look: Look | None = None,
+        look: ChatOptions | None = None,
     ) -> None:
-        look = look or Look()
-        self.set_reactive(App.theme, theme.choose(os.environ, look.theme))
+        look = look or ChatOptions()
+        self.set_reactive(App.theme, theme.choose_theme(os.environ, look.theme))
         super().__init__()
         self.look, self.keymap = look, Keymap(look.keys)
-        self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
+        self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
         self.resume, self.model = resume, model
         self.inference = Inference(wake=self._wake)
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
@@ -211,7 +211,7 @@ class ChatApp(Keyboard):
         """Begin a new chat; asks first when nothing is kept."""
         self.action_write()
         key = self.keymap.named("chat.new")
-        drops = self.session.turns and self.session.keeper.store is None
+        drops = self.session.turns and self.session.recorder.store is None
         if not drops or self._again("chat.new", f"{key} again drops this chat and begins a new one"):
             self.when_idle(self.begin_chat)
 
@@ -254,7 +254,7 @@ class ChatApp(Keyboard):
             self._held = ExitStack()
             self._held.enter_context(self.batch_update())
             self._held_size = self.size
-            self.set_timer(HELD, self._let_go)
+            self.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
 
     def _let_go(self) -> None:
         """Draw again."""
@@ -273,8 +273,8 @@ class ChatApp(Keyboard):
         for event in self.inference.drain():
             if not self.session.apply(event):
                 continue
-            if isinstance(event, ev.Produced | ev.Given):
-                steps += [event.step] if isinstance(event, ev.Produced) else self.began(event)
+            if isinstance(event, ev.TokenGenerated | ev.PrefixAccepted):
+                steps += [event.step] if isinstance(event, ev.TokenGenerated) else self.began(event)
                 serial = event.serial
                 continue
             self._feed(serial, steps)
@@ -294,24 +294,24 @@ class ChatApp(Keyboard):
             self.transcript.feed(self._blocks[serial], steps)
             steps.clear()
 
-    def _react(self, event: ev.Happening) -> None:
+    def _react(self, event: ev.EngineEvent) -> None:
         match event:
-            case ev.Loaded(info):
+            case ev.ModelLoaded(info):
                 self.know(info)
                 self._loaded()
-            case ev.Noted(text):
+            case ev.Notice(text):
                 self._notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
             case ev.Started(serial, _, ids):
                 self._blocks[serial].prompt = ids
             case ev.LoadFailed():
                 self.not_loaded(event)
-            case ev.Slid():
+            case ev.ContextTruncated():
                 self.show_path()
             case ev.TooLong():
                 self.too_long(event)
-            case ev.Previewed():
+            case ev.PreviewReady():
                 self.on_previewed(event)
-            case ev.Encoded():
+            case ev.TextsEncoded():
                 self.on_encoded(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
                 self._ended(serial)
@@ -334,7 +334,7 @@ class ChatApp(Keyboard):
         if len(block.steps) > len(answer.steps):  # it never began
             self.show_path()
             block = self._blocks[serial]
-        block.note = panel.summary(answer)
+        block.note = panel.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
             self._notice("error", f"The answer broke off: {explain(answer.error)}")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
+class ChatOptions:
     """What `settings` says of each. theme, tint, when_full: names; keys: other ones, by command id."""
 
     theme: str = "auto"

@@ -79,9 +79,9 @@ def chat() -> None:
         waiting[:] = STAGES
         marked("action", fork, "asked")(self, *arguments)
 
-    def applied(self: Session, event: ev.Happening) -> bool:
+    def applied(self: Session, event: ev.EngineEvent) -> bool:
         taken = apply(self, event)
-        if isinstance(event, ev.Produced):
+        if isinstance(event, ev.TokenGenerated):
             reached("made", event.at)
             reached("taken")
         return taken

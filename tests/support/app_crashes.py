@@ -49,15 +49,15 @@ def chat() -> None:
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
 
-    def applied(self: Session, event: ev.Happening) -> bool:
+    def applied(self: Session, event: ev.EngineEvent) -> bool:
         taken, turn = apply(self, event), self.last
-        if isinstance(event, ev.Loaded):
+        if isinstance(event, ev.ModelLoaded):
             say("!loaded")
         if taken and turn is not None and isinstance(event, ev.Started):
             say(f"asked {turn.asked}")
-        for step in event.steps if taken and isinstance(event, ev.Given) else ():
+        for step in event.steps if taken and isinstance(event, ev.PrefixAccepted) else ():
             say(f"made {self.last.node} {time.time()} {step.id}")
-        if taken and turn is not None and isinstance(event, ev.Produced):
+        if taken and turn is not None and isinstance(event, ev.TokenGenerated):
             say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
         return taken
 

@@ -26,7 +26,7 @@ from fakes import STORY, FakeEngine  # noqa: E402
 from ropechat.chat import events as ev  # noqa: E402
 from ropechat.chat.answer import Turn  # noqa: E402
 from ropechat.chat.inference import Inference  # noqa: E402
-from ropechat.chat.recorder import Keeper  # noqa: E402
+from ropechat.chat.recorder import ConversationRecorder  # noqa: E402
 from ropechat.chat.session import Session  # noqa: E402
 from ropechat.conversation_tree import State  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
@@ -45,7 +45,7 @@ def write(folder: Path) -> None:
     """Chat until killed. Speeds and lengths are drawn anew for each answer."""
     say("ready")
     draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3), Inference(), Store(folder)
-    session = Session("fake", Sampling(max_tokens=9999), keeper=Keeper(store))
+    session = Session("fake", Sampling(max_tokens=9999), recorder=ConversationRecorder(store))
     engine.context = 10**6
     thread.start()
     thread.submit(ev.Load(lambda: engine))
@@ -57,13 +57,13 @@ def write(folder: Path) -> None:
             follow(session, thread, session.ask("q" * draw.randint(1, 4000)))
         if draw.random() < 0.1:
             say(f"deleted {' '.join(session.tree.nodes)}")
-            store.delete(session.keeper.id).result()
+            store.delete(session.recorder.id).result()
 
 
 def follow(session: Session, thread: Inference, turn: Turn) -> None:
     """Have an answer written, and say what happens."""
     assert turn.request is not None
-    assert session.keeper.store is not None
+    assert session.recorder.store is not None
     thread.submit(turn.request)
     while turn.answer.state.live:
         time.sleep(0.001)
@@ -75,7 +75,7 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
                 say(f"made {turn.node} {time.time()} {step.id}")
             if isinstance(event, ev.Produced):
                 say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
-    session.keeper.store.conversations().result()
+    session.recorder.store.conversations().result()
     say(f"ended {turn.node} {len(turn.answer.steps)}")
 
 

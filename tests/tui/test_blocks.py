@@ -10,8 +10,8 @@ from reading import DOCUMENT
 from ropechat.trace import Step
 from ropechat.tui.render import blocks
 from ropechat.tui.render import wrap as flow
-from ropechat.tui.render.blocks import AnswerBlock, shown
-from ropechat.tui.render.pieces import Mark, Piece, joined, overlay
+from ropechat.tui.render.blocks import AnswerBlock, to_display
+from ropechat.tui.render.spans import Mark, StyledSpan, join_styles, overlay_marks
 from ropechat.tui.render.tint import TINTS
 from ropechat.tui.render.width import graphemes
 from ropechat.tui.render.wrap import wrap
@@ -30,7 +30,7 @@ def block(*parts: tuple[str, float], width: int = 80) -> AnswerBlock:
 
 
 def spans(made: AnswerBlock, row: int, tint: str = "surprisal") -> list[tuple[str, str]]:
-    drawn = overlay(made.rows.pieces(row), made.marks(row, tint))
+    drawn = overlay_marks(made.rows.pieces(row), made.marks(row, tint))
     return [(piece.text, piece.look) for piece in drawn]
 
 
@@ -114,7 +114,7 @@ def test_an_answer_that_begins_as_another_takes_it_over(view: Any, monkeypatch: 
         begun, alone = AnswerBlock("answer"), AnswerBlock("answer")
         steps = [*tokens[:count], step(" another", 3.0)]
         with monkeypatch.context() as patched:
-            patched.setattr(blocks, "shown", lambda text: (seen.append(text), shown(text))[1])
+            patched.setattr(blocks, "to_display", lambda text: (seen.append(text), to_display(text))[1])
             patched.setattr(flow, "wrap", wrapped)
             assert begun.begin_as(old, steps) == count
             begun.shape(view, 30)
@@ -165,8 +165,8 @@ def test_marks_over_any_text_are_those_of_each_character() -> None:
             look = "x"
             for mark in marks:
                 if mark.start < mark.end and mark.start < at + last and mark.end > at + first:
-                    look = joined(look, mark.look)
+                    look = join_styles(look, mark.look)
             looks += [look] * (last - first)
-        drawn = overlay([Piece(text, "x", at)], marks)
+        drawn = overlay_marks([StyledSpan(text, "x", at)], marks)
         assert [look for piece in drawn for look in [piece.look] * len(piece.text)] == looks
         assert "".join(piece.text for piece in drawn) == text

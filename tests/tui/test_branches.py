@@ -11,8 +11,8 @@ from fakes import STOP, STORY, FakeEngine, pieces
 from ropechat.chat.answer import State
 from ropechat.conversation import Role
 from ropechat.conversation_tree import State as NodeState
-from ropechat.tui.format.lists import describe, own_text, rows, when
-from ropechat.tui.render.sparkline import curve
+from ropechat.tui.format.lists import describe_node, format_time, snippet, tree_rows
+from ropechat.tui.render.sparkline import sparkline
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 from ropechat.tui.screens.fork import ForkScreen
@@ -295,7 +295,7 @@ def test_what_the_screens_say() -> None:
     from chats import branched
 
     tree = branched()
-    lines = [(stem, describe(tree, node)) for stem, node in rows(tree)]
+    lines = [(stem, describe_node(tree, node)) for stem, node in tree_rows(tree)]
     assert lines == [
         ("", "system"),
         ("", "you"),
@@ -305,14 +305,14 @@ def test_what_the_screens_say() -> None:
         ("   ", "answer"),
     ]
     first, second = tree.siblings(tree.path()[2].id)
-    assert (own_text(first), own_text(second)) == ("Rayleigh scattering of light", "")
+    assert (snippet(first), snippet(second)) == ("Rayleigh scattering of light", "")
     assert verdict([first, first]) == f"{len(first.steps)} tokens shared · 0 and 0 follow · all cost the same"
     assert "cheaper under this model" in verdict([first, second])
-    assert len(curve(first.steps)) == len(first.steps)
-    assert curve([]) == ""
-    assert len(curve(first.steps * 100)) == 60
-    assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
-    assert when(86400 * 365, 86400 * 400).count("-") == 2
+    assert len(sparkline(first.steps)) == len(first.steps)
+    assert sparkline([]) == ""
+    assert len(sparkline(first.steps * 100)) == 60
+    assert format_time(86400 * 365, 86400 * 365 + 60).count(":") == 1
+    assert format_time(86400 * 365, 86400 * 400).count("-") == 2
 
 
 async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:

@@ -14,7 +14,7 @@ from ropechat import builtin
 from ropechat.chat.answer import State
 from ropechat.conversation import Role
 from ropechat.errors import ModelNotFoundError
-from ropechat.tui.render.pieces import Mark
+from ropechat.tui.render.spans import Mark
 
 
 def answer(c: Any) -> Any:

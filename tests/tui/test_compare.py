@@ -14,7 +14,7 @@ from ropechat.chat import presets
 from ropechat.chat.answer import State
 from ropechat.conversation_tree import Node
 from ropechat.sampling import Sampling
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 
@@ -141,7 +141,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
 
 async def test_a_series_gives_way_to_what_comes_between(chat: Any) -> None:
     engine = FakeEngine(FOUR)
-    async with chat(engine, look=Look(keys={"answer.several": ("Z",)})) as c:
+    async with chat(engine, look=ChatOptions(keys={"answer.several": ("Z",)})) as c:
         await c.ask("Hi")
         await c.idle()
         engine.gate.clear()
@@ -215,8 +215,10 @@ def test_what_a_comparison_says() -> None:
 
 
 def test_how_an_answer_was_drawn() -> None:
-    assert presets.told(Sampling(seed=4)) == "seed 4 · balanced"
-    assert presets.told(Sampling(temperature=1, min_p=0.1)) == "T 1 top_k 40 top_p 0.95 min_p 0.1"
+    assert presets.describe_sampling(Sampling(seed=4)) == "seed 4 · balanced"
+    assert (
+        presets.describe_sampling(Sampling(temperature=1, min_p=0.1)) == "T 1 top_k 40 top_p 0.95 min_p 0.1"
+    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (160, 45)])

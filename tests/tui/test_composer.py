@@ -230,16 +230,16 @@ def test_what_was_attached_is_told_from_what_was_written(
         (tmp_path / name).write_text(content)
     written = 'see @a, (@b.md and @b.md! @"c c"\n\nmine:\n```\nown\n```'
     for text in (written, "@a", f"{written} @a"):
-        behind = draft.attachments(text)
+        behind = draft.read_attachments(text)
         assert behind
-        said, files = draft.parted(text + behind)
+        said, files = draft.split_attachments(text + behind)
         assert said == text
         assert "".join(files.values()) == behind
-        assert draft.attachments(text, files) == behind
-        assert draft.as_typed(text + behind) == text
+        assert draft.read_attachments(text, files) == behind
+        assert draft.to_draft(text + behind) == text
     own = "mine:\n\nx:\n```\nown\n```"  # looks like a file, and names none
-    assert draft.parted(own) == (own, {})
-    assert draft.as_typed("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"
+    assert draft.split_attachments(own) == (own, {})
+    assert draft.to_draft("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"
 
 
 async def test_the_gauge_counts_what_will_be_sent(

@@ -11,7 +11,7 @@ from fakes import STORY, FakeEngine
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.commands.keymap import Keymap, KeymapError
 from ropechat.tui.format import theme
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.compare import CompareScreen
@@ -20,7 +20,7 @@ from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
-from ropechat.tui.terminal.clipboard import MOST, sequence
+from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
 from ropechat.tui.widgets.sampling_panel import Dials
 
 SHEETS = {
@@ -36,8 +36,8 @@ SHEETS = {
 }
 
 
-def look(**chosen: str) -> Look:
-    return Look(keys={id.replace("__", "."): tuple(wanted.split()) for id, wanted in chosen.items()})
+def look(**chosen: str) -> ChatOptions:
+    return ChatOptions(keys={id.replace("__", "."): tuple(wanted.split()) for id, wanted in chosen.items()})
 
 
 # --- keys ---
@@ -191,20 +191,20 @@ async def test_answers_and_code_are_copied(chat: Any, written: list[str]) -> Non
         await c.pilot.press("Y")
         assert f"\x1b]52;c;{base64.b64encode(b'print(1)').decode()}\a" in written
         del written[:]
-        c.app.copy_to_clipboard("x" * MOST)
+        c.app.copy_to_clipboard("x" * MAX_BASE64)
         assert not [data for data in written if "]52" in data]
         assert "too many to copy" in c.line("footer")
 
 
 def test_the_clipboard_through_tmux_and_screen() -> None:
     plain = "\x1b]52;c;aGk=\a"
-    assert sequence("hi", {}) == plain
-    assert sequence("hi", {"TMUX": "/tmp/x"}) == f"{plain}\x1bPtmux;\x1b\x1b]52;c;aGk=\a\x1b\\"
-    wrapped = sequence("x" * 1000, {"STY": "1.pts"})
+    assert osc52_sequence("hi", {}) == plain
+    assert osc52_sequence("hi", {"TMUX": "/tmp/x"}) == f"{plain}\x1bPtmux;\x1b\x1b]52;c;aGk=\a\x1b\\"
+    wrapped = osc52_sequence("x" * 1000, {"STY": "1.pts"})
     assert wrapped is not None
     parts = wrapped.split("\x1b\\")
     assert all(part.startswith("\x1bP") for part in parts[:-1])
-    assert "".join(part.removeprefix("\x1bP") for part in parts) == sequence("x" * 1000, {})
+    assert "".join(part.removeprefix("\x1bP") for part in parts) == osc52_sequence("x" * 1000, {})
 
 
 async def test_the_mouse_is_left_to_the_terminal_and_taken_back(chat: Any, written: list[str]) -> None:
@@ -231,11 +231,11 @@ async def test_the_mouse_is_left_to_the_terminal_and_taken_back(chat: Any, writt
     ],
 )
 def test_themes(wanted: str, environ: dict[str, str], name: str) -> None:
-    assert theme.choose(environ, wanted) == name
+    assert theme.choose_theme(environ, wanted) == name
 
 
 async def test_a_look_is_what_the_app_begins_with(chat: Any, written: list[str]) -> None:
-    chosen = Look(theme="light", tint="rank", mouse=False, when_full="slide")
+    chosen = ChatOptions(theme="light", tint="rank", mouse=False, when_full="slide")
     async with chat(FakeEngine(), look=chosen) as c:
         assert c.app.theme == "ropechat-light"
         assert c.app.transcript.tint == "rank"
@@ -279,7 +279,7 @@ async def test_completions_say_how_many_more_there_are(chat: Any, height: int, o
 
 
 async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
-    async with chat(FakeEngine(STORY * 20, context=10**5), look=Look(follow=False)) as c:
+    async with chat(FakeEngine(STORY * 20, context=10**5), look=ChatOptions(follow=False)) as c:
         await c.ask("Tell me")
         await c.idle()
         assert "Tell me" in c.screen()

@@ -55,7 +55,7 @@ async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any,
             await told(c, "/continue")
             assert c.screen().count(said) == 1
         assert "not on disk" not in c.line("footer")
-        id, tree = c.app.session.keeper.id, c.app.session.tree
+        id, tree = c.app.session.recorder.id, c.app.session.tree
     kept = store.load(id).result(5).tree
     for id, node in tree.nodes.items():
         assert [step.id for step in kept[id].steps] == [step.id for step in node.steps]

@@ -9,7 +9,7 @@ import pytest
 from branches import last, transcript
 from fakes import STORY, FakeEngine
 
-from ropechat.chat.context import WhenFull
+from ropechat.chat.context import OverflowPolicy
 from ropechat.conversation import Message, Role
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.screens.facts import FactsScreen
@@ -166,8 +166,10 @@ async def test_a_question_that_does_not_fit_asks(chat: Any) -> None:
         assert len(c.app.session.turns) == 2
 
 
-@pytest.mark.parametrize(("key", "later"), [("s", WhenFull.ASK), ("a", WhenFull.SLIDE)])
-async def test_slide_leaves_out_as_few_as_needed_and_says_so(chat: Any, key: str, later: WhenFull) -> None:
+@pytest.mark.parametrize(("key", "later"), [("s", OverflowPolicy.ASK), ("a", OverflowPolicy.SLIDE)])
+async def test_slide_leaves_out_as_few_as_needed_and_says_so(
+    chat: Any, key: str, later: OverflowPolicy
+) -> None:
     engine = filled()
     async with chat(engine, size=(100, 40)) as c:
         await overflow(c)
@@ -227,7 +229,7 @@ async def test_slide_and_stop_are_remembered(chat: Any) -> None:
 
 
 async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: Any) -> None:
-    for setting in WhenFull:
+    for setting in OverflowPolicy:
         engine = FakeEngine(["ok"], context=30)
         async with chat(engine) as c:
             await command(c, f"/context {setting}")
@@ -240,8 +242,8 @@ async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: A
             await c.until(lambda: isinstance(c.app.screen, ContextScreen) or c.screen().count("Not sent") > 0)
 
 
-@pytest.mark.parametrize("setting", WhenFull)
-async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setting: WhenFull) -> None:
+@pytest.mark.parametrize("setting", OverflowPolicy)
+async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setting: OverflowPolicy) -> None:
     """With turns before it: no sheet whose ways cannot work, one number on all places, no new chat."""
     engine = FakeEngine(["ok", "fine"], context=48, facts={"max_position_embeddings": 1000})
     async with chat(engine, system="S", size=(100, 40)) as c:
@@ -280,9 +282,9 @@ async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) ->
         assert "begin a new chat with ctrl+n" in " ".join(c.screen().split())
 
 
-@pytest.mark.parametrize("setting", [WhenFull.ASK, WhenFull.SLIDE])
+@pytest.mark.parametrize("setting", [OverflowPolicy.ASK, OverflowPolicy.SLIDE])
 async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns(
-    chat: Any, setting: WhenFull
+    chat: Any, setting: OverflowPolicy
 ) -> None:
     """What the answer begins with counts as well: sliding makes room for it, instead of asking again."""
     engine = FakeEngine(["alpha " * 5, "beta " * 40, "beta " * 40], context=48)
@@ -294,7 +296,7 @@ async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns
         await c.idle()
         assert last(c).answer.reason == "context"
         await c.ask("/continue")
-        if setting is WhenFull.ASK:
+        if setting is OverflowPolicy.ASK:
             await c.until(lambda: isinstance(c.app.screen, ContextScreen))
             await c.pilot.press("s")
         await c.until(lambda: len(engine.asked) == 3)

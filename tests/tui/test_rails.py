@@ -9,8 +9,8 @@ from branches import last
 from fakes import STORY, FakeEngine
 from reading import answered
 
-from ropechat.tui.options import Look
-from ropechat.tui.render.sparkline import cumulative
+from ropechat.tui.options import ChatOptions
+from ropechat.tui.render.sparkline import cumulative_curve
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.sampling import SamplingScreen
 from ropechat.tui.screens.tokens import TokensScreen
@@ -131,7 +131,7 @@ async def test_a_digit_without_such_an_alternative_does_nothing(chat: Any) -> No
 
 
 async def test_digits_can_be_other_keys(chat: Any) -> None:
-    async with chat(FakeEngine("a b c d"), look=Look(keys={"alternative.2": ("z",)})) as c:
+    async with chat(FakeEngine("a b c d"), look=ChatOptions(keys={"alternative.2": ("z",)})) as c:
         await opened(c)
         before = len(c.app.session.tree)
         await c.pilot.press("z")
@@ -221,7 +221,7 @@ def test_the_curve_of_the_sum() -> None:
 
     steps = [fake_step(1, b"a", "a")] * 8
     total = sum(-step.logprob for step in steps) / 0.6931471805599453
-    upper, lower = cumulative(steps, 8, total, 8)
+    upper, lower = cumulative_curve(steps, 8, total, 8)
     assert (lower, upper) == ("⠠⠔⠊⠁", "   ⢀⣀⡠⠔⠊")  # a straight line
-    short = cumulative(steps, 16, 3 * total, 8)
+    short = cumulative_curve(steps, 16, 3 * total, 8)
     assert [len(row) for row in short] == [0, 4]  # half the length, a third of the height

@@ -147,7 +147,7 @@ def test_presets() -> None:
 def test_steps_stay_within_what_is_allowed(name: str) -> None:
     settings = Sampling()
     for by in [1] * 300 + [-1] * 600 + [1] * 3:
-        settings = presets.stepped(settings, name, by)  # Sampling refuses what is not
+        settings = presets.step_value(settings, name, by)  # Sampling refuses what is not
     assert settings != Sampling() or name in ("top_p", "repetition_penalty")
 
 

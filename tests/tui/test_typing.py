@@ -11,7 +11,7 @@ from fakes import STORY, FakeEngine
 from textual import events
 
 from ropechat.store.store import Store
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 
 QUESTION = "continue please: here is why, xyz 123 /?"
 WIDE = (160, 45)
@@ -30,11 +30,11 @@ def frame(c: Any) -> str:
 
 async def types(c: Any, before: str = "") -> None:
     """What is typed arrives in the composer, behind what stands there, and does nothing else."""
-    tree, focused = len(c.app.session.tree), c.app.session.keeper.id
+    tree, focused = len(c.app.session.tree), c.app.session.recorder.id
     await c.pilot.press(*QUESTION)
     await c.pilot.pause(0.05)
     assert c.app.composer.text == before + QUESTION
-    assert (len(c.app.session.tree), c.app.session.keeper.id) == (tree, focused)
+    assert (len(c.app.session.tree), c.app.session.recorder.id) == (tree, focused)
     assert not c.app.session.generating
     assert "send" in c.line("footer")
     assert frame(c) == ""
@@ -176,7 +176,7 @@ async def test_reading_is_framed_and_letters_act_in_it(chat: Any) -> None:
 
 
 async def test_the_way_back_is_shown_with_chosen_keys(chat: Any) -> None:
-    look = Look(keys={"chat.stop": ("f12",), "read.write": ("q",)})
+    look = ChatOptions(keys={"chat.stop": ("f12",), "read.write": ("q",)})
     async with chat(FakeEngine(STORY), look=look) as c:
         await told(c)
         await c.pilot.press("f12", "left")

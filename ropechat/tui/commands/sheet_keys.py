@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ropechat.tui.commands.command import Command
-from ropechat.tui.format.lists import COMPARED
+from ropechat.tui.format.lists import MAX_COMPARED
 
 COMMON = (
     Command("sheet.leave", "escape,q", "esc", "back", "Back; q too, where nothing is typed", "leave"),
@@ -29,7 +29,7 @@ COMPARE = (
         Command(
             f"compare.keep_{n}", str(n), str(n), "keep", "Go on with the answer of this number", f"keep({n})"
         )
-        for n in range(1, COMPARED + 1)
+        for n in range(1, MAX_COMPARED + 1)
     ),
 )
 ALTERNATIVES = (Command("alternatives.preview", "p,space", "p", "preview", "How it would go on", "preview"),)

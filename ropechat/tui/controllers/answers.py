@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.draft import as_typed
+from ropechat.chat.draft import to_draft
 from ropechat.conversation import Role
 from ropechat.conversation_tree import Origin, forced, resumed, unended
 from ropechat.tui.controllers.inspector import ReadingApp
 from ropechat.tui.format import status as panel
-from ropechat.tui.render.blocks import AnswerBlock, Block, by_beginning
+from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Branching(ReadingApp):
     follows = True  # does the view go along with an answer?
     _then: Callable[[], None] | None = None  # what waits for the answer to end
     _editing: Node | None = None  # what the composer's text will stand beside
-    _on_preview: Callable[[ev.Previewed], None] | None = None
+    _on_preview: Callable[[ev.PreviewReady], None] | None = None
 
     # --- the path on the screen ---
 
@@ -73,7 +73,7 @@ class Branching(ReadingApp):
         self._blocks.clear()
         kept, blocks = self._unchanged() if turn is not None else (0, 0)
         with self.transcript.filling():
-            known = by_beginning(self.transcript.remove_from(blocks))
+            known = index_by_first_step(self.transcript.remove_from(blocks))
             if not blocks:
                 self._welcome()
             for each in self.session.turns[kept:]:
@@ -117,16 +117,16 @@ class Branching(ReadingApp):
             answer.add(steps[answer.begin_as(known.get(id(steps[0])), steps) :])
         elif turn.answer.written:
             answer.say(turn.answer.written)
-        answer.note = "" if live else panel.summary(turn.answer)
+        answer.note = "" if live else panel.summarize(turn.answer)
         self.transcript.add(answer)
 
     @staticmethod
     def _beginning(turn: Turn) -> Sequence[Step]:
         """What an answer will begin with, as far as its text is known before the model is asked."""
-        opening = turn.request.opening if turn.request is not None and turn.answer.state.live else None
-        return opening.steps[:-1] if opening is not None and opening.written is None else ()
+        prefix = turn.request.prefix if turn.request is not None and turn.answer.state.live else None
+        return prefix.steps[:-1] if prefix is not None and prefix.written is None else ()
 
-    def began(self, event: ev.Given) -> Sequence[Step]:
+    def began(self, event: ev.PrefixAccepted) -> Sequence[Step]:
         """An answer began so; the steps of it that are not on the screen yet."""
         shown = self._blocks[event.serial].steps
         if shown == list(event.steps[: len(shown)]):
@@ -137,7 +137,11 @@ class Branching(ReadingApp):
 
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
-        name = self._answer_title() if node is None or turn.answer.state.live else panel.short(node.model)
+        name = (
+            self._answer_title()
+            if node is None or turn.answer.state.live
+            else panel.model_heading(node.model)
+        )
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
@@ -190,9 +194,9 @@ class Branching(ReadingApp):
         if node is None:
             return
         steps = unended(node)
-        opening = ev.Opening(tuple(steps))
+        prefix = ev.AssistantPrefix(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
-        self.show_path(self.session.answer(node.parent or "", opening, origin))
+        self.show_path(self.session.answer(node.parent or "", prefix, origin))
 
     def fork(self, node: str, index: int, id: int) -> None:
         """Put another token at a place of an answer and go on from there, in a new answer."""
@@ -205,15 +209,15 @@ class Branching(ReadingApp):
         used = resumed(node, index)
         if token != node.steps[index].id:  # another answer: as long as any other may be
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
-        opening, origin = self._forked(node, index, token), Origin(id, index, "fork")
-        turn = self.session.answer(node.parent or "", opening, origin, used)
+        prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
+        turn = self.session.answer(node.parent or "", prefix, origin, used)
         self.show_path(turn)
         assert turn.request is not None
         self.transcript.await_token(self._blocks[turn.request.serial], index)
 
     @staticmethod
-    def _forked(node: Node, index: int, token: int) -> ev.Opening:
-        return ev.Opening((*node.steps[:index], forced(node.steps[index], token)))
+    def _forked(node: Node, index: int, token: int) -> ev.AssistantPrefix:
+        return ev.AssistantPrefix((*node.steps[:index], forced(node.steps[index], token)))
 
     def tried(self, node: str, index: int) -> set[int]:
         """Of all answers beside this one that begin as it does."""
@@ -222,7 +226,7 @@ class Branching(ReadingApp):
         beside = [other.steps for other in tree.siblings(node) if len(other.steps) > index]
         return {steps[index].id for steps in beside if [step.id for step in steps[:index]] == before}
 
-    def preview(self, node: str, index: int, token: int, show: Callable[[ev.Previewed], None]) -> bool:
+    def preview(self, node: str, index: int, token: int, show: Callable[[ev.PreviewReady], None]) -> bool:
         """Show how the model would go on after another token; False while it is busy."""
         known = self.session.tree.nodes.get(node)
         if self.session.generating or known is None or not 0 <= index < len(known.steps):
@@ -231,7 +235,7 @@ class Branching(ReadingApp):
         self._submit(self.session.preview(node, self._forked(known, index, token)))
         return True
 
-    def on_previewed(self, event: ev.Previewed) -> None:
+    def on_previewed(self, event: ev.PreviewReady) -> None:
         """A preview came."""
         if self._on_preview is not None:
             self._on_preview(event)
@@ -288,7 +292,9 @@ class Branching(ReadingApp):
             self._say_hint("another model is being loaded")
             return None
         if info is not None and node.model != info.name:
-            self._say_hint(f"written by {panel.short(node.model)}: only that model can go on from its tokens")
+            self._say_hint(
+                f"written by {panel.model_heading(node.model)}: only that model can go on from its tokens"
+            )
             return None
         return node
 
@@ -308,7 +314,7 @@ class Branching(ReadingApp):
 
     def _edit(self, node: Node) -> None:
         self._editing = node
-        self.composer.borrow(as_typed(node.text) if node.role is Role.USER else node.text)
+        self.composer.borrow(to_draft(node.text) if node.role is Role.USER else node.text)
         self.action_write()
         self._say_hint("")  # the footer says that this is an edit
 
@@ -319,8 +325,8 @@ class Branching(ReadingApp):
             return None
         if node.role is Role.USER:
             return self.session.rewrite(node.id, text)
-        opening = ev.Opening(tuple(node.steps), written=text)
-        return self.session.answer(node.parent or "", opening, Origin(node.id, 0, "edit"))
+        prefix = ev.AssistantPrefix(tuple(node.steps), written=text)
+        return self.session.answer(node.parent or "", prefix, Origin(node.id, 0, "edit"))
 
     def stop_editing(self) -> bool:
         """The composer has the draft again; False where it had it. A changed text can be recalled."""

@@ -10,15 +10,15 @@ from textual.app import SystemCommand
 from textual.content import Content
 from textual.widgets import Static
 
-from ropechat.chat.context import WhenFull
-from ropechat.chat.draft import AttachError, as_typed, attachments, parted, unescaped
+from ropechat.chat.context import OverflowPolicy
+from ropechat.chat.draft import AttachError, read_attachments, split_attachments, to_draft, unescape
 from ropechat.conversation import Role
 from ropechat.store.queries import Chat
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.controllers.history import Keeping
 from ropechat.tui.terminal import editor
 from ropechat.tui.terminal import gc_pause as garbage
-from ropechat.tui.terminal.clipboard import sequence
+from ropechat.tui.terminal.clipboard import osc52_sequence
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from textual.widgets import TextArea
 
     from ropechat.tui.commands.dispatch import Typed
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
     from ropechat.tui.widgets.composer import Composer
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
@@ -41,7 +41,7 @@ _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.
 class Composing(Keeping):
     """The commands around the composer. look: what the user chose."""
 
-    look: Look
+    look: ChatOptions
     _counter: Timer | None = None
     _mouse = True
 
@@ -54,7 +54,7 @@ class Composing(Keeping):
         self.set_keymap(self.keymap.changes)
         self.transcript.set_tint(self.look.tint)
         self.follows = self.look.follow
-        self.session.when_full = WhenFull(self.look.when_full)
+        self.session.when_full = OverflowPolicy(self.look.when_full)
         if not self.look.mouse:
             self.call_after_refresh(self.action_mouse)
 
@@ -91,12 +91,14 @@ class Composing(Keeping):
         if self._editing is not None and self._editing.role is Role.ASSISTANT:
             return unfold(text)
         try:
-            behind = attachments(text, parted(self._editing.text)[1] if self._editing is not None else {})
+            behind = read_attachments(
+                text, split_attachments(self._editing.text)[1] if self._editing is not None else {}
+            )
         except AttachError as error:
             if not quiet:
                 self._say_hint(str(error))
             return None
-        return unfold(unescaped(text)) + behind
+        return unfold(unescape(text)) + behind
 
     # --- what the composer reports ---
 
@@ -158,7 +160,7 @@ class Composing(Keeping):
 
     def recall(self, questions: list[str]) -> None:
         """What was asked before this start can be recalled too."""
-        self.composer.sent[:0] = [clean(as_typed(question)) for question in questions]
+        self.composer.sent[:0] = [clean(to_draft(question)) for question in questions]
 
     def clear_draft(self) -> None:
         """Empty the composer; what stood there can be recalled. An edit is left."""
@@ -183,7 +185,7 @@ class Composing(Keeping):
             self._say_hint("no editor can be opened here")
             return
         try:
-            text = editor.edit(self, editor.chosen(os.environ), composer.pastes.unfold(composer.text))
+            text = editor.edit(self, editor.editor_command(os.environ), composer.pastes.unfold(composer.text))
         except editor.EditorError as error:
             self._say_hint(str(error))
         else:
@@ -194,7 +196,7 @@ class Composing(Keeping):
     def copy_to_clipboard(self, text: str) -> None:
         """Copy through the terminal, and say so."""
         self._clipboard = text
-        sent = sequence(clean(text), os.environ)
+        sent = osc52_sequence(clean(text), os.environ)
         if sent is None:
             self._say_hint(f"{len(text):,} characters are too many to copy; /export writes a file")
             return
@@ -219,7 +221,7 @@ class Composing(Keeping):
             self.action_copy_code()
         elif what == "all":
             session = self.session
-            self.copy_to_clipboard(to_markdown(Chat(session.keeper.id, session.title, session.tree)))
+            self.copy_to_clipboard(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
         else:
             return "/copy [code|all]: the last code block, or the branch that is shown; alone the answer"
         return ""

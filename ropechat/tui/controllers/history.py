@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.chat.draft import as_typed
+from ropechat.chat.draft import to_draft
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.store.queries import Chat
@@ -39,13 +39,13 @@ class Keeping(Several):
         """The kept chats; words: those that are looked for."""
         from ropechat.tui.screens.chats import ChatsScreen
 
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         if store is None:
             self._say_hint(NOTHING_KEPT)
         else:
             self.when_idle(
                 lambda: self._push(
-                    ChatsScreen(store, self.session.keeper, self.keymap, words), self.open_chat
+                    ChatsScreen(store, self.session.recorder, self.keymap, words), self.open_chat
                 )
             )
 
@@ -61,7 +61,7 @@ class Keeping(Several):
         self.run_worker(partial(self._open_chat, id), exclusive=True)  # type: ignore[arg-type]
 
     async def _open_chat(self, id: str) -> None:
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         if store is None:
             return
         if not id:
@@ -86,7 +86,7 @@ class Keeping(Several):
     async def _take_in(self, file: Path) -> None:
         from ropechat.store.import_export import read_json
 
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         try:
             chat = await asyncio.to_thread(read_json, file)
             if store is not None:
@@ -111,7 +111,7 @@ class Keeping(Several):
 
     def open_store(self) -> None:
         """Say what the store has to say, and open the chat that was asked for."""
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         if store is not None:
             self.run_worker(self._open_store, exclusive=True)  # type: ignore[arg-type]
         if store is None or self.resume is None:
@@ -124,7 +124,7 @@ class Keeping(Several):
             self.keys_wanted.set()
 
     async def _look_into_store(self) -> None:
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         assert store is not None
         try:
             newest = await asyncio.wrap_future(store.conversations(1))
@@ -163,7 +163,7 @@ class Keeping(Several):
     def _rename(self, title: str) -> str:
         if not title:
             return "/rename TITLE"
-        self.session.keeper.rename(title)
+        self.session.recorder.rename(title)
         return "renamed"
 
     def _import(self, file: str) -> str:
@@ -183,7 +183,7 @@ class Keeping(Several):
         if form not in FORMATS:
             return "/export md|json|html [FILE]"
         session = self.session
-        chat = Chat(session.keeper.id, session.title, session.tree)
+        chat = Chat(session.recorder.id, session.title, session.tree)
         path = Path(target.strip() or f"chat-{chat.id}.{form}").expanduser()
         if path.exists():
             return f"{path} exists; name another file"
@@ -195,7 +195,7 @@ class Keeping(Several):
 
     def standing_hint(self) -> str:
         """Also why something that was said is not on disk."""
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         fault = store.trouble if store is not None else None
         return super().standing_hint() or (f"not on disk: {fault}" if fault else "")
 
@@ -211,9 +211,9 @@ class Keeping(Several):
         self.show_path()
         if not self.composer.text and turn.asked not in self.session.tree.nodes:
             node, typed = self.sent_as
-            self.composer.set_text(typed if node == turn.asked else as_typed(turn.question))
-        opening = turn.request is not None and turn.request.opening is not None
-        self._notice("error", self._too_long(event, "answer" if opening else "question"))
+            self.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
+        prefix = turn.request is not None and turn.request.prefix is not None
+        self._notice("error", self._too_long(event, "answer" if prefix else "question"))
 
     def _too_long(self, event: ev.TooLong, what: str) -> str:
         """Why a question was not sent (or an answer not begun), and what helps."""

@@ -12,7 +12,7 @@ from textual.widgets import Input, Label
 from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.commands.registry import BY_ID
 from ropechat.tui.format import status as panel
-from ropechat.tui.format.theme import tints
+from ropechat.tui.format.theme import tint_styles
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, NAMES, OFF
@@ -131,7 +131,7 @@ class ReadingApp(App[None]):
             return figures
         if width < 120 and not self.has_keys(self.transcript):
             return figures
-        colours = tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
+        colours = tint_styles(self.current_theme.dark, self.native_ansi_color, self.no_color)
         legend = panel.legend(self.transcript.tint, colours)
         if width < 120:
             return legend or figures

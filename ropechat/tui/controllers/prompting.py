@@ -9,12 +9,12 @@ from textual.screen import ModalScreen
 
 from ropechat import builtin
 from ropechat.chat import personas, presets
-from ropechat.chat.context import MEANING, WhenFull
+from ropechat.chat.context import DESCRIPTIONS, OverflowPolicy
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role
 from ropechat.errors import RopechatError
 from ropechat.tui.controllers.composer import Composing
-from ropechat.tui.format.stats import line
+from ropechat.tui.format.stats import gauge_figures
 from ropechat.tui.render.blocks import AnswerBlock, Block
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.widgets.sampling_panel import ITEMS, Dials
@@ -245,7 +245,7 @@ class Prompting(Composing):
         """A question does not fit: ask, unless it is known what to do or leaving out turns cannot help."""
         from ropechat.tui.screens.context import ContextScreen
 
-        if self.session.when_full is not WhenFull.ASK or not event.slides:
+        if self.session.when_full is not OverflowPolicy.ASK or not event.slides:
             self.refuse(event)
             return
 
@@ -254,18 +254,18 @@ class Prompting(Composing):
                 self.refuse(event)
                 return
             if choice == "always":
-                self.session.when_full = WhenFull.SLIDE
+                self.session.when_full = OverflowPolicy.SLIDE
             self.show_path(self.session.again(alone=choice == "fresh"))
 
         self.push_screen(ContextScreen(event.tokens, event.context, self.keymap), chosen)
 
     def when_full(self, words: str) -> str:
         """/context: say or set what happens to a question that does not fit."""
-        if words and words not in list(WhenFull):
+        if words and words not in list(OverflowPolicy):
             return "/context ask|slide|stop"
-        self.session.when_full = WhenFull(words) if words else self.session.when_full
+        self.session.when_full = OverflowPolicy(words) if words else self.session.when_full
         self._redraw()
-        return f"{self.session.when_full}: {MEANING[self.session.when_full]}"
+        return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
 
     # --- typed ---
 
@@ -285,7 +285,7 @@ class Prompting(Composing):
         if words not in presets.PRESETS:
             return f"/sampling {'|'.join(presets.PRESETS)}"
         self.use_sampling(presets.with_preset(self.session.sampling, words))
-        return f"{words}: {presets.said(words)}"
+        return f"{words}: {presets.describe_preset(words)}"
 
     def _set_typed(self, words: str) -> str:
         given, _, value = words.partition(" ")
@@ -295,7 +295,7 @@ class Prompting(Composing):
                 self.use_sampling(presets.with_value(self.session.sampling, name, value.strip()))
         except ValueError as error:
             return str(error)
-        return f"{name} {presets.shown(self.session.sampling, name)} · {presets.MEANING[name]}"
+        return f"{name} {presets.format_value(self.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
 
     def _seed_typed(self, words: str) -> str:
         """/seed: that of what comes next, and of the newest answer."""
@@ -344,7 +344,7 @@ class Prompting(Composing):
         full = context is not None and used is not None and used >= context
         if last is None or not last.answer.steps or (full and not self.session.generating):
             return []  # that a question does not fit needs the line
-        return [(one + "  ", "$quiet") for one in line(last.answer, width)]
+        return [(one + "  ", "$quiet") for one in gauge_figures(last.answer, width)]
 
     def action_facts(self) -> None:
         """What the engine did and what it takes up."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat.answer import State
 from ropechat.tui.controllers.answers import Branching
-from ropechat.tui.format.lists import COMPARED
+from ropechat.tui.format.lists import MAX_COMPARED
 
 if TYPE_CHECKING:
     from ropechat.conversation_tree import Node
@@ -21,7 +21,7 @@ class Several(Branching):
 
     def action_several(self) -> None:
         """As many answers as can be compared."""
-        self.answer_anew(COMPARED)
+        self.answer_anew(MAX_COMPARED)
 
     def answer_anew(self, count: int) -> None:
         """Write `count` answers beside those that are there, and compare them."""
@@ -82,9 +82,9 @@ class Several(Branching):
         turn = self.session.last
         beside = self.session.tree.children(turn.asked) if turn is not None else []
         numbers = sorted({int(word) for word in words.split() if word.isdecimal()})
-        fits = 2 <= len(numbers) <= COMPARED and len(numbers) == len(words.split())
+        fits = 2 <= len(numbers) <= MAX_COMPARED and len(numbers) == len(words.split())
         if not fits or not 1 <= numbers[0] <= numbers[-1] <= len(beside):
-            return f"/compare 1 2: two to {COMPARED} of the {len(beside)} answers to this question"
+            return f"/compare 1 2: two to {MAX_COMPARED} of the {len(beside)} answers to this question"
         nodes = [beside[number - 1] for number in numbers]
         if all(node.steps for node in nodes):
             self.when_idle(lambda: self._compare(nodes))
@@ -100,8 +100,8 @@ class Several(Branching):
         }
 
     def _count_typed(self, count: str) -> str:
-        if count not in [str(number + 1) for number in range(COMPARED)]:
-            return f"/regen [1-{COMPARED}]: so many answers beside those that are there"
+        if count not in [str(number + 1) for number in range(MAX_COMPARED)]:
+            return f"/regen [1-{MAX_COMPARED}]: so many answers beside those that are there"
         self.answer_anew(int(count))
         return ""
 

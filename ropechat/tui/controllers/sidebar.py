@@ -82,8 +82,8 @@ class Surveying(Switching):
     # --- when something changed ---
 
     def _asked(self) -> Hashable:
-        keeper, session = self.session.keeper, self.session
-        return keeper.id, keeper.title, len(session.tree), session.generating
+        recorder, session = self.session.recorder, self.session
+        return recorder.id, recorder.title, len(session.tree), session.generating
 
     def _standing(self) -> Hashable:
         session = self.session
@@ -103,12 +103,12 @@ class Surveying(Switching):
     def _look_up(self) -> None:
         """Have the chats listed anew when one was begun, renamed or deleted."""
         now = self._asked()
-        if self.session.keeper.store is not None and now != self._listed:
+        if self.session.recorder.store is not None and now != self._listed:
             self._listed = now
             _: Worker[None] = self.run_worker(self._list_chats, group="overview", exclusive=True)
 
     async def _list_chats(self) -> None:
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         assert store is not None
         try:
             self._chats = await asyncio.wrap_future(store.conversations(LISTED))
@@ -129,14 +129,14 @@ class Surveying(Switching):
             items += [DAYS[day], *chats]
         if not items:
             return None
-        key, current = self.keymap.first("chat.list"), self.session.keeper.id
+        key, current = self.keymap.first("chat.list"), self.session.recorder.id
         chosen = next((n for n, one in enumerate(items) if not isinstance(one, str) and one.id == current), 0)
         return Section("chats", "", key, ("do", "chats"), items, self._chat_line, chosen)
 
     def _chat_line(self, summary: Summary) -> Line:
-        hour = f" {listing.when(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
+        hour = f" {listing.format_time(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
         room = self._width - 2 - len(hour)
-        parts = listing.chat_line(summary, self.session.keeper.id, hour, room)
+        parts = listing.chat_line(summary, self.session.recorder.id, hour, room)
         return Line(tuple(parts), ("chat", summary.id))
 
     def _of_branches(self) -> Section | None:
@@ -144,15 +144,15 @@ class Surveying(Switching):
         leaves = len(tree.leaves())
         if leaves < 2:
             return None
-        rows = listing.short_rows(tree)
+        rows = listing.branch_rows(tree)
         kept = {node.id for _, node in rows}
         path = {node.id for node in tree.path()}
-        end = listing.standing_for(tree, tree[tree.current], kept).id if tree.current else ""
+        end = listing.find_branch_row(tree, tree[tree.current], kept).id if tree.current else ""
         chosen = next((place for place, (_, node) in enumerate(rows) if node.id == end), 0)
 
         def draw(row: tuple[str, Node]) -> Line:
             stem, node = row
-            head = listing.told_apart(tree, node)
+            head = listing.describe_origin(tree, node)
             room = max(NARROWEST, self._width - 2 - cells(stem))
             mark = "●" if node.id == end else " "
             parts = listing.branch_line(node, stem, head, mark, room, node.id in path)
@@ -201,7 +201,7 @@ class Surveying(Switching):
         """A chat, a branch, a persona, or the sheet with all of a part."""
         self.action_write()
         match message.target:
-            case ("chat", id) if id != self.session.keeper.id:
+            case ("chat", id) if id != self.session.recorder.id:
                 self.when_idle(lambda: self.open_chat(id))
             case ("node", id):
                 self._to_node(id)

@@ -33,14 +33,14 @@ class Weighing(Prompting):
         if candidate is None:
             self._say_hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
             return
-        self.use_sampling(presets.biased(self.session.sampling, candidate.id, message.by))
+        self.use_sampling(presets.change_bias(self.session.sampling, candidate.id, message.by))
         self._tell_bias([candidate.id])
 
     def _tell_bias(self, ids: Sequence[int]) -> None:
         bias = dict(self.session.sampling.logit_bias).get(ids[0], 0.0)
         names, again = self._spelled(ids), self.way_to("answer.regenerate")
         self._say_hint(
-            f"{names}: {presets.said_bias(bias)} from the next answer on; {again} writes another answer"
+            f"{names}: {presets.describe_bias(bias)} from the next answer on; {again} writes another answer"
         )
 
     def _spelled(self, ids: Sequence[int]) -> str:
@@ -90,7 +90,7 @@ class Weighing(Prompting):
         self._submit(self.session.encode(texts))
         return "this comes when the answer is complete" if self.session.generating else ""
 
-    def on_encoded(self, event: ev.Encoded) -> None:
+    def on_encoded(self, event: ev.TextsEncoded) -> None:
         """It is known which tokens a text is."""
         found, self._on_encoded = self._on_encoded, None
         if found is not None:
@@ -125,7 +125,7 @@ class Weighing(Prompting):
         from ropechat.tui.screens.tokens import TokensScreen
 
         rows = [
-            (id, presets.said_bias(bias)) for id, bias in self.session.sampling.logit_bias if wanted(bias)
+            (id, presets.describe_bias(bias)) for id, bias in self.session.sampling.logit_bias if wanted(bias)
         ]
         if not rows:
             return f"no token is {what}"

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ropechat.store.queries import Summary
 
 Part = tuple[str, str]  # text, style
-DEEPEST = 12  # levels of a tree that are indented
+MAX_INDENTS = 12  # levels of a tree that are indented
 SNIPPET = 200  # tokens, and characters, of an answer that are looked at
 NAME, VALUE = 18, 6  # cells of a setting
-COMPARED = 4  # answers that stand side by side, at most
+MAX_COMPARED = 4  # answers that stand side by side, at most
 
 # --- chats ---
 
 
-def when(seconds: float, now: float | None = None) -> str:
+def format_time(seconds: float, now: float | None = None) -> str:
     """A time for people: of today the hour, else the day."""
     return _at(seconds).strftime("%H:%M" if days_ago(seconds, now) == 0 else "%Y-%m-%d")
 
@@ -55,7 +55,7 @@ def chat_line(summary: Summary, current: str, facts: str, room: int) -> list[Par
 # --- branches ---
 
 
-def rows(tree: Tree) -> list[tuple[str, Node]]:
+def tree_rows(tree: Tree) -> list[tuple[str, Node]]:
     """(lines that lead to it, node) of every node; a chain without branches is not indented further."""
     found: list[tuple[str, Node]] = []
     waiting = [("", "", root) for root in reversed(tree.children(None))]  # lines to it, lines below it
@@ -63,7 +63,7 @@ def rows(tree: Tree) -> list[tuple[str, Node]]:
         stem, under, node = waiting.pop()
         found.append((stem, node))
         below = tree.children(node.id)
-        if len(below) == 1 or len(under) >= 3 * DEEPEST:
+        if len(below) == 1 or len(under) >= 3 * MAX_INDENTS:
             waiting += [(under, under, child) for child in reversed(below)]
             continue
         for child in reversed(below):
@@ -72,16 +72,16 @@ def rows(tree: Tree) -> list[tuple[str, Node]]:
     return found
 
 
-def short_rows(tree: Tree) -> list[tuple[str, Node]]:
+def branch_rows(tree: Tree) -> list[tuple[str, Node]]:
     """Those of `rows` that tell branches apart: where they part, and the last question of each."""
-    found = rows(tree)
+    found = tree_rows(tree)
     kept = {node.id for _, node in found if tree.place(node.id)[1] > 1 or len(tree.children(node.id)) > 1}
     for leaf in tree.leaves():
-        kept.add(standing_for(tree, leaf, kept).id)
+        kept.add(find_branch_row(tree, leaf, kept).id)
     return [(stem, node) for stem, node in found if node.id in kept]
 
 
-def standing_for(tree: Tree, leaf: Node, kept: set[str]) -> Node:
+def find_branch_row(tree: Tree, leaf: Node, kept: set[str]) -> Node:
     """The last node before a branch's end that is kept, or its last question."""
     node = leaf
     while node.id not in kept and node.role is not Role.USER:
@@ -91,13 +91,13 @@ def standing_for(tree: Tree, leaf: Node, kept: set[str]) -> Node:
     return node
 
 
-def describe(tree: Tree, node: Node) -> str:
+def describe_node(tree: Tree, node: Node) -> str:
     """Who, which of how many, and how it came about."""
     who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: "answer"}[node.role]
-    return f"{who} {told_apart(tree, node)}".rstrip()
+    return f"{who} {describe_origin(tree, node)}".rstrip()
 
 
-def told_apart(tree: Tree, node: Node) -> str:
+def describe_origin(tree: Tree, node: Node) -> str:
     """Which of how many, and how it came about; "" for one that stands alone."""
     place, of = tree.place(node.id)
     words = [f"{place}/{of}"] if of > 1 else []
@@ -108,7 +108,7 @@ def told_apart(tree: Tree, node: Node) -> str:
     return " ".join(words)
 
 
-def own_text(node: Node) -> str:
+def snippet(node: Node) -> str:
     """The beginning of what a node says; of a fork what comes after the token that was put there."""
     if not node.steps:
         return node.written
@@ -119,7 +119,7 @@ def own_text(node: Node) -> str:
 
 def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: bool) -> list[Part]:
     """A node in `room` cells behind its stem: what tells it apart, then its beginning."""
-    said = one_line(" ".join(own_text(node)[:SNIPPET].split()))
+    said = one_line(" ".join(snippet(node)[:SNIPPET].split()))
     text = fit(f"{head}  {said}" if head else said, room)
     return [
         (f"{mark} ", "$primary"),
@@ -152,5 +152,8 @@ def setting_line(
     return [
         (lead, "$primary"),
         (name.ljust(NAME), "bold" if here else ""),
-        (presets.shown(sampling, name).rjust(width - NAME), "bold $primary" if here else "$foreground"),
+        (
+            presets.format_value(sampling, name).rjust(width - NAME),
+            "bold $primary" if here else "$foreground",
+        ),
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.engine.native import free_memory
 from ropechat.models.catalog import count
-from ropechat.tui.format.status import per_second, seconds
+from ropechat.tui.format.status import format_rate, format_seconds
 from ropechat.util.text import byte_size, one_line
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ def answer_rows(answer: Answer) -> Rows:
         new = answer.fed - answer.reused
         rows.append(("KV reused", f"{answer.reused:,} tokens, {new:,} computed"))
     rows += [
-        ("prefill", per_second(answer.prefill_rate) or "nothing to measure"),
-        ("first token", "–" if answer.time_to_first_token is None else seconds(answer.time_to_first_token)),
-        ("decode", per_second(answer.rate) or "nothing to measure"),
+        ("prefill", format_rate(answer.prefill_rate) or "nothing to measure"),
+        (
+            "first token",
+            "–" if answer.time_to_first_token is None else format_seconds(answer.time_to_first_token),
+        ),
+        ("decode", format_rate(answer.rate) or "nothing to measure"),
         ("tokens", f"{drawn:,} drawn" + (f", {answer.given:,} given" if answer.given else "")),
-        ("time", seconds(answer.seconds)),
+        ("time", format_seconds(answer.seconds)),
     ]
     if answer.bits_per_token is not None:
         rows.append(("surprisal", f"{answer.bits_per_token:.2f} bits/token, {answer.total_bits:,.0f} in all"))
@@ -75,17 +78,17 @@ def model_rows(session: Session) -> Rows:
     return rows
 
 
-def line(answer: Answer, width: int) -> list[str]:
+def gauge_figures(answer: Answer, width: int) -> list[str]:
     """Figures of an answer for the gauge, the most wanted last: what does not fit is left out at the left."""
     found: list[str] = []
-    if width >= 120 and (prefill := per_second(answer.prefill_rate)):
+    if width >= 120 and (prefill := format_rate(answer.prefill_rate)):
         found.append(f"prefill {prefill}")
-    if width >= 120 and (decode := per_second(answer.rate)):
+    if width >= 120 and (decode := format_rate(answer.rate)):
         found.append(f"decode {decode}")
     if answer.reused is not None and width >= 76:
         found.append(f"kv {answer.reused:,} reused")
     if answer.time_to_first_token is not None:
-        found.append(f"ttft {seconds(answer.time_to_first_token)}")
+        found.append(f"ttft {format_seconds(answer.time_to_first_token)}")
     if answer.bits_per_token is not None and width >= 56:
         found.append(f"{answer.bits_per_token:.2f} b/tok")
     return found

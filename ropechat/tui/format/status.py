@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.chat.answer import State
-from ropechat.chat.context import WhenFull
+from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.presets import preset_of
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
@@ -50,7 +50,7 @@ def _under(session: Session, width: int) -> list[Part]:
     return [*parts, ("  ", "")]
 
 
-def short(model: str) -> str:
+def model_heading(model: str) -> str:
     """A model's name for a heading."""
     return one_line(model) or "answer"
 
@@ -69,9 +69,9 @@ def activity(session: Session) -> tuple[str, str, str]:
         case State.STOPPING:
             return "●", "$warning", "stopping"
         case State.WRITING:
-            return "●", "$primary", per_second(answer.rate) or "writing"
+            return "●", "$primary", format_rate(answer.rate) or "writing"
         case State.DONE | State.STOPPED:
-            return "●", "$success", (per_second(answer.rate) if _by_this_model(session) else "") or "ready"
+            return "●", "$success", (format_rate(answer.rate) if _by_this_model(session) else "") or "ready"
         case State.FAILED:
             return "●", "$success", "ready"
         case State.READING:
@@ -88,7 +88,7 @@ def _by_this_model(session: Session) -> bool:
     return asked and node is not None and session.info is not None and node.model == session.info.name
 
 
-def per_second(value: float | None) -> str:
+def format_rate(value: float | None) -> str:
     """Tokens per second in words; nothing while that is not known."""
     if value is None:
         return ""
@@ -115,7 +115,7 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
     left.append((count, "$foreground"))
     if used is not None and width >= 70 and (share or full):
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
-    if session.when_full is not WhenFull.ASK and width >= 70:
+    if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
     return left
 
@@ -124,9 +124,9 @@ def _when_full(session: Session, width: int) -> Part:
     if session.draft_alone:
         return (": too long by itself" if width >= 76 else "", "$quiet")
     words = {
-        WhenFull.ASK: "⏎ asks what to leave out",
-        WhenFull.SLIDE: "⏎ leaves out the oldest turns",
-        WhenFull.STOP: "it will not be sent",
+        OverflowPolicy.ASK: "⏎ asks what to leave out",
+        OverflowPolicy.SLIDE: "⏎ leaves out the oldest turns",
+        OverflowPolicy.STOP: "it will not be sent",
     }
     return (f": {words[session.when_full]}" if width >= 76 else "", "$quiet")
 
@@ -140,19 +140,19 @@ def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
     return [(f"{shown.name} ", "$quiet"), *samples, (f" {shown.unit}   ", "$quiet")]
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """A duration, three figures at most."""
     return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
-def summary(answer: Answer) -> str:
+def summarize(answer: Answer) -> str:
     """The note at the right of a finished answer's heading."""
     count = len(answer.steps)
     words = [f"{count:,} tok" + (f" ({count - answer.given:,} new)" if answer.given else "")]
     if answer.steps:
-        words += [seconds(answer.seconds)] if answer.last_at is not None else []
+        words += [format_seconds(answer.seconds)] if answer.last_at is not None else []
         if answer.rate is not None:
-            words.append(per_second(answer.rate))
+            words.append(format_rate(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
     if answer.state is State.STOPPED:
         words.insert(0, "stopped")

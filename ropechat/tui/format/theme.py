@@ -61,7 +61,7 @@ ANSI_DARK, ANSI_LIGHT = (
     replace(BUILTIN_THEMES[name], name=f"ropechat-{name}", variables=BUILTIN_THEMES[name].variables | _ANSI)
     for name in ("ansi-dark", "ansi-light")
 )
-OWN = (DARK, LIGHT, ANSI_DARK, ANSI_LIGHT)
+OWN_THEMES = (DARK, LIGHT, ANSI_DARK, ANSI_LIGHT)
 DEFAULTS = {"rule": "#6b727c", "quiet": "#868d96"}  # for themes that are not ours
 
 _TINT_DARK = ("", "on #2b2a22", "on #47391f", "on #74491d", "#fff4e4 on #a3452b")
@@ -70,14 +70,14 @@ _TINT_16 = ("", "yellow", "black on yellow", "bright_white on magenta", "bold br
 _TINT_NONE = ("", "underline", "bold underline", "reverse", "bold reverse")
 
 
-def tints(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, ...]:
+def tint_styles(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, ...]:
     """The style of each tint level in words; without colours they are underline and reverse."""
     if colourless:
         return _TINT_NONE
     return _TINT_16 if ansi else _TINT_DARK if dark else _TINT_LIGHT
 
 
-def choose(environ: Mapping[str, str], wanted: str = "auto") -> str:
+def choose_theme(environ: Mapping[str, str], wanted: str = "auto") -> str:
     """The theme to start with: what is wanted, or the terminal's own colours when it has few.
 
     NO_COLOR leaves only dark or light to choose: in the terminal's own colours.

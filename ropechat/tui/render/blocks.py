@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.pieces import Mark
-from ropechat.tui.render.prose import Prose
+from ropechat.tui.render.markdown import MarkdownText
+from ropechat.tui.render.spans import Mark
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.render.wrap import TAB, Flow
+from ropechat.tui.render.wrap import TAB, WrappedText
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
-    from ropechat.tui.render.pieces import Rows
+    from ropechat.tui.render.spans import Rows
 
     Kind = Literal["user", "answer", "notice", "error"]
     View = Literal["tokens", "prose"]
 
 
-def shown(text: str) -> str:
+def to_display(text: str) -> str:
     """Text as it stands on the screen: cleaned, tabs as blanks."""
     return clean(text).replace("\t", TAB)
 
 
-def common(new: Sequence[Step], old: Sequence[Step]) -> int:
+def count_common(new: Sequence[Step], old: Sequence[Step]) -> int:
     """How many of the same records two answers begin with."""
     pairs = enumerate(zip(new, old, strict=False))
     return next((count for count, (one, other) in pairs if one is not other), min(len(new), len(old)))
@@ -91,7 +91,7 @@ class Block:
         """The rows, made if need be."""
         if self._rows is None:
             view, width = self._shape
-            self._rows = Prose(self.text, width) if view == "prose" else Flow(self.text, width)
+            self._rows = MarkdownText(self.text, width) if view == "prose" else WrappedText(self.text, width)
             if not self.live:
                 self._rows.close()
         return self._rows
@@ -117,7 +117,7 @@ class Block:
 
     def say(self, text: str) -> int:
         """Append text; returns the number of the first row that changed."""
-        piece = shown(text)
+        piece = to_display(text)
         self._parts.append(piece)
         self.length += len(piece)
         if self._rows is None:
@@ -176,7 +176,7 @@ class AnswerBlock(Block):
         text = "".join(step.text for step in added)
         row = self.say(text)
         plain = self.length - before == len(text)  # nothing in it is shown as something longer
-        lengths = (len(step.text if plain else shown(step.text)) for step in added)
+        lengths = (len(step.text if plain else to_display(step.text)) for step in added)
         self.steps += added
         self.ends += (before + end for end in accumulate(lengths))
         return row
@@ -191,7 +191,7 @@ class AnswerBlock(Block):
 
         None of them is cleaned, rated or wrapped again. To be called when nothing but the lead is there.
         """
-        count = common(steps, other.steps) if other is not None else 0
+        count = count_common(steps, other.steps) if other is not None else 0
         if other is None or not count or self.text != other.text[: other.lead]:
             return 0
         self.steps, self.ends = other.steps[:count], other.ends[:count]
@@ -200,7 +200,7 @@ class AnswerBlock(Block):
         if self._rating == other._rating:
             self._levels = {tint: levels[:count] for tint, levels in other._levels.items()}
         self._shape = other._shape
-        self._rows = other._rows.beginning(self.length) if isinstance(other._rows, Flow) else None
+        self._rows = other._rows.beginning(self.length) if isinstance(other._rows, WrappedText) else None
         self._height = self._guess()
         return count
 
@@ -213,7 +213,7 @@ class AnswerBlock(Block):
         """Also: the tokens in them are the same."""
         if not isinstance(other, AnswerBlock) or self.lead != other.lead or self._rating != other._rating:
             return 0
-        count = common(self.steps, other.steps)
+        count = count_common(self.steps, other.steps)
         rows = super().alike(other) if count else 0
         if not rows or count == max(len(self.steps), len(other.steps)):
             return rows
@@ -267,6 +267,6 @@ class AnswerBlock(Block):
         return None
 
 
-def by_beginning(blocks: Iterable[Block]) -> dict[int, AnswerBlock]:
+def index_by_first_step(blocks: Iterable[Block]) -> dict[int, AnswerBlock]:
     """Answers by the identity of their first record."""
     return {id(one.steps[0]): one for one in blocks if isinstance(one, AnswerBlock) and one.steps}

@@ -7,20 +7,20 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.blocks import shown
-from ropechat.tui.render.page import Place
+from ropechat.tui.render.blocks import to_display
+from ropechat.tui.render.transcript_layout import TextPosition
 
 if TYPE_CHECKING:
     from ropechat.tui.render.blocks import Block
-    from ropechat.tui.render.page import Page
+    from ropechat.tui.render.transcript_layout import TranscriptLayout
 
-MOST = 10_000  # matches
+MAX_MATCHES = 10_000  # matches
 _MARKUP = r"[*_`~\\]*"  # may stand inside of what prose shows as one word
 
 
-def pattern(wanted: str) -> re.Pattern[str] | None:
+def compile_pattern(wanted: str) -> re.Pattern[str] | None:
     """What finds a text, also where Markdown's marks stand within it; None for nothing but blanks."""
-    words = [_loose(word) for word in shown(wanted).split()]
+    words = [_loose(word) for word in to_display(wanted).split()]
     flags = 0 if wanted != wanted.lower() else re.IGNORECASE
     return re.compile(rf"{_MARKUP}\s+{_MARKUP}".join(words), flags) if words else None
 
@@ -36,7 +36,7 @@ def _loose(word: str) -> str:
 class Finder:
     """The matches of one text in a page, and the one that was gone to last."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: TranscriptLayout) -> None:
         self._page = page
         self._pattern: re.Pattern[str] | None = None
         self._spans: dict[int, list[tuple[int, int]]] = {}  # by block
@@ -68,7 +68,7 @@ class Finder:
 
     def want(self, wanted: str) -> None:
         """Find another text; "" ends it."""
-        self.wanted, self._pattern, self.current = wanted, pattern(wanted), None
+        self.wanted, self._pattern, self.current = wanted, compile_pattern(wanted), None
         self._spans.clear()
         for block in self._page.blocks:
             self.look(block)
@@ -78,7 +78,7 @@ class Finder:
         if self._pattern is None:
             return
         found = [match.span() for match in self._pattern.finditer(block.text) if match.end() > match.start()]
-        self._spans[id(block)] = found[:MOST]
+        self._spans[id(block)] = found[:MAX_MATCHES]
 
     def forget(self, block: Block) -> None:
         """A block is gone."""
@@ -90,7 +90,7 @@ class Finder:
         """The matches in a block."""
         return self._spans.get(id(block), [])
 
-    def go(self, step: int, start: Place) -> Place | None:
+    def go(self, step: int, start: TextPosition) -> TextPosition | None:
         """The next match in a direction, round the ends; from `start` if there was none before."""
         blocks = self._page.blocks
         if not self.count:
@@ -107,5 +107,5 @@ class Finder:
                 starts = starts[at:] if step > 0 else starts[: bisect_left(starts, offset)]
             if starts:
                 self.current = (blocks[number], starts[0 if step > 0 else -1])
-                return Place(number, self.current[1])
+                return TextPosition(number, self.current[1])
         return None

@@ -29,7 +29,7 @@ def graphemes(text: str) -> list[tuple[int, int, int]]:
     return joined
 
 
-def whole(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def widen_to_graphemes(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans widened to whole user-perceived characters."""
     if text.isascii() or not spans:
         return spans

@@ -11,9 +11,9 @@ from textual.widgets import Static
 
 from ropechat.chat import presets
 from ropechat.conversation_tree import shared
-from ropechat.tui.format.lists import describe
-from ropechat.tui.format.theme import tints
-from ropechat.tui.render.sparkline import CURVE, cumulative, curve
+from ropechat.tui.format.lists import describe_node
+from ropechat.tui.format.theme import tint_styles
+from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import Sheet, bindings
@@ -140,21 +140,21 @@ class CompareScreen(Sheet["str | None"]):
 
     def _head(self, node: Node, place: int) -> Content:
         longest = max(len(one.steps) for one in self._answers)
-        cells = min(CURVE, max(4, self._width - LABEL), max(1, longest))
+        cells = min(MAX_CELLS, max(4, self._width - LABEL), max(1, longest))
         total = max(one.bits for one in self._answers)
         rows = 4 if self.app.size.height >= ROOMY else 2
-        *upper, lowest = cumulative(node.steps, longest, total, cells, rows)
+        *upper, lowest = cumulative_curve(node.steps, longest, total, cells, rows)
         here = place == self._chosen
         models = {one.model for one in self._answers}
-        name = f"{place + 1}: {describe(self._chat, node)}" + " ◂" * here
+        name = f"{place + 1}: {describe_node(self._chat, node)}" + " ◂" * here
         writer = f"  {node.model}" if len(models) > 1 else ""
-        drawn = "" if node.sampling is None else presets.told(node.sampling)
+        drawn = "" if node.sampling is None else presets.describe_sampling(node.sampling)
         return Content.assemble(
             (self._cut(name + writer), "bold $primary" if here else ""),
             f"\n{self._cut(totals(node, self._width))}\n",
             (self._cut(drawn), "$quiet"),
             ("\nb/tok  ", "$quiet"),
-            curve(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
+            sparkline(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
             ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
             ("\nsum    ", "$quiet"),
             (lowest, "$primary"),
@@ -167,7 +167,7 @@ class CompareScreen(Sheet["str | None"]):
 
     def _body(self, node: Node) -> Content:
         app = self.app
-        styles = tints(app.current_theme.dark, app.native_ansi_color, app.no_color)
+        styles = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
         start = clean("".join(step.text for step in node.steps[: self._common]))
         end = start[-TAIL * self._width :]
         before = "… " + end.partition(" ")[2] if len(end) < len(start) else start

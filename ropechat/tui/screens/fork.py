@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 # (node, index of the token, id instead, what to call with the result); False: the model is busy
-AskPreview: TypeAlias = "Callable[[str, int, int, Callable[[ev.Previewed], None]], bool]"
+AskPreview: TypeAlias = "Callable[[str, int, int, Callable[[ev.PreviewReady], None]], bool]"
 BAR = 24  # cells of the bar of probability 1
 
 
@@ -88,7 +88,7 @@ class ForkScreen(Sheet["int | None"]):
             asked = self._preview(self._node.id, self._index, self._step.top[chosen][0], self._show)
             self.query_one("#preview", Static).update(Content("…" if asked else "the model is busy"))
 
-    def _show(self, event: ev.Previewed) -> None:
+    def _show(self, event: ev.PreviewReady) -> None:
         text = "".join(step.text for step in event.steps)
         if self.is_attached:
             self.query_one("#preview", Static).update(Content(f"greedy: {one_line(text)}"))

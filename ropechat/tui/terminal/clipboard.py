@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST = 74_994  # bytes in base64: what common terminals take
+MAX_BASE64 = 74_994  # bytes in base64: what common terminals take
 
 
-def sequence(text: str, environ: Mapping[str, str]) -> str | None:
+def osc52_sequence(text: str, environ: Mapping[str, str]) -> str | None:
     """What is sent to the terminal, or None if the text is too long for it.
 
     tmux takes the plain sequence where `set-clipboard` is on, and hands on what is wrapped where
@@ -19,7 +19,7 @@ def sequence(text: str, environ: Mapping[str, str]) -> str | None:
     (xterm: ctlseqs, OSC 52.)
     """
     encoded = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
-    if len(encoded) > MOST:
+    if len(encoded) > MAX_BASE64:
         return None
     plain = f"\x1b]52;c;{encoded}\a"
     if environ.get("TMUX"):

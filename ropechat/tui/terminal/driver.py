@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from textual.message import Message
 
-WAIT = 0.1  # seconds between two looks whether the chat ends
-SOON = 0.01  # the same, while keys wait for the chat
-BLOCK = 4096  # bytes that are read at once
-PASTE, PASTED = "\x1b[200~", "\x1b[201~"
+POLL_S = 0.1  # seconds between two looks whether the chat ends
+EARLY_POLL_S = 0.01  # the same, while keys wait for the chat
+READ_BYTES = 4096  # bytes that are read at once
+PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
 )
@@ -52,16 +52,16 @@ class PasteParser(XTermParser):
             yield from super().feed(data)
         while data:
             if self._pasted is None:
-                part, data = self._upto(PASTE, data)
+                part, data = self._upto(PASTE_START, data)
                 yield from super().feed(part)
-                self._pasted = [] if self._tail == PASTE else None
+                self._pasted = [] if self._tail == PASTE_START else None
             else:
-                part, data = self._upto(PASTED, data)
+                part, data = self._upto(PASTE_END, data)
                 self._pasted.append(part)
-                if self._tail == PASTED:
-                    text = "".join(self._pasted)[: -len(PASTED)]
+                if self._tail == PASTE_END:
+                    text = "".join(self._pasted)[: -len(PASTE_END)]
                     self._pasted = None
-                    yield from super().feed(_SEQUENCE.sub("", text) + PASTED)
+                    yield from super().feed(_SEQUENCE.sub("", text) + PASTE_END)
 
     def _upto(self, mark: str, data: str) -> tuple[str, str]:
         """The input up to the end of a mark, which may have begun earlier, and the rest."""
@@ -89,7 +89,7 @@ class ChatDriver(LinuxDriver):
         parser, decode = PasteParser(self._debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
-        data = typeahead.first()
+        data = typeahead.read_early()
         try:
             while not self.exit_event.is_set():
                 if text := decode(data):
@@ -99,10 +99,10 @@ class ChatDriver(LinuxDriver):
                     self.process_message(event)
                 self._pass_on()
                 data = b""
-                if selector.select(SOON if self._early else WAIT):
-                    data = os.read(self.fileno, BLOCK)
+                if selector.select(EARLY_POLL_S if self._early else POLL_S):
+                    data = os.read(self.fileno, READ_BYTES)
                     if not data:  # the terminal is gone, and a signal is about to say so
-                        self.exit_event.wait(WAIT)
+                        self.exit_event.wait(POLL_S)
         finally:
             selector.close()
 

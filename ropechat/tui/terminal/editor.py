@@ -24,7 +24,7 @@ class EditorError(Exception):
     """The editor could not be used; the message says why."""
 
 
-def chosen(environ: Mapping[str, str]) -> list[str]:
+def editor_command(environ: Mapping[str, str]) -> list[str]:
     """The editor's command. Raises EditorError when none is chosen, or nobody can read what was."""
     command = environ.get("VISUAL", "").strip() or environ.get("EDITOR", "").strip()
     if not command:

@@ -18,7 +18,7 @@ from textual import screen as textual_screen
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.tui.terminal import typeahead
-from ropechat.tui.terminal.watchdog import watched
+from ropechat.tui.terminal.watchdog import watch_terminal
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ESCAPE_DELAY = 0.025  # seconds; the bytes of a sequence come in one piece, also over ssh and in tmux
 REPAINTS = 120  # a second, at most
 TURN = 0.001  # seconds that one thread keeps Python from another
-KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
+MAX_REPLAYED = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
 class _Extra(StrEnum):
@@ -101,7 +101,7 @@ class _Screen(io.TextIOWrapper):
 
 
 @contextmanager
-def owned_screen() -> Iterator[None]:
+def own_screen() -> Iterator[None]:
     """Give Textual, which draws through `sys.__stderr__`, the terminal, and nothing else the screen.
 
     File descriptor 2 is a scratch file meanwhile; whatever a library wrote there comes out, cleaned, once the
@@ -121,7 +121,7 @@ def owned_screen() -> Iterator[None]:
             os.dup2(scratch.fileno(), 2)
         sys.__stderr__ = screen  # type: ignore[misc]
         try:
-            with watched(screen.fileno(), typeahead.switched_off()):
+            with watch_terminal(screen.fileno(), typeahead.cleared_flags()):
                 yield
         finally:
             sys.stderr.flush()
@@ -144,7 +144,7 @@ def _terminal() -> int | None:
 
 def _replay(scratch: IO[bytes]) -> None:
     end = scratch.seek(0, os.SEEK_END)
-    scratch.seek(max(0, end - KEPT))
+    scratch.seek(max(0, end - MAX_REPLAYED))
     if text := clean(scratch.read().decode("utf-8", "replace")):
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
         sys.stderr.flush()

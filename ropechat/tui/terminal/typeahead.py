@@ -53,14 +53,14 @@ def release() -> None:
             termios.tcsetattr(0, termios.TCSANOW, found)
 
 
-def first() -> bytes:
+def read_early() -> bytes:
     """What was typed before the terminal was held, once: its line ends are the enter key."""
     global _lines
     count, _lines = _lines, 0
     return os.read(0, count).replace(b"\n", b"\r") if count else b""
 
 
-def switched_off() -> str:
+def cleared_flags() -> str:
     """What `stty` must switch on again after the terminal was held."""
     if before is None:
         return ""

@@ -22,7 +22,7 @@ printf '{_RESET}' >&2
 
 
 @contextmanager
-def watched(terminal: int, switched_off: str = "") -> Iterator[None]:
+def watch_terminal(terminal: int, switched_off: str = "") -> Iterator[None]:
     """Restore the terminal if this process ends within the block without leaving it. Where there is a sh.
 
     switched_off: what the terminal had before, and has not now, in words for stty.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.widgets import TextArea
 
-from ropechat.chat.draft import Pastes, begun_path, paths
+from ropechat.chat.draft import Pastes, complete_path, find_path
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.input import typed
 from ropechat.util.text import clean
@@ -131,8 +131,8 @@ class Composer(TextArea):
                 f"/{one.slash}" for one in keys.ALL if one.slash.startswith(before[1:]) and one.slash
             )
             return 0, words
-        if (begun := begun_path(before)) is not None:
-            return begun[0], paths(begun[1])
+        if (begun := find_path(before)) is not None:
+            return begun[0], complete_path(begun[1])
         return column, []
 
     def _complete(self) -> bool:

@@ -132,7 +132,7 @@ class Dials(Vertical, can_focus=True):
 
     def action_step(self, by: int) -> None:
         """A step up or down."""
-        self._set(presets.stepped(self.sampling, self._chosen, by))
+        self._set(presets.step_value(self.sampling, self._chosen, by))
 
     def action_preset(self, name: str) -> None:
         """All of a preset's values."""
@@ -146,7 +146,7 @@ class Dials(Vertical, can_focus=True):
     def action_type(self) -> None:
         """Let a value be typed."""
         self._field.display = True
-        self._field.value = presets.shown(self.sampling, self._chosen).replace(",", "")
+        self._field.value = presets.format_value(self.sampling, self._chosen).replace(",", "")
         self._field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -187,14 +187,14 @@ class Dials(Vertical, can_focus=True):
         width = self.content_size.width
         room = width - 3 - NAME - VALUE - 3
         cells = max(4, min(METER, room))
-        share = presets.filled(self.sampling, name)
+        share = presets.fill_fraction(self.sampling, name)
         full, rest = ("", " " * cells) if share is None else meter(share, cells)
         return Content.assemble(
             *setting_line(self.sampling, name, " ▸ " if here else "   ", here),
             "  ",
             (full, "$primary"),
             (rest, "$rule"),
-            ("  " + presets.MEANING[name] if room >= METER + NOTE else "", "$quiet"),
+            ("  " + presets.DESCRIPTIONS[name] if room >= METER + NOTE else "", "$quiet"),
         )
 
     def _presets(self) -> Content:
@@ -203,14 +203,15 @@ class Dials(Vertical, can_focus=True):
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
-        words = f"{now}: {presets.said(now)}" if now else "settings of your own"
+        words = f"{now}: {presets.describe_preset(now)}" if now else "settings of your own"
         lines = [words, *([f"bias: {biases}"] if (biases := self._biases()) else [])]
         parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
         return Content.assemble(*parts)
 
     def _biases(self) -> str:
         return " · ".join(
-            f"{one_line(self._spell(id))} {presets.said_bias(bias)}" for id, bias in self.sampling.logit_bias
+            f"{one_line(self._spell(id))} {presets.describe_bias(bias)}"
+            for id, bias in self.sampling.logit_bias
         )
 
     def _effects(self) -> list[Content]:

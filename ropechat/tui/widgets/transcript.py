@@ -13,8 +13,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ropechat.tui.render.blocks import AnswerBlock
-from ropechat.tui.render.page import Page
-from ropechat.tui.render.pieces import Mark, Piece, cut, overlay
+from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
+from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.widgets.bars import beside
 from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ropechat.trace import Step
     from ropechat.tui.render.blocks import Block
-    from ropechat.tui.render.page import Place
+    from ropechat.tui.render.transcript_layout import TextPosition
 
 MEASURE = 100  # cells; longer lines are hard to read
 GUTTER = 2
@@ -45,7 +45,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.page = Page()
+        self.page = TranscriptLayout()
         self.follow = True
         self.tint = "surprisal"
         self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
@@ -206,7 +206,7 @@ class Transcript(ScrollView, can_focus=True):
         else:
             self._reshape(self.page.place(round(self.scroll_y)), 0)
 
-    def _reshape(self, place: Place | None, below: int) -> None:
+    def _reshape(self, place: TextPosition | None, below: int) -> None:
         """Lay out anew; `place` comes to stand `below` rows below the top, unless the end is followed."""
         self.page.reshape(self.page.view, self.measure)
         if self.follow or place is None:
@@ -339,30 +339,37 @@ class Transcript(ScrollView, can_focus=True):
 
     def _text_row(self, block: Block, row: int) -> list[Segment]:
         look = {"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, "")
-        pieces = overlay(block.rows.pieces(row), [*block.marks(row, self.tint), *self.marks(block, row)])
+        pieces = overlay_marks(
+            block.rows.pieces(row), [*block.marks(row, self.tint), *self.marks(block, row)]
+        )
         last = block.live and row == block.body - 1
-        ends = [Piece(CARET, "caret")] if last else self.ghosts(block, row)
+        ends = [StyledSpan(CARET, "caret")] if last else self.ghosts(block, row)
         return self._brush.segments([self._gutter(block, row), *pieces, *ends], look)
 
     def marks(self, block: Block, row: int) -> list[Mark]:
         """More to lay over a row."""
         return []
 
-    def ghosts(self, block: Block, row: int) -> list[Piece]:
+    def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
         """What stands behind a row without being part of it."""
         return []
 
     def _heading(self, block: Block) -> list[Segment]:
         title, note = beside(block.title, block.note, self.measure)
         gap = max(0, self.measure - cell_len(title) - cell_len(note))
-        pieces = [self._gutter(block), Piece(title, "title"), Piece(" " * gap), Piece(note, "quiet")]
+        pieces = [
+            self._gutter(block),
+            StyledSpan(title, "title"),
+            StyledSpan(" " * gap),
+            StyledSpan(note, "quiet"),
+        ]
         return self._brush.segments(pieces)
 
-    def _gutter(self, block: Block, row: int | None = None) -> Piece:
+    def _gutter(self, block: Block, row: int | None = None) -> StyledSpan:
         """The bar at the left of what the user wrote."""
         lead = block.lead if isinstance(block, AnswerBlock) else 0
         by_user = block.kind == "user" or (row is not None and block.rows.offset(row) < lead)
-        return Piece("▌ " if by_user else "  ", "bar")
+        return StyledSpan("▌ " if by_user else "  ", "bar")
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text: wrapped rows joined again, without gutter."""
@@ -379,7 +386,9 @@ class Transcript(ScrollView, can_focus=True):
                 max(0, last.x - GUTTER) if last and y == bottom else sum(len(piece.text) for piece in pieces)
             )
             begin = max(0, first.x - GUTTER) if first and y == top else 0
-            kept = [piece for piece in cut(pieces, begin, end) if piece.at >= 0 or "block" not in piece.look]
+            kept = [
+                piece for piece in cut_spans(pieces, begin, end) if piece.at >= 0 or "block" not in piece.look
+            ]
             text = "".join(piece.text for piece in kept)  # the padding of code is not part of it
             parts.append(text + ("" if y == bottom else self._joint(spot.block, spot.row)))
         return "".join(parts), "\n"

@@ -10,24 +10,24 @@ if TYPE_CHECKING:
 
     from ropechat.tui.render.blocks import Block, View
 
-KEPT = 120  # blocks whose rows are kept when they are out of sight
+MAX_LAID_OUT = 120  # blocks whose rows are kept when they are out of sight
 
 
-class Spot(NamedTuple):
+class RowPosition(NamedTuple):
     """A row: its block, and the row of the text; None for the heading or the blank row after it."""
 
     block: int
     row: int | None
 
 
-class Place(NamedTuple):
+class TextPosition(NamedTuple):
     """A character of the transcript; an offset of -1 is the block's heading."""
 
     block: int
     offset: int
 
 
-class Page:
+class TranscriptLayout:
     """Blocks in order. Heights of blocks never looked at are guesses until `settle` lays them out."""
 
     def __init__(self) -> None:
@@ -81,25 +81,25 @@ class Page:
             block.shape(view, width)
         self.measure(0)
 
-    def spot(self, y: int) -> Spot | None:
+    def spot(self, y: int) -> RowPosition | None:
         """What is at a row."""
         index = bisect_right(self.tops, y) - 1
         if index < 0 or y >= self.rows:
             return None
         number = y - self.tops[index] - self.blocks[index].head
-        return Spot(index, number if 0 <= number < self.blocks[index].body else None)
+        return RowPosition(index, number if 0 <= number < self.blocks[index].body else None)
 
-    def place(self, y: int) -> Place | None:
+    def place(self, y: int) -> TextPosition | None:
         """The character that begins a row."""
         spot = self.spot(y)
         if spot is None:
             return None
         block = self.blocks[spot.block]
         if spot.row is None:
-            return Place(spot.block, -1 if y == self.tops[spot.block] else block.length)
-        return Place(spot.block, block.rows.offset(spot.row))
+            return TextPosition(spot.block, -1 if y == self.tops[spot.block] else block.length)
+        return TextPosition(spot.block, block.rows.offset(spot.row))
 
-    def y_of(self, place: Place) -> int:
+    def y_of(self, place: TextPosition) -> int:
         """The row that shows a character; lays its block out."""
         block = self.blocks[place.block]
         if not block.laid_out:
@@ -146,7 +146,11 @@ class Page:
 
     def _forget(self, first: int, last: int) -> None:
         """Give back rows far from those in sight, once there are many."""
-        if sum(block.laid_out for block in self.blocks) > KEPT:
+        if sum(block.laid_out for block in self.blocks) > MAX_LAID_OUT:
             for number, block in enumerate(self.blocks):
-                if block.laid_out and not block.live and not first - KEPT // 4 <= number <= last + KEPT // 4:
+                if (
+                    block.laid_out
+                    and not block.live
+                    and not first - MAX_LAID_OUT // 4 <= number <= last + MAX_LAID_OUT // 4
+                ):
                     block.forget()

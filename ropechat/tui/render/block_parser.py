@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.pieces import NOWHERE, Piece
+from ropechat.tui.render.spans import NOWHERE, StyledSpan
 
 if TYPE_CHECKING:
     from typing import Literal
 
     Kind = Literal["text", "heading", "rule", "code", "table"]
 
-DEEPEST = 10  # quotes and lists within each other; what is deeper stays text
+MAX_NESTING = 10  # quotes and lists within each other; what is deeper stays text
 _QUOTE = re.compile(r" {0,3}> ?")
 _ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])( +|$)")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?: +|$)")
@@ -36,7 +36,7 @@ class Container:
     """A quote, or a list item of which `width` columns of indentation are part."""
 
     width: int = 0
-    marker: Piece | None = None  # None: a quote
+    marker: StyledSpan | None = None  # None: a quote
     fresh: bool = True  # nothing of it is drawn yet
 
     @property
@@ -46,13 +46,13 @@ class Container:
 
 
 @dataclass
-class Chunk:
+class MarkdownBlock:
     """A block that is laid out by itself: lines, each (text, where it begins), and what goes before."""
 
     kind: Kind
-    first: tuple[Piece, ...] = ()  # before the first row
-    rest: tuple[Piece, ...] = ()  # before the others
-    gap: tuple[Piece, ...] = ()  # before a blank row above it
+    first: tuple[StyledSpan, ...] = ()  # before the first row
+    rest: tuple[StyledSpan, ...] = ()  # before the others
+    gap: tuple[StyledSpan, ...] = ()  # before a blank row above it
     spaced: bool = False  # a blank row above
     lines: list[tuple[str, int]] = field(default_factory=list)
     level: int = 0  # of a heading
@@ -65,28 +65,30 @@ class Chunk:
 class Change:
     """What a line did: it opened a chunk, went on with one, or showed that one is of another kind."""
 
-    opened: Chunk | None = None
-    extended: Chunk | None = None
+    opened: MarkdownBlock | None = None
+    extended: MarkdownBlock | None = None
     added: int = 1  # lines that it got
-    retitled: Chunk | None = None  # a paragraph that turned out to be a heading or a table's header
-    shortened: Chunk | None = None  # a paragraph whose last line turned out to be the header of `opened`
+    retitled: MarkdownBlock | None = None  # a paragraph that turned out to be a heading or a table's header
+    shortened: MarkdownBlock | None = (
+        None  # a paragraph whose last line turned out to be the header of `opened`
+    )
 
 
-class Outline:
+class BlockParser:
     """The open containers and the open chunk."""
 
     def __init__(self) -> None:
         self.containers: list[Container] = []
-        self.leaf: Chunk | None = None  # the chunk that the next line may go on with
+        self.leaf: MarkdownBlock | None = None  # the chunk that the next line may go on with
         self._blank = True  # nothing, or a blank line, came before
         self._begun = False
         self._last: Kind | None = None
         self._held: list[int] = []  # blank lines that indented code may go on after
         self._may_head = False  # the paragraph's last line may be a table's header
 
-    def fork(self) -> Outline:
+    def fork(self) -> BlockParser:
         """A copy to try a line on."""
-        copy = Outline()
+        copy = BlockParser()
         copy.containers = [replace(container) for container in self.containers]
         copy.leaf = self.leaf and replace(self.leaf, lines=list(self.leaf.lines))
         copy._blank, copy._begun, copy._last = self._blank, self._begun, self._last
@@ -140,7 +142,7 @@ class Outline:
 
     def _open_containers(self, line: str, place: int, at: int, matched: int) -> tuple[list[Container], int]:
         opened: list[Container] = []
-        while matched + len(opened) < DEEPEST:
+        while matched + len(opened) < MAX_NESTING:
             if match := _QUOTE.match(line, place):
                 opened.append(Container())
                 place = match.end()
@@ -158,7 +160,7 @@ class Outline:
             blanks = len(match[3])
             width = len(match[1]) + len(match[2]) + (blanks if 0 < blanks < 5 else 1)
             mark = "•" if len(match[2]) == 1 else match[2]
-            marker = Piece(mark + " ", "marker", at + match.start(2))
+            marker = StyledSpan(mark + " ", "marker", at + match.start(2))
             opened.append(Container(width, marker))
             place = min(place + width, len(line))
         return opened, place
@@ -174,7 +176,7 @@ class Outline:
             return True
         return bool(_RULE.match(body)) and not (may_be_underlined and _UNDERLINE.match(body))
 
-    def _extend(self, leaf: Chunk, body: str, at: int, lazy: bool) -> Change:
+    def _extend(self, leaf: MarkdownBlock, body: str, at: int, lazy: bool) -> Change:
         self._blank = False
         header = leaf.lines[-1][0] if self._may_head and not lazy else ""
         below = "|" in header and not body.startswith("    ") and _DELIMITERS.match(body)
@@ -191,7 +193,7 @@ class Outline:
         self._may_head = not lazy and len(body) - len(stripped) < 4
         return Change(extended=leaf)
 
-    def _tabulate(self, leaf: Chunk, delimiters: tuple[str, int]) -> Change:
+    def _tabulate(self, leaf: MarkdownBlock, delimiters: tuple[str, int]) -> Change:
         """The paragraph's last line is the header of a table."""
         if len(leaf.lines) == 1:
             leaf.kind = self._last = "table"
@@ -207,7 +209,7 @@ class Outline:
         self.leaf, self._blank = None, True
         return Change()
 
-    def _code(self, leaf: Chunk, line: str, place: int, at: int) -> Change | None:
+    def _code(self, leaf: MarkdownBlock, line: str, place: int, at: int) -> Change | None:
         """A line within code; None if it is none."""
         body, added = line[place:], 1
         if leaf.fence:
@@ -251,28 +253,28 @@ class Outline:
         self._held.clear()
         return Change(opened=chunk)
 
-    def _chunk(self, kind: Kind, *lines: tuple[str, int]) -> Chunk:
-        first: list[Piece] = []
-        rest: list[Piece] = []
-        gap: list[Piece] = []
+    def _chunk(self, kind: Kind, *lines: tuple[str, int]) -> MarkdownBlock:
+        first: list[StyledSpan] = []
+        rest: list[StyledSpan] = []
+        gap: list[StyledSpan] = []
         item = any(container.fresh and container.marker for container in self.containers)
         for container in self.containers:
             if container.marker is None:
-                bar = Piece("▎ ", "quote", NOWHERE)
+                bar = StyledSpan("▎ ", "quote", NOWHERE)
                 first.append(bar)
                 rest.append(bar)
                 if not container.fresh:
                     gap = list(rest)
                 container.fresh = False
                 continue
-            room = Piece(container.room, "", NOWHERE)
+            room = StyledSpan(container.room, "", NOWHERE)
             first.append(container.marker if container.fresh else room)
             rest.append(room)
             container.fresh = False
         apart = self._blank or kind in ("code", "table", "rule") or self._last in ("code", "table", "rule")
         apart = apart or (kind == "heading" and not item)
         spaced = apart and self._begun
-        chunk = Chunk(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
+        chunk = MarkdownBlock(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
         self._begun, self._blank, self._last = True, False, kind
         return chunk
 

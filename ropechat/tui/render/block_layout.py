@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.highlight import Highlighter
-from ropechat.tui.render.inline import LONGEST, inline, inline_lines, part_end
-from ropechat.tui.render.pieces import NOWHERE, Piece, cut
+from ropechat.tui.render.inline import MAX_PARSED, find_part_end, parse_inline, parse_inline_lines
+from ropechat.tui.render.spans import NOWHERE, StyledSpan, cut_spans
 from ropechat.tui.render.table import Table
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
@@ -14,78 +14,79 @@ from ropechat.tui.render.wrap import wrap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ropechat.tui.render.outline import Chunk
+    from ropechat.tui.render.block_parser import MarkdownBlock
 
-Line = tuple[str, int]  # text, and where it begins in the source
-Row = tuple[Piece, ...]
-PARAGRAPH = 40  # lines laid out together: emphasis may go on over them
+SourceLine = tuple[str, int]  # text, and where it begins in the source
+StyledRow = tuple[StyledSpan, ...]
+MAX_GROUP_LINES = 40  # lines laid out together: emphasis may go on over them
 
 
-class Layout:
+class BlockLayout:
     """The rows of one chunk; `width` includes what stands before them."""
 
-    def __init__(self, chunk: Chunk, width: int) -> None:
+    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
         self.chunk = chunk
         self._before = max(sum(cells(piece.text) for piece in part) for part in (chunk.first, chunk.rest))
         self.width = max(4, width - self._before)
-        self._bodies: list[list[Piece]] = []
+        self._bodies: list[list[StyledSpan]] = []
         for line in chunk.lines:
             self.add(line)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: SourceLine) -> None:
         """Take in a whole line."""
 
-    def preview(self, line: Line | None) -> list[list[Piece]]:
+    def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """The rows of all lines and one that is not complete."""
         return self._bodies
 
-    def rows(self, line: Line | None = None) -> list[Row]:
+    def rows(self, line: SourceLine | None = None) -> list[StyledRow]:
         """The rows with all that stands before them, a blank one above where it belongs."""
         chunk = self.chunk
-        found: list[Row] = [chunk.gap] if chunk.spaced else []
+        found: list[StyledRow] = [chunk.gap] if chunk.spaced else []
         for body in self.preview(line) or [[]]:
             before = chunk.first if len(found) == chunk.spaced else chunk.rest
             found.append((*before, *body))
         return found
 
 
-def wrapped(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
+def wrap_spans(pieces: Sequence[StyledSpan], width: int) -> list[list[StyledSpan]]:
     """One line of pieces as rows."""
     text = "".join(piece.text for piece in pieces)
     return [
-        cut(pieces, start, start + len(text[start:end].rstrip(" "))) for start, end in wrap(text, 0, width)
+        cut_spans(pieces, start, start + len(text[start:end].rstrip(" ")))
+        for start, end in wrap(text, 0, width)
     ]
 
 
-class Text(Layout):
+class ParagraphLayout(BlockLayout):
     """A paragraph, or the text of a list item."""
 
-    def __init__(self, chunk: Chunk, width: int) -> None:
-        self._group: list[Line] = []
+    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
+        self._group: list[SourceLine] = []
         self._long: LongLine | None = None
         super().__init__(chunk, width)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: SourceLine) -> None:
         """Take in a whole line."""
         self._group.append(line)
-        if len(self._group) >= PARAGRAPH or len(line[0]) > LONGEST:
+        if len(self._group) >= MAX_GROUP_LINES or len(line[0]) > MAX_PARSED:
             self._bodies += self._lay(self._group)
             self._group = []
 
-    def preview(self, line: Line | None) -> list[list[Piece]]:
+    def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """All rows: only the last lines are laid out anew."""
         return self._bodies + self._lay(self._group + ([line] if line else []))
 
-    def _lay(self, lines: list[Line]) -> list[list[Piece]]:
+    def _lay(self, lines: list[SourceLine]) -> list[list[StyledSpan]]:
         if len(lines) > 1 and not lines[0][0]:
             lines = lines[1:]
         if not lines:
             return []
         *others, (text, at) = lines
-        long = len(text) > LONGEST
-        found: list[list[Piece]] = []
-        for pieces in inline_lines(others if long else lines):
-            found += wrapped(pieces, self.width)
+        long = len(text) > MAX_PARSED
+        found: list[list[StyledSpan]] = []
+        for pieces in parse_inline_lines(others if long else lines):
+            found += wrap_spans(pieces, self.width)
         if long:
             if self._long is None or self._long.at != at:
                 self._long = LongLine(at, self.width)
@@ -100,59 +101,59 @@ class LongLine:
         self.at = at
         self._width = width
         self._parsed = 0  # characters
-        self._rows: list[list[Piece]] = []
-        self._last: list[Piece] = []  # the row that parsed text ends in
+        self._rows: list[list[StyledSpan]] = []
+        self._last: list[StyledSpan] = []  # the row that parsed text ends in
 
-    def rows(self, text: str) -> list[list[Piece]]:
+    def rows(self, text: str) -> list[list[StyledSpan]]:
         """All rows; the text is the one of the call before, grown."""
-        while len(text) - self._parsed > LONGEST:
-            end = part_end(text, self._parsed)
-            pieces = self._last + inline(text[self._parsed : end], self.at + self._parsed)
+        while len(text) - self._parsed > MAX_PARSED:
+            end = find_part_end(text, self._parsed)
+            pieces = self._last + parse_inline(text[self._parsed : end], self.at + self._parsed)
             joined = "".join(piece.text for piece in pieces)
             start = wrap(joined, 0, self._width)[-1][0]
-            self._rows += wrapped(cut(pieces, 0, start), self._width) if start else []
-            self._last = cut(pieces, start, len(joined))
+            self._rows += wrap_spans(cut_spans(pieces, 0, start), self._width) if start else []
+            self._last = cut_spans(pieces, start, len(joined))
             self._parsed = end
-        end_pieces = inline(text[self._parsed :], self.at + self._parsed)
-        return self._rows + wrapped(self._last + end_pieces, self._width)
+        end_pieces = parse_inline(text[self._parsed :], self.at + self._parsed)
+        return self._rows + wrap_spans(self._last + end_pieces, self._width)
 
 
-class Heading(Layout):
+class HeadingLayout(BlockLayout):
     """A heading: one look for all of it."""
 
-    def preview(self, line: Line | None) -> list[list[Piece]]:
+    def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """All rows."""
         look = "heading major" if self.chunk.level < 3 else "heading"
         lines = self.chunk.lines + ([line] if line else [])
-        return [row for text, at in lines for row in wrapped(inline(text, at, look), self.width)]
+        return [row for text, at in lines for row in wrap_spans(parse_inline(text, at, look), self.width)]
 
 
-class Rule(Layout):
+class RuleLayout(BlockLayout):
     """A line across."""
 
-    def preview(self, line: Line | None) -> list[list[Piece]]:
+    def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """One row."""
-        return [[Piece("─" * self.width, "rule", NOWHERE)]]
+        return [[StyledSpan("─" * self.width, "rule", NOWHERE)]]
 
 
-class Code(Layout):
+class CodeLayout(BlockLayout):
     """Code: each line is coloured when it is complete; long ones go on in the next row."""
 
-    def __init__(self, chunk: Chunk, width: int) -> None:
+    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
         self._colours = Highlighter(chunk.info)
         self._starts: list[int] = []  # the row at which each line begins
         super().__init__(chunk, width)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: SourceLine) -> None:
         """Take in a whole line."""
         self._colours.add(*line)
 
-    def preview(self, line: Line | None) -> list[list[Piece]]:
+    def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """All rows; an incomplete line has no colours yet."""
         self._colour()
         if line is None:
             return self._bodies
-        return self._bodies + self._chopped([Piece(line[0], "block", line[1])])
+        return self._bodies + self._chopped([StyledSpan(line[0], "block", line[1])])
 
     def _colour(self) -> None:
         """Colour new lines; those before them may change, and their rows with them."""
@@ -163,45 +164,45 @@ class Code(Layout):
             self._starts.append(len(self._bodies))
             self._bodies += self._chopped(self._colours.line(number))
 
-    def _chopped(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+    def _chopped(self, pieces: Sequence[StyledSpan]) -> list[list[StyledSpan]]:
         text = "".join(piece.text for piece in pieces)
         room = max(2, self.width - 4)
-        rows: list[list[Piece]] = []
+        rows: list[list[StyledSpan]] = []
         for start, end in list(chop(text, room)) or [(0, 0)]:
-            lead = Piece("  " if not start else "↳ ", "block" if not start else "block quiet", NOWHERE)
+            lead = StyledSpan("  " if not start else "↳ ", "block" if not start else "block quiet", NOWHERE)
             fill = " " * max(0, self.width - 2 - cells(text[start:end]))
-            rows.append([lead, *cut(pieces, start, end), Piece(fill, "block", NOWHERE)])
+            rows.append([lead, *cut_spans(pieces, start, end), StyledSpan(fill, "block", NOWHERE)])
         return rows
 
 
-class Tabled(Layout):
+class TableLayout(BlockLayout):
     """A table."""
 
-    def __init__(self, chunk: Chunk, width: int) -> None:
+    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
         self._table: Table | None = None
         super().__init__(chunk, width)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: SourceLine) -> None:
         """The header, the delimiters, then one row after another."""
         if self._table is None:
             self._table = Table(line, self.width)
         else:
             self._table.add(line)
 
-    def preview(self, line: Line | None) -> list[list[Piece]]:
+    def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """All rows."""
         return self._table.rows(line) if self._table else []
 
 
-LAYOUTS: dict[str, type[Layout]] = {
-    "text": Text,
-    "heading": Heading,
-    "rule": Rule,
-    "code": Code,
-    "table": Tabled,
+LAYOUTS: dict[str, type[BlockLayout]] = {
+    "text": ParagraphLayout,
+    "heading": HeadingLayout,
+    "rule": RuleLayout,
+    "code": CodeLayout,
+    "table": TableLayout,
 }
 
 
-def lay_out(chunk: Chunk, width: int) -> Layout:
+def lay_out(chunk: MarkdownBlock, width: int) -> BlockLayout:
     """The layout of a chunk."""
     return LAYOUTS[chunk.kind](chunk, width)

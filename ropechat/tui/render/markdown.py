@@ -7,27 +7,27 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.layout import Layout, lay_out
-from ropechat.tui.render.outline import Outline
+from ropechat.tui.render.block_layout import BlockLayout, lay_out
+from ropechat.tui.render.block_parser import BlockParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ropechat.tui.render.layout import Row
-    from ropechat.tui.render.outline import Chunk
-    from ropechat.tui.render.pieces import Piece
+    from ropechat.tui.render.block_layout import StyledRow
+    from ropechat.tui.render.block_parser import MarkdownBlock
+    from ropechat.tui.render.spans import StyledSpan
 
 
-class Prose:
+class MarkdownText:
     """The rows of a Markdown text for one width."""
 
     def __init__(self, text: str, width: int) -> None:
         self.width = width
-        self._outline = Outline()
-        self._layout: Layout | None = None  # of the open chunk
-        self._draft: Layout | None = None  # of a chunk that has no complete line yet
-        self._done: list[Row] = []
-        self._open: list[Row] = []
+        self._outline = BlockParser()
+        self._layout: BlockLayout | None = None  # of the open chunk
+        self._draft: BlockLayout | None = None  # of a chunk that has no complete line yet
+        self._done: list[StyledRow] = []
+        self._open: list[StyledRow] = []
         self._line, self._at = "", 0  # the line that is still being written
         self._offsets: list[int] = []
         self.append(text)
@@ -37,7 +37,7 @@ class Prose:
         """How many rows."""
         return max(1, len(self._done) + len(self._open))
 
-    def pieces(self, number: int) -> Sequence[Piece]:
+    def pieces(self, number: int) -> Sequence[StyledSpan]:
         """One row."""
         number -= len(self._done)
         rows = self._done if number < 0 else self._open
@@ -105,7 +105,7 @@ class Prose:
         if self._outline.leaf is None:
             self._commit()
 
-    def _drafted(self, chunk: Chunk) -> Layout:
+    def _drafted(self, chunk: MarkdownBlock) -> BlockLayout:
         """The layout, without lines, of a chunk that begins with the line: that of last time if it fits."""
         draft = self._draft
         if draft is None or replace(draft.chunk, lines=[]) != replace(chunk, lines=[]):
