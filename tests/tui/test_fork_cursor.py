@@ -20,7 +20,7 @@ from ropechat.tui.render.cursor import TokenPlace
 async def forked(c: Any, index: int = 3, token: int = 77) -> str:
     """Fork the newest answer from the inspector's side; the new answer's node."""
     before = last(c).node
-    c.app.fork(before, index, token)
+    c.app.answers.fork(before, index, token)
     await c.until(lambda: last(c).node != before and bool(last(c).answer.steps))
     return str(last(c).node)
 
@@ -62,7 +62,7 @@ async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
         draw = view._draw
         monkeypatch.setattr(view, "_draw", lambda y, span: (drawn.append(y), draw(y, span))[1])
         engine.gate.clear()
-        c.app.fork(last(c).node, index, 77)
+        c.app.answers.fork(last(c).node, index, 77)
         await c.until(lambda: view.cursor_token() == (last(c).node, index))
         engine.gate.set()
         await c.idle()
@@ -122,7 +122,7 @@ async def test_a_fork_that_is_taken_back_leaves_no_cursor_waiting(chat: Any) -> 
         await c.ask("Hi")
         await c.idle()
         engine.context = 6
-        c.app.fork(last(c).node, 5, 9)
+        c.app.answers.fork(last(c).node, 5, 9)
         await c.until(lambda: "Not sent" in c.screen())
         assert c.app.transcript._awaited is None
         assert c.app.transcript.cursor is None
@@ -179,7 +179,7 @@ async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
         engine.gate.clear()
         drawn: list[int] = []
         monkeypatch.setattr(c.app, "post_display_hook", lambda: drawn.append(1))
-        c.app.fork(last(c).node, 3, 77)
+        c.app.answers.fork(last(c).node, 3, 77)
         if waits:
             await asyncio.sleep(0.2)
             assert not drawn

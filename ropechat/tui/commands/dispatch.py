@@ -1,8 +1,8 @@
-"""Commands that are typed: a line that begins with "/"; some take words."""
+"""Does commands: from a key, the palette, a click, or a line that begins with "/"."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ropechat.tui.commands import registry as keys
 from ropechat.util.text import near
@@ -10,7 +10,7 @@ from ropechat.util.text import near
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-Typed: TypeAlias = "Callable[[str], str]"  # the words behind a command in, a hint for the user out
+Handler: TypeAlias = "Callable[[str], str | None]"  # the words behind the command in, a hint out, if any
 
 SAID_OTHERWISE = {  # what people type who know other chats, or our keys
     "archive": "delete",
@@ -39,22 +39,38 @@ def names() -> list[str]:
     return sorted(command.slash for command in keys.ALL if command.slash)
 
 
-BY_WORD = ("chat.stop",)  # typed, these do other than their keys
+class Commands:
+    """handlers: what each command does, by its id. say: shows a hint.
 
-
-def run(line: str, typed: Mapping[str, Typed], act: Callable[[str], object]) -> tuple[bool, str]:
-    """Do what a line says; returns whether it names a command, and a hint for the user, "" for none.
-
-    typed: what takes words; act: does the action of a command without words.
+    later: calls once the key that is being handled is done with.
     """
-    name, _, words = line.strip().partition(" ")
-    words = words.strip()
-    command = keys.by_slash(name)
-    if command is None:
-        meant = SAID_OTHERWISE.get(name) or near(name, names())
-        known = f"/{meant}?" if meant else "F1 lists the commands"
-        return False, f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)"
-    if command.id in typed and (words or not command.action or command.id in BY_WORD):
-        return True, typed[command.id](words)
-    act(command.action)
-    return True, ""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        say: Callable[[str], None],
+        later: Callable[[Callable[[], None]], Any],
+    ) -> None:
+        self.handlers = handlers
+        self._say, self._later = say, later
+
+    def run(self, id: str, words: str = "") -> None:
+        """Do a command."""
+        if hint := self.handlers[id](words):
+            self._say(hint)
+
+    def run_line(self, line: str) -> bool:
+        """Do a typed command, without its slash; False where there is none of this name."""
+        name, _, words = line.strip().partition(" ")
+        words = words.strip()
+        command = keys.by_slash(name)
+        if command is None:
+            meant = SAID_OTHERWISE.get(name) or near(name, names())
+            known = f"/{meant}?" if meant else "F1 lists the commands"
+            self._say(f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)")
+            return False
+        if words or command.needs_words:
+            self.run(command.id, words)
+        else:  # once the composer is empty: it may get another text
+            self._later(lambda: self.run(command.id))
+        return True

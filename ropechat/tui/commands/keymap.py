@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from textual.keys import Keys, _character_to_key
 
-from ropechat.tui.commands.command import SHEETS, TYPED
-from ropechat.tui.commands.registry import ALL, BY_ID, WHILE_IDLE, WHILE_WRITING, Command
+from ropechat.tui.commands.registry import ALL, BY_ID, SHEETS, TYPED, WHILE_IDLE, WHILE_WRITING, Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

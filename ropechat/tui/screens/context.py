@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
-Choice = Literal["slide", "always", "fresh"]
+Choice = Literal["slide", "always", "fresh", "back"]
 CHOICES: dict[Choice, tuple[str, str]] = {
     "slide": ("leave out the oldest turns", "as few as leave room for an answer"),
     "always": ("do so from now on", "a line in the chat says each time how many"),
@@ -57,6 +57,10 @@ class ContextScreen(Sheet["Choice | None"]):
     def action_choose(self, choice: Choice) -> None:
         """By its own key."""
         self.dismiss(choice)
+
+    def action_leave(self) -> None:
+        """Back to the question."""
+        self.dismiss("back")
 
     def on_mount(self) -> None:
         """Keys choose."""

@@ -13,7 +13,6 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.commands import sheet_keys
 from ropechat.tui.widgets.bars import KeyLine
 from ropechat.util.text import one_line
 
@@ -30,7 +29,7 @@ LATER = 0.5  # seconds from when a sheet is left until its widgets go
 
 def bindings(context: str, opener: str = "") -> list[BindingType]:
     """The keys of a sheet; those that open it close it."""
-    found = keys.bindings(command for command in sheet_keys.ALL if command.context == context)
+    found = keys.bindings(command for command in keys.DIALOGS if command.context == context)
     if opener:
         found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
     return [*found]
@@ -52,8 +51,8 @@ class Sheet(ModalScreen[Result]):
     """A sheet over the chat. items: what its last line tells; heading: its title."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *keys.bindings(sheet_keys.COMMON),
-        Binding(keys.BY_ID["app.help"].keys, "app.help", id="app.help", show=False),
+        *keys.bindings(keys.COMMON),
+        Binding(keys.BY_ID["app.help"].keys, "app.command('app.help')", id="app.help", show=False),
     ]
     context: ClassVar[str] = "sheet"
     heading: ClassVar[str] = ""

@@ -12,7 +12,6 @@ from textual.widgets import Input, Static
 from ropechat.chat import presets
 from ropechat.inspector.what_if import tried
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.commands import sheet_keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import KeyLine, meter
@@ -52,7 +51,7 @@ class Dials(Vertical, can_focus=True):
     of the keys.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*sheet_keys.COMMON, *sheet_keys.DIALS))]
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.DIALS))]
 
     class Closed(Message):
         """It is to be left."""
