@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
@@ -24,6 +22,7 @@ from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.controllers.answers import AnswersController
 from ropechat.tui.controllers.composer import ComposerController
 from ropechat.tui.controllers.find import FindController
+from ropechat.tui.controllers.frames import FramesController
 from ropechat.tui.controllers.hints import HintsController
 from ropechat.tui.controllers.history import HistoryController
 from ropechat.tui.controllers.inspector import InspectorController
@@ -32,25 +31,23 @@ from ropechat.tui.controllers.overflow import OverflowController
 from ropechat.tui.controllers.sampling import SamplingController
 from ropechat.tui.controllers.sidebar import SidebarController
 from ropechat.tui.controllers.stats import StatsController
+from ropechat.tui.controllers.status import Lines, StatusController
 from ropechat.tui.controllers.system_prompt import SystemPromptController
+from ropechat.tui.controllers.terminal import TerminalController
 from ropechat.tui.controllers.transcript import TranscriptController
-from ropechat.tui.format import status as panel
 from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.dialog import Sheet
-from ropechat.tui.terminal import editor
-from ropechat.tui.terminal.clipboard import osc52_sequence
 from ropechat.tui.terminal.screen import leave_on_signals
-from ropechat.tui.widgets.bars import Bar, cells, whole_items
+from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar, typed
 from ropechat.tui.widgets.inspector import Inspector
 from ropechat.tui.widgets.reader import Reader
-from ropechat.tui.widgets.sampling_panel import ITEMS, Dials
+from ropechat.tui.widgets.sampling_panel import Dials
 from ropechat.tui.widgets.side_panel import Rail
 from ropechat.tui.widgets.sidebar import Overview
 from ropechat.tui.widgets.stats import EngineFacts
-from ropechat.util.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,23 +56,15 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.driver import Driver
     from textual.screen import ModalScreen, Screen
-    from textual.timer import Timer
     from textual.widget import Widget
     from textual.widgets import Input, TextArea
 
     from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.trace import Step
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.render.blocks import Block
-    from ropechat.tui.widgets.bars import Part
 
-FRAMES = 30.0  # per second, while the model works
-FRAMES_REMOTE = 15.0
-PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
-FIRST_TOKEN_HOLD_S = 0.025  # seconds that nothing is drawn while a first token is awaited
-MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how they are written
 
 BUILTIN_THEMES.update({own.name: own for own in theme.OWN_THEMES})  # known before the first frame is styled
 
@@ -106,14 +95,10 @@ class ChatApp(App[None]):
         self.keymap = Keymap(self.look.keys)
         self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
         self.outcome = 70  # until the app ends as it should
-        self.chat = LiveChat(load, model, sampling, system, store, models, wake=self._wake)
+        self.chat = LiveChat(load, model, sampling, system, store, models, wake=lambda: self.frames.wake())
         self.session, self.inference = self.chat.session, self.chat.inference
         self._make_widgets()
         self._make_controllers(resume)
-        self._ticker: Timer | None = None
-        self._drawn = 0.0
-        self._held: ExitStack | None = None
-        self._mouse = True
 
     def _make_widgets(self) -> None:
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
@@ -149,10 +134,21 @@ class ChatApp(App[None]):
         self.hints = HintsController(
             self, (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
         )
+        self.terminal = TerminalController(self, self, self.composer)
+        lines = Lines(self.title_bar, self.gauge, self.footer, self.compose_line)
+        self.status = StatusController(
+            *(chat, self, lines, transcript, self.hints, self.reading),
+            download=self.models.download_words,
+            figures=self.stats.figures,
+            footer=(self.sampling.footer_keys, self.reading.footer_keys),
+        )
+        self.frames = FramesController(
+            chat, self, path, self._react, self.reading.watch_newest, self.refresh_status
+        )
         handlers = self._handlers()
         for controller in (
             *(self.system_prompt, self.overflow, self.sampling, self.answers),
-            *(self.find, self.reading, self.history, self.models),
+            *(self.find, self.reading, self.history, self.models, self.terminal),
         ):
             handlers |= controller.handlers()
         self.commands = Commands(handlers, self.hint, self.call_later)
@@ -169,11 +165,9 @@ class ChatApp(App[None]):
             "answer.stop": self._stop_typed,
             "chat.interrupt": lambda words: self._interrupt(),
             "chat.new": lambda words: self._new_chat(),
-            "composer.editor": lambda words: self._open_editor(),
             "engine.facts": lambda words: self.stats.open(),
             "read.write": lambda words: self.write(),
             "view.overview": lambda words: self.sidebar.toggle(),
-            "view.mouse": lambda words: self._toggle_mouse(),
             "view.theme": lambda words: self.action_change_theme(),
             "app.palette": lambda words: self.action_command_palette(),
             "app.help": lambda words: self._open_help(),
@@ -206,11 +200,9 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         """Show the first frame, then start loading."""
-        self.chat.submitted, self.chat.stopped = self._submitted, self.refresh_status
         self.composer.focus()
         self._apply_options()
-        rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
-        self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
+        self.frames.start()
         self.theme_changed_signal.subscribe(self, lambda _: self.refresh_status())
         if not self.is_headless:
             leave_on_signals(self._leave)
@@ -222,7 +214,7 @@ class ChatApp(App[None]):
         self.path.follows = self.look.follow
         self.session.when_full = OverflowPolicy(self.look.when_full)
         if not self.look.mouse:
-            self.call_after_refresh(self._toggle_mouse)
+            self.call_after_refresh(self.terminal.toggle_mouse)
 
     def get_driver_class(self) -> type[Driver]:
         """Ours in the place of Textual's for terminals."""
@@ -237,8 +229,7 @@ class ChatApp(App[None]):
         self.give_keys(self.composer)
         self.refresh_status()
         self.inference.start()
-        if self._ticker is not None:
-            self._ticker.resume()
+        self.frames.resume()
         self.system_prompt.learn_personas()
         self.history.open_store()
 
@@ -263,62 +254,6 @@ class ChatApp(App[None]):
             self._close_messages_no_wait()
 
     # --- events of the inference thread ---
-
-    def _submitted(self, request: ev.Request) -> None:
-        if isinstance(request, ev.Reply):
-            self._hold()
-        if self._ticker is not None:
-            self._ticker.resume()
-        self.refresh_status()
-
-    def _wake(self) -> None:
-        """Called from the inference thread when people wait for a frame.
-
-        The transcript's queue is short; the app's own waits for keys, and for sheets that come and go.
-        """
-        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
-            self.transcript.call_later(self._tick)
-
-    def _hold(self) -> None:
-        """Draw nothing until a first token is there, or for a moment: two pictures take twice as long."""
-        if self._held is None:
-            self._held = ExitStack()
-            self._held.enter_context(self.batch_update())
-            self._held_size = self.size
-            self.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
-
-    def _let_go(self) -> None:
-        """Draw again."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.close()
-            if self.size == self._held_size:
-                self.screen.check_idle()
-            else:
-                self.screen.refresh()
-
-    def _tick(self) -> None:
-        """Take in all that happened since the last frame."""
-        steps: list[Step] = []
-        serial = 0
-        for event in self.inference.drain():
-            if not self.session.apply(event):
-                continue
-            if isinstance(event, ev.TokenGenerated | ev.PrefixAccepted):
-                steps += [event.step] if isinstance(event, ev.TokenGenerated) else self.path.began(event)
-                serial = event.serial
-                continue
-            self.path.feed(serial, steps)
-            self._react(event)
-        self.path.feed(serial, steps)
-        if self.session.last is None or self.session.last.answer.first_at is not None:
-            self._let_go()
-        self.reading.watch_newest()
-        if not self.session.generating or time.monotonic() - self._drawn > PANELS:
-            self._drawn = time.monotonic()
-            self.refresh_status()
-        if not self.inference.busy and self._ticker is not None:
-            self._ticker.pause()
 
     def _react(self, event: ev.EngineEvent) -> None:
         match event:
@@ -362,24 +297,8 @@ class ChatApp(App[None]):
         return self.path.notice(kind, text, at)
 
     def refresh_status(self) -> None:
-        """Bring title, gauge, footer and panels up to date; lines that did not change cost nothing."""
-        width = self.size.width
-        left, right = panel.title(self.session, width)
-        if words := self.models.download_words():
-            right.insert(0, (f"  {words}  ", "$primary"))
-        self.title_bar.show(left, right)
-        taken = panel.gauge(self.session, width)
-        figures = self._with_legend(self.stats.figures(width), width, width - cells(taken) - 2)
-        if cells(taken) + cells(figures) > width:
-            taken = panel.gauge(self.session, width, share=False)
-        self.gauge.show(taken, figures)
-        hint = self.hints.text
-        if hint:
-            self.footer.say(hint, max(1, self.size.height // 3))
-        else:
-            self.footer.show(whole_items(self._footer_keys(), width))
-        self.compose_line.border_title = self.reading.reading_label()
-        self.compose_line.set_class(self.reading.reading, "-reading")
+        """Bring title, gauge, footer and panels up to date; what did not change costs nothing."""
+        self.status.refresh()
         self.sampling.refresh_panel()
         self.stats.refresh_panel()
         self.sidebar.refresh()
@@ -439,43 +358,6 @@ class ChatApp(App[None]):
         self.give_keys(self.composer)
         self.refresh_status()
 
-    # --- the lines around the transcript ---
-
-    def _with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
-        """The meaning of the tint: beside the figures where there is room, instead of them for a reader.
-
-        Figures that do not fit into `room` cells are left out at the left.
-        """
-        while figures and width < 120 and cells(figures) > room:
-            figures = figures[1:]
-        if self.transcript.page.view != "tokens" or width < 70:
-            return figures
-        if width < 120 and self.chat_focus is not self.transcript:
-            return figures
-        colours = theme.tint_styles(self.current_theme.dark, self.native_ansi_color, self.no_color)
-        legend = panel.legend(self.transcript.tint, colours)
-        if width < 120:
-            return legend or figures
-        while figures and cells([*legend, *figures]) > room:
-            figures = figures[1:]
-        return [*legend, *figures]
-
-    def _footer_keys(self) -> list[tuple[str, str]]:
-        """The keys of what has them."""
-        generating = self.session.generating
-        if self.sampling.at_dials:
-            return self.keymap.pairs(ITEMS)
-        if self.chat_focus in (self.find_bar, self.transcript):
-            stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
-            return [*stop, *self.reading.reading_keys()]
-        view = self.keymap.shown("view.toggle").partition(" ")[0]
-        pairs = self.keymap.footer(generating)
-        return [(key, self._other_view() if key == view else label) for key, label in pairs]
-
-    def _other_view(self) -> str:
-        """What the key of the view switches to."""
-        return "tokens" if self.transcript.page.view == "prose" else "prose"
-
     # --- commands ---
 
     def action_command(self, id: str) -> None:
@@ -491,7 +373,9 @@ class ChatApp(App[None]):
         """The palette: every command, also of the transcript; those that need words begin to be typed."""
         for command in (*keys.COMMANDS, *keys.READING):
             if command.id not in keys.NO_PALETTE:
-                label = (self._other_view() if command.id == "view.toggle" else command.label).capitalize()
+                label = (
+                    self.status.other_view() if command.id == "view.toggle" else command.label
+                ).capitalize()
                 shown = self.keymap.shown(command.id)
                 help = f"{command.help}  ({shown})" if shown else command.help
                 yield SystemCommand(label, help, self._doing(command))
@@ -526,7 +410,7 @@ class ChatApp(App[None]):
             return
         if selected:
             self.copy_to_clipboard(selected)
-        elif self.composer.text and len(self.screen_stack) == 1:
+        elif self.composer.text and not self.covered:
             self.writing.clear_draft()
         elif self.hints.again("chat.interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
             self.call_later(self._quit)
@@ -547,51 +431,13 @@ class ChatApp(App[None]):
 
     def _keys_of(self) -> str:
         """Where keys go now."""
-        from ropechat.tui.screens.dialog import Sheet
-
         if isinstance(self.screen, Sheet):
             return self.screen.context
-        return "transcript" if (self.chat_focus is self.transcript) else "composer"
-
-    # --- the terminal ---
-
-    def _open_editor(self) -> None:
-        """Write the draft in the user's editor."""
-        composer = self.composer
-        if self._driver is None or not self._driver.can_suspend:
-            self.hint("no editor can be opened here")
-            return
-        try:
-            text = editor.edit(self, editor.editor_command(os.environ), composer.pastes.unfold(composer.text))
-        except editor.EditorError as error:
-            self.hint(str(error))
-        else:
-            composer.set_text(text)
-            self.write()
-        self._set_mouse(self._mouse)
+        return "transcript" if self.chat_focus is self.transcript else "composer"
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy through the terminal, and say so."""
-        self._clipboard = text
-        sent = osc52_sequence(clean(text), os.environ)
-        if sent is None:
-            self.hint(f"{len(text):,} characters are too many to copy; /export writes a file")
-            return
-        if self._driver is not None:
-            self._driver.write(sent)
-        self.hint(f"copied: {len(text):,} characters, if the terminal allows it (OSC 52)")
-
-    def _toggle_mouse(self) -> None:
-        """Leave the mouse to the terminal, which then selects text itself; or take it back."""
-        self._set_mouse(not self._mouse)
-        key = self.keymap.shown("view.mouse")
-        self.hint("the chat has the mouse" if self._mouse else f"the terminal has the mouse; {key} takes it")
-
-    def _set_mouse(self, taken: bool) -> None:
-        self._mouse = taken
-        if self._driver is not None:
-            self._driver.write("".join(f"\x1b[?{mode}{'h' if taken else 'l'}" for mode in MOUSE_MODES))
-            self._driver.flush()
+        self.terminal.copy(text)
 
     # --- which key goes where ---
 
@@ -599,7 +445,7 @@ class ChatApp(App[None]):
         """Text goes to the composer where letters are no commands; the transcript's keys act at once."""
         if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
             self.hints.disarm_by(event)
-            if len(self.screen_stack) == 1 and await self._directed(event):
+            if not self.covered and await self._directed(event):
                 return
         await super().on_event(event)
 
@@ -609,14 +455,14 @@ class ChatApp(App[None]):
             return False
         if self._is_text(event):
             self.write()
-        elif isinstance(event, events.Key) and (self.chat_focus is self.transcript):
+        elif isinstance(event, events.Key) and self.chat_focus is self.transcript:
             await self._check_bindings(event.key, priority=True) or await self._check_bindings(event.key)
             return True
         return False
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
         """Is it for the composer, whoever has the keys?"""
-        fields = (self.chat_focus is self.composer) or (self.chat_focus is self.find_bar)
+        fields = self.chat_focus in (self.composer, self.find_bar)
         if fields or self.sampling.at_dials not in (None, self.dials):
             return False
         if isinstance(event, events.Paste):

@@ -152,7 +152,7 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
         engine.gate.clear()
         await c.ask("Hi")
         await c.until(lambda: last(c).answer.state is State.READING)
-        c.app._ticker.pause()
+        c.app.frames.ticker.pause()
         held = asyncio.Event()
         c.app.call_later(held.wait)
         await asyncio.sleep(0.05)

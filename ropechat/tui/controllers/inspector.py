@@ -91,7 +91,7 @@ class InspectorController:
 
     def inspect(self) -> None:
         """Open the inspector on a token and read there; from there: close it."""
-        if self.inspector.display and (self.view.chat_focus is self.transcript):
+        if self.inspector.display and self.view.chat_focus is self.transcript:
             self.close()
             return
         if self.transcript.cursor is None:
@@ -241,9 +241,17 @@ class InspectorController:
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
             return f" READING  {back} or {write}: write "
-        return f" READING  type or {back}: write " if (self.view.chat_focus is self.transcript) else ""
+        return f" READING  type or {back}: write " if self.view.chat_focus is self.transcript else ""
 
-    def reading_keys(self) -> list[tuple[str, str]]:
+    def footer_keys(self) -> list[tuple[str, str]]:
+        """(key, label) pairs while the transcript or the field of what is looked for has the keys."""
+        if self.view.chat_focus not in (self.find.find_bar, self.transcript):
+            return []
+        generating = self.answers.session.generating
+        stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
+        return [*stop, *self._reading_keys()]
+
+    def _reading_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs while the transcript has the keys."""
         key = self.keymap.first if self.reading else self.keymap.beside_text
         last = [(key("chat.stop"), "write"), (key("app.help"), "help"), (key("app.quit"), "quit")]

@@ -10,6 +10,7 @@ from ropechat.sampling import MAX_BIAS, MAX_COUNT
 from ropechat.tui.controllers.view import SIDE_PANEL
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
+from ropechat.tui.widgets.sampling_panel import ITEMS
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class SamplingController:
         """What of the settings beside the transcript has the keys: themselves, or the field for a value."""
         focused = self.view.chat_focus
         return focused if focused is not None and self.dials in focused.ancestors_with_self else None
+
+    def footer_keys(self) -> list[tuple[str, str]]:
+        """The keys of the settings beside the transcript, while they have them."""
+        return self.keymap.pairs(ITEMS) if self.at_dials else []
 
     def refresh_panel(self) -> None:
         """Show the settings in use; without room for them, they are closed."""
