@@ -1,9 +1,10 @@
 # make chat                        build what is missing, open the chat with the built-in model
 # make chat MODEL=path/to/model    the same with another model
 # make test                        Rust and Python tests, on what the repository holds
+# make quick                       the tests that take least, on all cores: under two minutes
 # make lint                        formats, warnings, types, stubs
-# make train WORK=folder           train the built-in model anew (about an hour on two cores); MODEL_CARD.md says more
-# make shots                       pictures of the chat's main screens anew, in tests/shots
+# make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
+# make shots                       take the pictures of the chat's main screens again, in tests/shots
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
 # Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
@@ -19,7 +20,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test lint train bench shots build format clean
+.PHONY: help chat test quick lint train bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -30,6 +31,9 @@ chat: build
 test: build $(VENV)/.dev
 	cargo test --workspace
 	$(BIN)/python -m pytest
+
+quick: build $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow" -n logical
 
 lint: build $(VENV)/.dev
 	cargo fmt --all --check

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, overload
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 
 
-class Row(NamedTuple):
+class TokenDistribution(NamedTuple):
     """The distribution of the token that follows `position`."""
 
     position: int
@@ -48,7 +48,7 @@ class TokenScore:
     """1 + how many ids have a larger logit."""
     entropy: float | None
     """Entropy of `row`."""
-    row: Row | None
+    row: TokenDistribution | None
 
 
 class Stage(NamedTuple):
@@ -78,7 +78,7 @@ class Step(NamedTuple):
     top: tuple[tuple[int, float], ...]
     finish_reason: FinishReason | None
     position: int
-    row: Row | None
+    row: TokenDistribution | None
     stages: tuple[Stage, ...]
     u: float | None
 
@@ -91,7 +91,7 @@ class Trace(Sequence[TokenScore]):
     """
 
     tokens: tuple[TokenScore, ...]
-    next: Row
+    next: TokenDistribution
     meta: dict[str, Any] = field(default_factory=dict)
 
     def _scored(self, roles: Sequence[str]) -> list[TokenScore]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ropechat.conversation import Message, Role
-from ropechat.engine.templates.template import checked_variables
-from ropechat.engine.validation import checked_stops
+from ropechat.engine.templates.template import validate_variables
+from ropechat.engine.validation import validate_stops
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 
@@ -80,7 +80,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def parse(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> dict[str, Any]:
     """The JSON object of a line. Raises LineError; NaN and keys that stand twice are no JSON here."""
     try:
         text = line.decode("utf-8")
@@ -115,7 +115,7 @@ def _text(field: str, value: object) -> str:
     return value
 
 
-def id_of(record: Mapping[str, Any], line: int) -> LineId:
+def read_id(record: Mapping[str, Any], line: int) -> LineId:
     """The line's id as it is given, a text or a number; "line-<n>" where none is. Raises LineError."""
     given = [field for field in _ID_FIELDS if field in record]
     if len(given) == 2:
@@ -133,7 +133,7 @@ def id_of(record: Mapping[str, Any], line: int) -> LineId:
     return _text(field, value)
 
 
-def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
+def parse_request(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
     """What the line asks for. Raises LineError that names the field."""
     fields, unused = _fields(record)
     if fields.get("model") is not None:
@@ -226,7 +226,7 @@ def _stop(value: object) -> tuple[str, ...] | None:
     if not isinstance(texts, list):
         reject(f"stop: {value!r:.40}; a text or a list of texts is required")
     try:
-        checked = checked_stops(texts)
+        checked = validate_stops(texts)
     except RequestError as error:
         reject(str(error))
     return tuple(_text("stop", text) for text in checked)
@@ -238,7 +238,7 @@ def _template_vars(value: object) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         reject(f"chat_template_kwargs: {value!r:.40}; an object of names and values is required")
     try:
-        return checked_variables(value)
+        return validate_variables(value)
     except RequestError as error:
         reject(f"chat_template_kwargs: {error}")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ropechat.batch.line import LineError, LineId, LineRequest, id_of, parse, reject, request_of
+from ropechat.batch.line import LineError, LineId, LineRequest, parse_line, parse_request, read_id, reject
 from ropechat.errors import BatchInputError, FileAccessError, RequestError, RopechatError
 
 MAX_LINE_BYTES = 16 << 20
@@ -44,7 +44,7 @@ class BatchRow:
     error: RopechatError | None = None
 
 
-class _Line(NamedTuple):
+class _InputLine(NamedTuple):
     """A line that is not blank: number from 1, bytes without the line end; if not `whole`, only the first."""
 
     number: int
@@ -52,7 +52,7 @@ class _Line(NamedTuple):
     whole: bool
 
 
-def _lines(file: IO[bytes]) -> Iterator[_Line]:
+def _lines(file: IO[bytes]) -> Iterator[_InputLine]:
     number = 0
     while data := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -65,7 +65,7 @@ def _lines(file: IO[bytes]) -> Iterator[_Line]:
         if number == 1:
             data = data.removeprefix(_BOM)
         if data and not data.isspace():
-            yield _Line(number, data.rstrip(b"\r\n"), whole)
+            yield _InputLine(number, data.rstrip(b"\r\n"), whole)
 
 
 class BatchReader:
@@ -82,7 +82,7 @@ class BatchReader:
         self._where, self._name = (
             (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
         )
-        self._rest: Iterator[_Line] | None = None
+        self._rest: Iterator[_InputLine] | None = None
         """The lines of what can be read once only."""
         self._seen: dict[bytes, int] = {}
 
@@ -106,7 +106,7 @@ class BatchReader:
         except OSError as error:
             raise FileAccessError(f"{self._where}: {error.strerror}") from None
 
-    def _lines(self) -> Iterator[_Line]:
+    def _lines(self) -> Iterator[_InputLine]:
         if isinstance(self._source, Path):
             with self._open(self._source) as file:
                 yield from _lines(file)
@@ -147,10 +147,10 @@ class BatchReader:
         try:
             if not whole:
                 reject(f"line: more than {MAX_LINE_BYTES} bytes; that is the limit")
-            record = parse(line)
-            id = id_of(record, number)
+            record = parse_line(line)
+            id = read_id(record, number)
             self._once(id, number)
-            return BatchRow(index, number, id, request_of(record, self.prompt_field))
+            return BatchRow(index, number, id, parse_request(record, self.prompt_field))
         except LineError as fault:
             text = f"{self._name}: line {number}: {fault}"
             # A stranger's field name may hold half a surrogate pair, which no output file can.

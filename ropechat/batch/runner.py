@@ -11,14 +11,14 @@ from ropechat.batch.line import Content, LineRequest
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
-from ropechat.engine.scheduler import Job, Prompt, Result
+from ropechat.engine.scheduler import Completion, Job, Prompt
 from ropechat.errors import InternalError, RopechatError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
-_UNUSED_SHOWN = 5
+_MAX_NAMES = 5
 
 
 @dataclass
@@ -42,7 +42,7 @@ class BatchReport:
 
 
 @dataclass(frozen=True)
-class Settings:
+class PromptOptions:
     """How rows become prompts. raw: no chat template. system: goes before rows without a system message."""
 
     raw: bool = False
@@ -61,7 +61,7 @@ class Settings:
         return content
 
 
-def job_of(request: LineRequest, settings: Settings, sampling: Sampling) -> Job:
+def make_job(request: LineRequest, settings: PromptOptions, sampling: Sampling) -> Job:
     """What the engine does for a row: the line's settings before those of the command.
 
     The command's seed is not repeated in the Job, so that only a row's own seed makes it draw as if alone.
@@ -72,16 +72,16 @@ def job_of(request: LineRequest, settings: Settings, sampling: Sampling) -> Job:
     return Job(settings.prompt(request.content), own, request.stop, request.template_vars)
 
 
-def unused_note(row: BatchRow, unused: Sequence[str]) -> str:
+def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
     """Which fields of a row are ignored; the first few names."""
-    names = ", ".join(f"{name:.40}" for name in unused[:_UNUSED_SHOWN])
-    more = len(unused) - _UNUSED_SHOWN
+    names = ", ".join(f"{name:.40}" for name in unused[:_MAX_NAMES])
+    more = len(unused) - _MAX_NAMES
     return (
         f"note: line {row.line} has fields that are ignored: {names}{f' and {more} more' if more > 0 else ''}"
     )
 
 
-def ok_record(row: BatchRow, result: Result) -> dict[str, Any]:
+def ok_record(row: BatchRow, result: Completion) -> dict[str, Any]:
     """The line of a row that was answered."""
     return {
         "id": row.id,
@@ -115,7 +115,7 @@ def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
 def _jobs(
     reader: BatchReader,
     waiting: deque[BatchRow],
-    settings: Settings,
+    settings: PromptOptions,
     sampling: Sampling,
     on_note: Callable[[str], None] | None,
 ) -> Iterator[Prompt | Job]:
@@ -126,9 +126,9 @@ def _jobs(
             yield row.error or InternalError(f"line {row.line}: no request and no error")
             continue
         if row.request.unused and on_note is not None:
-            on_note(unused_note(row, row.request.unused))
+            on_note(describe_unused(row, row.request.unused))
             on_note = None
-        yield job_of(row.request, settings, sampling)
+        yield make_job(row.request, settings, sampling)
 
 
 def run_batch(
@@ -136,7 +136,7 @@ def run_batch(
     reader: BatchReader,
     output: Sink,
     sampling: Sampling,
-    settings: Settings,
+    settings: PromptOptions,
     *,
     total: int | None,
     window: int = 16,

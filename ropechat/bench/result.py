@@ -31,7 +31,7 @@ class Spread:
         return {"median": self.median, "min": self.min, "max": self.max, "values": list(self.values)}
 
 
-def quiet(probes: Sequence[float]) -> list[bool]:
+def find_quiet_rounds(probes: Sequence[float]) -> list[bool]:
     """Which rounds count, by their memory probes."""
     return [probe >= QUIET * max(probes) for probe in probes]
 
@@ -50,13 +50,13 @@ class Rounds:
         self.values.append(values)
         self.load_averages.append(load_average)
 
-    def kept(self) -> list[dict[str, float]]:
-        keep = quiet([values["memory_read"] for values in self.values])
+    def quiet_rounds(self) -> list[dict[str, float]]:
+        keep = find_quiet_rounds([values["memory_read"] for values in self.values])
         return [values for values, kept in zip(self.values, keep, strict=True) if kept]
 
     def spreads(self) -> dict[str, Spread]:
         """By name: the measurements of the rounds, then `load_s`, `ttft_s` and `peak_bytes`."""
-        kept = self.kept()
+        kept = self.quiet_rounds()
         found = {name: Spread.of([values[name] for values in kept]) for name in kept[0]}
         for name, own in (("load_s", self.load), ("ttft_s", self.start), ("peak_bytes", self.peak)):
             if own:
@@ -83,7 +83,7 @@ class Report:
             "results": [
                 {
                     "threads": threads,
-                    "discarded_rounds": len(rounds.values) - len(rounds.kept()),
+                    "discarded_rounds": len(rounds.values) - len(rounds.quiet_rounds()),
                     "load_averages": rounds.load_averages,
                     **{name: spread.record() for name, spread in rounds.spreads().items()},
                 }
@@ -99,19 +99,19 @@ class Report:
         titles = ["", "", *(f"{n} thread{'s' * (n > 1)}" for n in self.rounds)]
         spreads = [own.spreads() for own in self.rounds.values()]
         rows = [titles]
-        for name, title, unit, scale, digits in _lines(plan):
+        for name, title, unit, scale, digits in _metrics(plan):
             if name in spreads[0]:
                 rows.append([title, unit, *(_cell(found.get(name), scale, digits) for found in spreads)])
         rows.append(["weights", "MB", *[f"{facts['weight_bytes'] / 1e6:.1f}"] * len(spreads)])
         rows.append(["load average", "", *(_averages(own) for own in self.rounds.values())])
         rows.append(["rounds left out", "", *(_left_out(own) for own in self.rounds.values())])
-        return "\n".join([head, *aligned(rows)])
+        return "\n".join([head, *align_columns(rows)])
 
 
-Line = tuple[str, str, str, float, int]  # name, title, unit, values are divided by, digits
+Metric = tuple[str, str, str, float, int]  # name, title, unit, values are divided by, digits
 
 
-def _lines(plan: dict[str, Any]) -> Iterator[Line]:
+def _metrics(plan: dict[str, Any]) -> Iterator[Metric]:
     yield "prefill", f"prefill {plan['prefill']}", "tokens/s", 1, 1
     yield "decode", f"decode {plan['decode']}", "tokens/s", 1, 1
     yield "decode_at_depth", f"decode {plan['depth_decode']} at {plan['depth']}", "tokens/s", 1, 1
@@ -138,10 +138,10 @@ def _averages(rounds: Rounds) -> str:
 
 
 def _left_out(rounds: Rounds) -> str:
-    return str(len(rounds.values) - len(rounds.kept()))
+    return str(len(rounds.values) - len(rounds.quiet_rounds()))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of columns: the first two to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, bits
-from ropechat.conversation_tree import State as NodeState
+from ropechat.conversation import Node, NodeState, Role, surprisal_bits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +83,7 @@ class Answer:
     @property
     def given(self) -> int:
         """Tokens that it began with: they were not drawn."""
-        return self.node.given
+        return self.node.prefix_length
 
     @property
     def prompt_tokens(self) -> int:
@@ -100,7 +98,7 @@ class Answer:
     @property
     def written(self) -> str:
         """The text where there are no records."""
-        return self.node.written
+        return self.node.final_text
 
     @property
     def text(self) -> str:
@@ -110,7 +108,7 @@ class Answer:
     @property
     def counts(self) -> bool:
         """Is this turn fed to the model again?"""
-        return self.node.counts
+        return self.node.in_context
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -154,11 +152,11 @@ class Answer:
 
     def give(self, steps: Sequence[Step]) -> None:
         """Count the tokens that it begins with; its node has them."""
-        self.total_bits += sum(map(bits, steps))
+        self.total_bits += sum(map(surprisal_bits, steps))
 
     def add(self, step: Step, at: float) -> None:
         """Count one token that came; its node has it."""
-        self.total_bits += bits(step)
+        self.total_bits += surprisal_bits(step)
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
         self._recent.append(at)

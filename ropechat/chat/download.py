@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.models.hub.names import HubName
-    from ropechat.models.hub.plan import Plan
-    from ropechat.models.hub.transfer import Progress
+    from ropechat.models.hub.plan import DownloadPlan
+    from ropechat.models.hub.transfer import DownloadProgress
 
 
 class Stage(StrEnum):
@@ -45,7 +45,7 @@ class Download:
     def __init__(self, name: HubName) -> None:
         self.name = name
         self.stage = Stage.ASKING
-        self.plan: Plan | None = None
+        self.plan: DownloadPlan | None = None
         self.path: Path | None = None
         self.error = ""
         self.share = 0.0
@@ -101,18 +101,18 @@ class Download:
         self.stage = Stage.CANCELLED if self._drop else Stage.PAUSED
 
     def _fetch(self) -> None:
-        from ropechat.models.hub.progress import Speed, words
+        from ropechat.models.hub.progress import RateMeter, describe_progress
         from ropechat.models.hub.transfer import fetch
 
         assert self.plan is not None
-        speed, seen = Speed(time.monotonic), 0.0
+        speed, seen = RateMeter(time.monotonic), 0.0
 
-        def look(progress: Progress) -> None:
+        def look(progress: DownloadProgress) -> None:
             nonlocal seen
             if self._halt.is_set():
                 raise _HaltedError
             if (now := time.monotonic()) - seen > 0.2 or progress.done == progress.total:
-                seen, self.words = now, words(progress, speed.look(progress.received))
+                seen, self.words = now, describe_progress(progress, speed.update(progress.received))
                 self.share = progress.done / progress.total if progress.total else 1.0
 
         self.path = fetch(self.plan, look)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling
-    from ropechat.store.store import Recorder
+    from ropechat.store.store import AnswerWriter
     from ropechat.trace import FinishReason, Step
 
 
@@ -51,7 +51,7 @@ class Reply:
     top_k: int = 20
     prefix: AssistantPrefix | None = None
     saved: Future[None] | None = None
-    recorder: Recorder | None = None
+    recorder: AnswerWriter | None = None
     asked: float = 0.0
     cuts: tuple[int, ...] = ()
     cancelled: Event = field(default_factory=Event)

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ropechat.chat.errors import explain
-from ropechat.conversation_tree import State, typed
+from ropechat.conversation import NodeState, unscored_step
 from ropechat.errors import RopechatError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_toke
     spelled = engine.spell(request.messages, new, ids[: len(found)])
     for index, (id, (data, text)) in enumerate(zip(new, spelled, strict=True), len(found)):
         agrees = agrees and index < len(known) and known[index].id == id
-        step = known[index] if agrees else typed(id, prompt_tokens + index)
+        step = known[index] if agrees else unscored_step(id, prompt_tokens + index)
         if (step.bytes, step.text, step.finish_reason) != (data, text, None):
             step = step._replace(bytes=data, text=text, finish_reason=None)
         found.append(step)
@@ -84,14 +84,14 @@ class AnswerWriter:
         """No more will come."""
         if self._request.recorder is None:
             return
-        stopped = State.STOPPED if reason == "cancelled" else State.DONE
+        stopped = NodeState.STOPPED if reason == "cancelled" else NodeState.DONE
         asked = self._request.asked
         self._request.recorder.end(
-            stopped if error is None else State.FAILED,
+            stopped if error is None else NodeState.FAILED,
             reason,
             "" if error is None else explain(error),
             model=self._model,
-            given=self._given,
+            prefix_length=self._given,
             prompt_tokens=self._prompt_tokens,
             first_after=None if self._first is None else self._first - asked,
             ended_after=None if self._last is None else self._last - asked,

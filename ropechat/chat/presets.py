@@ -6,7 +6,7 @@ import secrets
 from dataclasses import fields, replace
 
 from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
-from ropechat.util.text import near
+from ropechat.util.text import closest_name
 
 NAMES = tuple(field.name for field in fields(Sampling) if field.name != "logit_bias")
 PRESETS: dict[str, dict[str, float]] = {
@@ -41,7 +41,7 @@ def full_name(text: str) -> str:
     if len(found) > 1:
         raise ValueError(f"{text:.20}: several settings begin so: {', '.join(found)}")
     if not found:
-        meant = near(wanted, NAMES)
+        meant = closest_name(wanted, NAMES)
         hint = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
         raise ValueError(f"{text:.20}: no such setting; {hint}")
     return found[0]

@@ -6,13 +6,13 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ropechat.chat.draft import split_attachments
-from ropechat.store.queries import title_of
+from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ropechat.conversation_tree import Node
-    from ropechat.store.store import Recorder, Store
+    from ropechat.conversation import Node
+    from ropechat.store.store import AnswerWriter, Store
 
 
 class ConversationRecorder:
@@ -32,26 +32,26 @@ class ConversationRecorder:
     def keep(self, node: Node, question: str) -> None:
         """Write a question (or the system text before it) down."""
         if self.store is not None:
-            self.title = self.title or title_of(split_attachments(question)[0])
-            self.saved = self.store.keep(self.id, self.title, node)
+            self.title = self.title or make_title(split_attachments(question)[0])
+            self.saved = self.store.add_node(self.id, self.title, node)
 
-    def record(self, node: Node) -> Recorder | None:
+    def record(self, node: Node) -> AnswerWriter | None:
         """What writes an answer down while it streams."""
-        return None if self.store is None else self.store.record(self.id, node)
+        return None if self.store is None else self.store.record_answer(self.id, node)
 
     def point(self, node: str | None) -> None:
         """Remember which branch is shown."""
         if self.store is not None:
-            self.store.point(self.id, node)
+            self.store.set_current(self.id, node)
 
     def start(self, node: Node) -> None:
         """Remember which of the oldest turns are left out for a question."""
-        if self.store is not None and node.start is not None:
-            self.store.start_at(node.id, node.start)
+        if self.store is not None and node.context_start is not None:
+            self.store.set_context_start(node.id, node.context_start)
 
     def rename(self, title: str) -> None:
         """Give the conversation another title."""
-        self.title = title_of(title)
+        self.title = make_title(title)
         if self.store is not None:
             self.store.rename(self.id, self.title)
 
@@ -70,4 +70,4 @@ class ConversationRecorder:
         """Delete nodes, and every trace of them."""
         if self.store is not None:
             self.store.remove(nodes)
-            self.store.sweep()
+            self.store.purge()

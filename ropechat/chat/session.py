@@ -11,15 +11,13 @@ from ropechat.chat.answer import Answer, State, Turn
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.draft import split_attachments
 from ropechat.chat.recorder import ConversationRecorder
-from ropechat.conversation import Message, Role
-from ropechat.conversation_tree import State as NodeState
-from ropechat.conversation_tree import Tree, fresh
-from ropechat.store.queries import title_of
+from ropechat.conversation import ConversationTree, Message, NodeState, Role, with_seed
+from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ropechat.conversation_tree import Node, Origin
+    from ropechat.conversation import Node, Origin
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Chat
     from ropechat.trace import FinishReason
@@ -47,7 +45,7 @@ class Session:
         self.coming = ""  # the model that is being loaded in the place of another
         self.load_error: BaseException | None = None
         self.recorder = recorder or ConversationRecorder(None)
-        self.tree = Tree()
+        self.tree = ConversationTree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
         self.draft_alone = False  # the draft is too long by itself: the tokens are of it alone
@@ -89,7 +87,7 @@ class Session:
         """The chat's name, or its first words."""
         if self.recorder.title or not self.turns:
             return self.recorder.title or "new chat"
-        return title_of(split_attachments(self.turns[0].question)[0])
+        return make_title(split_attachments(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """What the model would be fed: system text, all turns that count, and the draft."""
@@ -100,8 +98,8 @@ class Session:
 
     def reads(self, question: str | None = None) -> list[Node]:
         """The nodes that the model is fed for a question (without one: after all that was said)."""
-        found = self.tree.read(question)
-        start = next((node.start for node in reversed(found) if node.start), None)
+        found = self.tree.context_nodes(question)
+        start = next((node.context_start for node in reversed(found) if node.context_start), None)
         head = 1 if found and found[0].role is Role.SYSTEM else 0
         first = next((place for place, node in enumerate(found) if node.id == start), head)
         return found[:head] + found[first:]
@@ -111,12 +109,12 @@ class Session:
 
     def _start(self, question: str, start: str) -> None:
         """From a question on, what comes before the node `start` is left out."""
-        self.tree[question].start = start
+        self.tree[question].context_start = start
         self.recorder.start(self.tree[question])
 
     def left_out(self, question: str) -> int:
         """How many earlier questions the model is not fed for this one."""
-        asked = [node for node in self.tree.read(question) if node.role is Role.USER]
+        asked = [node for node in self.tree.context_nodes(question) if node.role is Role.USER]
         return len(asked) - sum(node.role is Role.USER for node in self.reads(question))
 
     @property
@@ -173,7 +171,7 @@ class Session:
         sampling: Sampling | None = None,
     ) -> Turn:
         """Begin an answer to a question, beside those that it has."""
-        used = sampling or fresh(self.sampling, len(self.tree.children(question)))
+        used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
         asked = self._clock()
@@ -284,7 +282,7 @@ class Session:
             self.recorder.drop()
         else:
             self.recorder.begin()
-        self.tree = Tree()
+        self.tree = ConversationTree()
         self.turns.clear()
         self.system, self._turned = self.chosen, False
         self.draft_tokens = None
@@ -345,7 +343,7 @@ class Session:
             case ev.PrefixAccepted(_, steps):
                 self._advance(answer, State.READING)
                 answer.give(steps)
-                self.tree.give(node.id, steps)
+                self.tree.add_prefix(node.id, steps)
             case ev.TokenGenerated(_, step, at):
                 self._advance(answer, State.WRITING)
                 answer.add(step, at)

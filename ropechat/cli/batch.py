@@ -8,7 +8,7 @@ import click
 from ropechat.cli.common import (
     STREAM,
     FileName,
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     sampling_of,
@@ -18,7 +18,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.status import StatusLine, bar
-from ropechat.util.text import clock
+from ropechat.util.text import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +41,11 @@ def progress_line(report: "BatchReport") -> str:
     if report.elapsed > 0:
         parts.append(f"{report.made_tokens / report.elapsed:.0f} tok/s")
     if total is not None and 0 < report.done < total:
-        parts.append(f"ETA {clock(report.elapsed / report.done * (total - report.done))}")
+        parts.append(f"ETA {format_duration(report.elapsed / report.done * (total - report.done))}")
     return " · ".join(parts)
 
 
-class Progress(StatusLine):
+class BatchStatus(StatusLine):
     """How far the batch is, and the first few failures."""
 
     def __init__(self) -> None:
@@ -71,11 +71,11 @@ def closing_line(report: "BatchReport", out: Path | str) -> str:
     return (
         f"{'stdout' if out == STREAM else out}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
         f"{report.prompt_tokens} + {report.completion_tokens} tokens, "
-        f"{clock(report.elapsed)}, {rate:.0f} tok/s"
+        f"{format_duration(report.elapsed)}, {rate:.0f} tok/s"
     )
 
 
-def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: Progress) -> "BatchReport":
+def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
     """Run into a file, which has its name once the run is complete."""
     from ropechat.batch.output import Output
 
@@ -93,11 +93,11 @@ def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: Progres
     return report
 
 
-def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: Progress) -> "BatchReport":
+def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
     """Run into stdout, a flushed line for each result."""
     from ropechat.batch.output import Printed
 
-    out = Out()
+    out = StdoutWriter()
 
     def put(line: str) -> None:
         progress.clear()
@@ -151,14 +151,14 @@ def batch(
     """
     from ropechat.batch.output import refuse_output
     from ropechat.batch.reader import BatchReader
-    from ropechat.batch.runner import BatchReport, Settings, run_batch
+    from ropechat.batch.runner import BatchReport, PromptOptions, run_batch
 
-    sampling, settings = sampling_of(given), Settings(raw, system)
+    sampling, settings = sampling_of(given), PromptOptions(raw, system)
     reader = BatchReader(source if isinstance(source, Path) else stdin_stream(), prompt_field)
     total = reader.check()
     if isinstance(out, Path):
         refuse_output(out, reader.reads, overwrite=overwrite)
-    progress = Progress()
+    progress = BatchStatus()
     engine = None if total == 0 else load_chat_engine(given, raw=raw)
     if engine is not None:
         for note in engine.facts["notes"]:

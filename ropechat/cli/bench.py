@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ropechat.bench.shapes import SHAPES
-from ropechat.cli.common import Out, model_or_builtin
+from ropechat.cli.common import StdoutWriter, model_or_builtin
 from ropechat.cli.settings import BY_NAME, DTYPES
 from ropechat.cli.status import StatusLine
 from ropechat.models.resolve import resolve
@@ -22,14 +22,14 @@ def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return tuple(dict.fromkeys(map(int, numbers)))
 
 
-class Progress(StatusLine):
+class BenchStatus(StatusLine):
     """What runs now, on stderr."""
 
     def __call__(self, text: str) -> None:
         self.show(text)
 
 
-def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
+def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Path:
     """The folder to measure: a given one, or that of a shape."""
     if shape is None:
         chosen = model or BY_NAME["model"].of_environment()
@@ -75,13 +75,13 @@ def bench(
     """
     from dataclasses import replace
 
-    from ropechat.bench.measure import QUICK, Plan, measure
+    from ropechat.bench.measure import QUICK, Workload, measure
 
-    progress = Progress()
+    progress = BenchStatus()
     try:
         folder = _model_of(model, shape, progress)
-        plan = QUICK if quick else replace(Plan(), rounds=rounds)
+        plan = QUICK if quick else replace(Workload(), rounds=rounds)
         report = measure(folder, dtype, threads, plan, progress)
     finally:
         progress.clear()
-    Out().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")
+    StdoutWriter().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

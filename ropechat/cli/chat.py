@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     model_or_builtin,
@@ -19,7 +19,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import say
 from ropechat.cli.settings import THEMES, TINTS, WHEN_FULL
-from ropechat.conversation import Conversation, Message, Role
+from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
 if TYPE_CHECKING:
@@ -48,32 +48,31 @@ def _lines() -> "Iterator[str]":
             yield text
 
 
-def _answer(engine: "Engine", chat: Conversation, sampling: "Sampling", out: Out) -> None:
+def _answer(engine: "Engine", chat: list[Message], sampling: "Sampling", out: StdoutWriter) -> None:
     """Stream a reply to stdout and add it to the conversation."""
     pieces = []
     try:
-        for step in engine.reply(chat.messages, sampling):
+        for step in engine.reply(chat, sampling):
             pieces.append(step.text)
             out.write(step.text)
     finally:
         out.end_line()
-    chat.append(Role.ASSISTANT, "".join(pieces))
+    chat.append(Message(Role.ASSISTANT, "".join(pieces)))
 
 
 def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> None:
     """Each line of stdin is a message; the reply goes to stdout and ends with a newline."""
-    chat = Conversation([Message(Role.SYSTEM, system)] if system is not None else [])
-    opening, out = len(chat), Out()
+    chat = [Message(Role.SYSTEM, system)] if system is not None else []
+    first, out = len(chat), StdoutWriter()
     for line in _lines():
-        chat.append(Role.USER, line)
+        chat.append(Message(Role.USER, line))
         try:
             _answer(engine, chat, sampling, out)
         except ContextFullError as error:
-            if len(chat) == opening + 1:
+            if len(chat) == first + 1:
                 raise
             say(f"note: {error}; the conversation begins anew")
-            chat.truncate(opening)
-            chat.append(Role.USER, line)
+            chat[first:] = [Message(Role.USER, line)]
             _answer(engine, chat, sampling, out)
 
 
@@ -86,7 +85,7 @@ class _Models:
 
     def check(self, model: str) -> object:
         """What the headers say. Raises as `Engine.load`."""
-        from ropechat.engine.model_check import check
+        from ropechat.engine.loading import check
 
         return check(model, self._given["cache"])
 

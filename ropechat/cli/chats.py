@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, Out, stdin_stream
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream
 from ropechat.cli.exit_codes import say
 from ropechat.util.text import fit, one_line
 
@@ -36,7 +36,7 @@ def opened() -> "Iterator[Store]":
 
 
 def _print(summaries: "list[Summary]", as_json: bool) -> None:
-    out = Out()
+    out = StdoutWriter()
     room = max(20, shutil.get_terminal_size((100, 24)).columns - 34)  # a line is a conversation
     for one in summaries:
         if as_json:
@@ -82,7 +82,7 @@ def show(id: str) -> None:
     from ropechat.store.import_export import to_markdown
 
     with opened() as store:
-        Out().write(to_markdown(store.load(id).result()))
+        StdoutWriter().write(to_markdown(store.load(id).result()))
 
 
 @chats.command()
@@ -102,19 +102,19 @@ def export(id: str, form: str, output: Path | str) -> None:
     if isinstance(output, Path):
         transfer.export(chat, form, output)
     else:
-        Out().write(transfer.as_text(chat, form))
+        StdoutWriter().write(transfer.format_chat(chat, form))
 
 
 @chats.command("import")
 @click.argument("file", type=FileName())
 def import_(file: Path | str) -> None:
     """Read a conversation of `chats export --format json` (- is stdin); prints its new id."""
-    from ropechat.store.import_export import of_stream, read_json
+    from ropechat.store.import_export import read_json, read_json_stream
 
-    chat = read_json(file) if isinstance(file, Path) else of_stream(stdin_stream(), "stdin")
+    chat = read_json(file) if isinstance(file, Path) else read_json_stream(stdin_stream(), "stdin")
     with opened() as store:
         store.insert(chat).result()
-    Out().write(chat.id + "\n")
+    StdoutWriter().write(chat.id + "\n")
 
 
 @chats.command()

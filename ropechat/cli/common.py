@@ -11,7 +11,7 @@ import click
 
 from ropechat import builtin
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import DTYPES, KV_DTYPES, MOST, SETTINGS
+from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 from ropechat.util.text import clean
@@ -46,7 +46,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
     name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return int(click.IntRange(1, MOST).convert(value, param, ctx))
+        return int(click.IntRange(1, MAX_INTEGER).convert(value, param, ctx))
 
 
 def model_options(function: F) -> F:
@@ -89,7 +89,7 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
         return {}
     import json  # late, as the template's rules
 
-    from ropechat.engine.templates.template import checked_variables
+    from ropechat.engine.templates.template import validate_variables
 
     variables: dict[str, Any] = {}
     for text in texts:
@@ -101,7 +101,7 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
         except (ValueError, RecursionError):
             variables[name] = value
     try:
-        return checked_variables(variables)
+        return validate_variables(variables)
     except RequestError as error:
         text = str(error).removeprefix("template variable: ")
         raise click.UsageError(f"--template-var: {text}", ctx) from None
@@ -164,21 +164,21 @@ def model_path(given: dict[str, Any]) -> Path:
     return find_or_download(model, unasked=given.pop("download"))
 
 
-def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") -> "Engine":
+def load_engine(given: dict[str, Any], *, screen: bool = False, first_prompt: str = "") -> "Engine":
     """Takes the model options out of a command's options and loads the model.
 
     Its warnings go to stderr, unless `screen`: then a full-screen app has the terminal. When the command is
-    done, packed weights that are still to be kept are written. soon: as for `Engine.of`.
+    done, packed weights that are still to be kept are written. first_prompt: as for `Engine.from_load`.
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
-    from ropechat.engine.native import Loading, exit_when_cut
+    from ropechat.engine.native import ModelLoad, exit_when_cut
 
     exit_when_cut(screen=screen)
-    with Loading(model, **options) as loading:
+    with ModelLoad(model, **options) as loading:
         from ropechat.engine.engine import Engine  # meanwhile
 
-        engine = Engine.of(loading, soon)
+        engine = Engine.from_load(loading, first_prompt)
     if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:
@@ -204,7 +204,7 @@ def load_chat_engine(
     raw: bool = False,
     quiet: bool = False,
     screen: bool = False,
-    soon: str = "",
+    first_prompt: str = "",
 ) -> "Engine":
     """`load_engine` for a command with template_options; notes on the prompt go to stderr.
 
@@ -214,13 +214,13 @@ def load_chat_engine(
     if raw:
         if name is not None or variables:
             raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
-        engine = load_engine(given, screen=screen, soon=soon)
+        engine = load_engine(given, screen=screen, first_prompt=first_prompt)
         engine.chat.template = None
         return engine
     from ropechat.engine.templates.template import warm
 
     warm(model_or_builtin(given["model"]))
-    engine = load_engine(given, screen=screen, soon=soon)
+    engine = load_engine(given, screen=screen, first_prompt=first_prompt)
     engine.chat.use(name, variables)
     if not quiet and not screen:
         if not engine.has_chat_template:
@@ -282,7 +282,7 @@ def text_argument(value: str | None, name: str) -> str:
         raise RequestError(f"stdin: byte {error.start} is not UTF-8; convert the text to UTF-8") from None
 
 
-class Out:
+class StdoutWriter:
     """Text to stdout: cleaned on a terminal, raw UTF-8 elsewhere, flushed at once."""
 
     def __init__(self) -> None:

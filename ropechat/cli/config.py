@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli import settings
-from ropechat.cli.common import FileName, Out, stdin_stream
+from ropechat.cli.common import FileName, StdoutWriter, stdin_stream
 from ropechat.util.paths import settings_file
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COLUMNS = (28, 24)
 
 
-def checked_keys(found: settings.Settings) -> "Mapping[str, tuple[str, ...]]":
+def checked_keys(found: settings.UserSettings) -> "Mapping[str, tuple[str, ...]]":
     """The keys of the file. Raises SettingsError for those that cannot be."""
     if not found.keys:
         return {}
@@ -41,7 +41,7 @@ def config() -> None:
 @config.command()
 def path() -> None:
     """Print where the file is, or would be (ROPECHAT_CONFIG names another)."""
-    Out().write(f"{settings_file()}\n")
+    StdoutWriter().write(f"{settings_file()}\n")
 
 
 @config.command()
@@ -53,7 +53,7 @@ def show(as_json: bool) -> None:
     for name, keys in checked_keys(found).items():
         at = f"{found.path}: line {found.lines.get(settings.KEYS + name)}"
         rows.append((settings.KEYS + name, list(keys), at))
-    out = Out()
+    out = StdoutWriter()
     for name, value, at in rows:
         if as_json:
             out.write(json.dumps({"name": name, "value": value, "origin": at}) + "\n")
@@ -73,4 +73,4 @@ def check(file: Path | str | None) -> None:
     if file is None:
         found.effective()
     absent = file is None and not found.path.exists()
-    Out().write(f"{found.path}: {'absent, which is fine' if absent else 'sound'}\n")
+    StdoutWriter().write(f"{found.path}: {'absent, which is fine' if absent else 'sound'}\n")

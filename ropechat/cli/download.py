@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.cli.exit_codes import Terminated, say
-from ropechat.cli.status import StatusLine, bar, columns
+from ropechat.cli.status import StatusLine, bar, terminal_width
 from ropechat.errors import NotDownloadedError
 from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.terminal import typeahead
-from ropechat.util.text import byte_size, clock
+from ropechat.util.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from ropechat.models.hub.names import HubName
-    from ropechat.models.hub.plan import Plan
-    from ropechat.models.hub.transfer import Progress
+    from ropechat.models.hub.plan import DownloadPlan
+    from ropechat.models.hub.transfer import DownloadProgress
 
 _LARGE = 1 << 20  # files from here on get a line of their own when they are done
 _WIDE = 100  # columns from which there is room for a bar
@@ -26,30 +26,30 @@ class DownloadLine(StatusLine):
 
     def __init__(self) -> None:
         super().__init__()
-        from ropechat.models.hub.progress import Speed
+        from ropechat.models.hub.progress import RateMeter
 
-        self._speed = Speed()
+        self._speed = RateMeter()
         self._told: set[str] = set()
 
-    def __call__(self, progress: "Progress") -> None:
+    def __call__(self, progress: "DownloadProgress") -> None:
         for one in progress.files:
             if one.state == "done" and one.file.size >= _LARGE and one.file.name not in self._told:
                 self._told.add(one.file.name)
-                self.note(f"{one.file.name}: {byte_size(one.file.size)}")
+                self.note(f"{one.file.name}: {format_bytes(one.file.size)}")
         if self.is_due:
-            self.show(progress_line(progress, self._speed.look(progress.received)))
+            self.show(progress_line(progress, self._speed.update(progress.received)))
 
 
-def progress_line(progress: "Progress", rate: float) -> str:
+def progress_line(progress: "DownloadProgress", rate: float) -> str:
     """One line of talk; rate in bytes per second."""
-    from ropechat.models.hub.progress import words
+    from ropechat.models.hub.progress import describe_progress
 
     share = progress.done / progress.total if progress.total else 1.0
-    begin = f"{bar(share)} " if columns() >= _WIDE else ""
-    return begin + " · ".join(words(progress, rate))
+    begin = f"{bar(share)} " if terminal_width() >= _WIDE else ""
+    return begin + " · ".join(describe_progress(progress, rate))
 
 
-def download(name: "HubName", plan: "Plan | None" = None) -> Path:
+def download(name: "HubName", plan: "DownloadPlan | None" = None) -> Path:
     """Fetch a model, with its progress on stderr; returns what to load. Raises as `make_plan`, `fetch`."""
     from ropechat.models.hub.plan import make_plan
     from ropechat.models.hub.transfer import fetch
@@ -65,11 +65,11 @@ def download(name: "HubName", plan: "Plan | None" = None) -> Path:
         raise
     finally:
         line.clear()
-    say(f"{name}: complete, {byte_size(plan.rest)} in {clock(time.monotonic() - begun)}")
+    say(f"{name}: complete, {format_bytes(plan.rest)} in {format_duration(time.monotonic() - begun)}")
     return path
 
 
-def tell(plan: "Plan") -> None:
+def tell(plan: "DownloadPlan") -> None:
     """Write the plan to stderr."""
     from ropechat.engine.native import free_memory
 
@@ -112,6 +112,6 @@ def find_or_download(model: str, *, unasked: bool) -> Path:
 
         plan = make_plan(name)
         tell(plan)
-        if not unasked and not ask(f"Download {byte_size(plan.rest)}?", default=True):
+        if not unasked and not ask(f"Download {format_bytes(plan.rest)}?", default=True):
             raise
     return download(name, plan)

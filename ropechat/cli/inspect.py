@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     template_options,
@@ -73,7 +73,7 @@ def inspect(
     if top_k is None:
         top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
     prompt = [Message(Role.USER, value)] if chat else value
-    trace, out = engine.score(prompt, top_k=top_k, special=special), Out()
+    trace, out = engine.score(prompt, top_k=top_k, special=special), StdoutWriter()
     if trace.beyond_trained_length:
         say(
             f"note: {len(trace)} tokens, and the model was trained on {trace.meta['trained_length']}: what "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     sampling_of,
@@ -117,8 +117,8 @@ def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet:
     """Complete one PROMPT (- or nothing: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
     text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw, quiet=quiet, soon=text)
-    timing, out, pieces = Timing(), Out(), []
+    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text)
+    timing, out, pieces = Timing(), StdoutWriter(), []
     try:
         for step in begin(engine, text, system, raw, sampling, timing):
             timing.take(step)

@@ -19,7 +19,7 @@ DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
 THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
-MOST = 2**62  # of the compiled engine's numbers
+MAX_INTEGER = 2**62  # of the compiled engine's numbers
 _MAX_BYTES = 1 << 20
 _SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)
 _SWITCH |= dict.fromkeys(("off", "false", "f", "no", "n", "0"), False)
@@ -46,7 +46,7 @@ def _choice(*allowed: str) -> Check:
 
 
 def _count(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_INTEGER:
         raise ValueError(f"{value!r:.40} is not allowed; an integer from 1 on is")
 
 
@@ -141,7 +141,7 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 KEYS = "keys."
 
 
-class Settings(NamedTuple):
+class UserSettings(NamedTuple):
     """What a file says. values: by the names of SETTINGS; keys: lists of keys by command; lines: by name."""
 
     path: Path
@@ -175,7 +175,7 @@ class Settings(NamedTuple):
         return found
 
 
-def read(path: Path | None = None) -> Settings:
+def read(path: Path | None = None) -> UserSettings:
     """Read a settings file; the usual one may be absent. Raises SettingsError, FileAccessError."""
     wanted = path or settings_file()
     try:
@@ -185,7 +185,7 @@ def read(path: Path | None = None) -> Settings:
             return of_stream(stream, wanted)
     except FileNotFoundError:
         if path is None and not os.environ.get("ROPECHAT_CONFIG", "").strip():
-            return Settings(wanted, {}, {}, {})
+            return UserSettings(wanted, {}, {}, {})
         if path is not None:
             raise SettingsError(f"{wanted}: no such file") from None
         raise SettingsError(
@@ -195,7 +195,7 @@ def read(path: Path | None = None) -> Settings:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
 
 
-def of_stream(stream: IO[bytes], path: Path) -> Settings:
+def of_stream(stream: IO[bytes], path: Path) -> UserSettings:
     """`read` of an open file. path: what messages call it. Raises SettingsError, OSError."""
     import tomllib
 
@@ -213,7 +213,7 @@ def of_stream(stream: IO[bytes], path: Path) -> Settings:
     lines = _lines(text)
     values: dict[str, object] = {}
     keys: dict[str, tuple[str, ...]] = {}
-    made = Settings(path, values, keys, lines)
+    made = UserSettings(path, values, keys, lines)
     for name, value in _flat(document).items():
         if name.startswith(KEYS):
             keys[name.removeprefix(KEYS)] = _key_list(made, name, value)
@@ -236,7 +236,7 @@ def _near(name: str) -> str:
     return f"perhaps {by_option[near[0]]}" if near else "`ropechat config show` lists all"
 
 
-def _key_list(made: Settings, name: str, value: object) -> tuple[str, ...]:
+def _key_list(made: UserSettings, name: str, value: object) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(key, str) and key.strip() for key in found):
         raise made.error(name, f"{value!r:.40} is not allowed; a key or a list of keys is")

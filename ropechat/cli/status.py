@@ -18,7 +18,7 @@ def bar(share: float) -> str:
     return f"[{'█' * full}{'░' * (_BAR - full)}]"
 
 
-def columns() -> int:
+def terminal_width() -> int:
     """The width of the terminal."""
     import shutil  # late: it brings three compression libraries
 
@@ -45,7 +45,7 @@ class StatusLine:
         if not self.is_terminal:
             say(text)
             return
-        self._draw("\r" + fit(text, columns() - 1))
+        self._draw("\r" + fit(text, terminal_width() - 1))
         self._drawn = True
 
     def note(self, text: str) -> None:
@@ -56,7 +56,7 @@ class StatusLine:
     def clear(self) -> None:
         """Wipe the line, so that what is said next has it to itself."""
         if self._drawn:
-            self._draw("\r" + " " * (columns() - 1) + "\r")
+            self._draw("\r" + " " * (terminal_width() - 1) + "\r")
             self._drawn = False
 
     def _draw(self, text: str) -> None:

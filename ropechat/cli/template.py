@@ -8,7 +8,7 @@ import click
 
 from ropechat.cli.common import (
     STREAM,
-    Out,
+    StdoutWriter,
     model_or_builtin,
     setting_option,
     stdin_stream,
@@ -41,11 +41,11 @@ def _content(file: str) -> bytes:
 
 def _messages_of(file: str) -> list[Message]:
     """The messages of a JSON file: a list, or an object with `messages`. Raises RequestError."""
-    from ropechat.batch.line import LineError, request_of
+    from ropechat.batch.line import LineError, parse_request
 
     try:
         value = json.loads(_content(file).decode("utf-8"))
-        found = request_of({"messages": value["messages"] if isinstance(value, dict) else value}).content
+        found = parse_request({"messages": value["messages"] if isinstance(value, dict) else value}).content
     except KeyError:
         raise RequestError(f"{file}: an object without messages; a list of messages is required") from None
     except LineError as error:
@@ -97,10 +97,10 @@ def template(
 
     The tokenizer may add a BOS in front where the text has none.
     """
-    from ropechat.engine.model_check import load_template
+    from ropechat.engine.loading import load_template
     from ropechat.engine.templates.template import SYSTEM_FOLDED
 
-    name, out = model_or_builtin(directory or model), Out()
+    name, out = model_or_builtin(directory or model), StdoutWriter()
     found = load_template(name)
     if found is None:
         raise ChatTemplateError(

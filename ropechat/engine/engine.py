@@ -12,25 +12,44 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat.conversation import Message
-from ropechat.engine import model_check
-from ropechat.engine.convert import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
-from ropechat.engine.model_folder import display_name, find_stop_ids, revision_of, template_of, tokenizer_of
-from ropechat.engine.native import Loading, LoadOptions, compiled, gguf_metadata
-from ropechat.engine.prompt import ChatPrompt, Special
-from ropechat.engine.stop_strings import TextLane
-from ropechat.engine.validation import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.engine import loading
+from ropechat.engine.convert import (
+    EventLike,
+    softmax_rows,
+    to_distribution,
+    to_step,
+    to_token_score,
+    token_bytes,
+)
+from ropechat.engine.loading import (
+    display_name,
+    find_revision,
+    find_stop_ids,
+    load_chat_template,
+    load_tokenizer,
+)
+from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
+from ropechat.engine.prompt import PromptBuilder, Special
+from ropechat.engine.stop_strings import StopStringFilter
+from ropechat.engine.validation import (
+    choose_seed,
+    validate_array_size,
+    validate_ids,
+    validate_stops,
+    validate_top_k,
+)
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
 from ropechat.tokenizer import EncodedToken, Tokenizer
-from ropechat.trace import Row, Step, TokenScore, Trace
+from ropechat.trace import Step, TokenDistribution, TokenScore, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from ropechat.engine import _core
-    from ropechat.engine.scheduler import Job, Prompt, Result
+    from ropechat.engine.scheduler import Completion, Job, Prompt
 
 OnPrefill = Callable[[int, int], None]
 
@@ -48,20 +67,21 @@ class Engine:
     facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
     num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
     revision: its commit, None outside the Hub's cache. stop_ids: the ids that end a text. tokenizer: see
-    `Tokenizer`; without tokenizer.json only ids work. chat: how messages become a prompt, see `ChatPrompt`.
+    `Tokenizer`; without tokenizer.json only ids work. chat: how messages become a prompt, see
+    `PromptBuilder`.
     """
 
     def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
-        self._module = compiled()
+        self._module = load_core()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
-        self.name, self.revision = display_name(folder), revision_of(folder)
+        self.name, self.revision = display_name(folder), find_revision(folder)
         self.tokenizer = tokenizer
-        template = template_of(folder, tokenizer) if tokenizer.present else None
+        template = load_chat_template(folder, tokenizer) if tokenizer.present else None
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
-        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
+        self.chat = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -77,22 +97,22 @@ class Engine:
         the next start, see `ropechat.models.pack_cache`.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
-        return cls.of(Loading(resolve(model), **options))
+        return cls.from_load(ModelLoad(resolve(model), **options))
 
     @classmethod
-    def of(cls, loading: Loading, soon: str = "") -> "Engine":
-        """The engine of a load that has begun. soon: the text that is asked for first. Raises as `load`."""
-        tokenizer = loading.meanwhile(
-            lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.keeps)
+    def from_load(cls, loading: ModelLoad, first_prompt: str = "") -> "Engine":
+        """Finish a load started earlier. first_prompt: text to tokenize meanwhile. Raises as `load`."""
+        tokenizer = loading.run_before_packing(
+            lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
         )
-        tokenizer.prepare(soon)
+        tokenizer.prepare(first_prompt)
         return cls(loading.result(), loading.folder, tokenizer)
 
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack cache to be written, at most so long; whether it is over."""
         return self._core is None or self._core.finish_pack(seconds)
 
-    check = staticmethod(model_check.check)
+    check = staticmethod(loading.check)
 
     @property
     def kv_bytes(self) -> int:
@@ -135,11 +155,11 @@ class Engine:
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that an id stands for; b"" for one that stands for none."""
-        return bytes_of(self.tokenizer, id)
+        return token_bytes(self.tokenizer, id)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Text encoded with special tokens as the tokenizer says; ids as they are."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else checked_ids(prompt)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else validate_ids(prompt)
         if not ids:
             raise RequestError("prompt: no tokens; at least one is required")
         return ids
@@ -161,7 +181,7 @@ class Engine:
         row by row), ContextFullError, RequestError, CancelledError.
         """
         ids = self._ids(ids)
-        check_array(len(ids), self.facts["vocab_size"])
+        validate_array_size(len(ids), self.facts["vocab_size"])
         request = self._request()
         return request.core.logits(ids, request.token)
 
@@ -228,9 +248,9 @@ class Engine:
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
     ) -> list[tuple[bytes, str]]:
         """(bytes, text) of each id that follows `after` in a reply to `messages`, as its Steps have it."""
-        lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
-        lane.skip(after)
-        return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
+        text_filter = StopStringFilter(self.tokenizer.stream(self.prompt_ids(messages)))
+        text_filter.skip(after)
+        return [(self.token_bytes(id), text_filter.push(id)) for id in validate_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
@@ -246,10 +266,10 @@ class Engine:
         prefix: Sequence[int] = (),
     ) -> Generator[Step, None, None]:
         """Arguments are checked and the request can be cancelled before the first step is asked for."""
-        lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
-        lane.skip(checked_ids(prefix))
-        check_top_k(top_k)
-        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
+        text_filter = StopStringFilter(self.tokenizer.stream(ids), validate_stops(stop))
+        text_filter.skip(validate_ids(prefix))
+        validate_top_k(top_k)
+        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, text_filter, on_prefill)
 
     def _steps(
         self,
@@ -257,11 +277,11 @@ class Engine:
         ids: list[int],
         sampling: Sampling,
         top_k: int,
-        lane: TextLane,
+        text_filter: StopStringFilter,
         on_prefill: OnPrefill | None,
     ) -> Generator[Step, None, None]:
         core = request.core
-        sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
+        sequence = self._add(core, ids, sampling, choose_seed(sampling), 0, top_k)
         try:
             if on_prefill is not None:
                 on_prefill(core.reused(sequence), len(ids))
@@ -276,7 +296,7 @@ class Engine:
                     if event.kind == "prefill" and on_prefill is not None:
                         on_prefill(event.done, event.total)
                     if event.kind == "token":
-                        step = step_of(event, lane, self.tokenizer)
+                        step = to_step(event, text_filter, self.tokenizer)
                         if step.finish_reason is None and request.token.cancelled:
                             step = step._replace(finish_reason="cancelled")
                         yield step
@@ -312,7 +332,7 @@ class Engine:
         stop: Sequence[str] | None = None,
         window: int = 16,
         on_tokens: Callable[[int], None] | None = None,
-    ) -> "Iterator[tuple[int, Result]]":
+    ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
@@ -321,12 +341,12 @@ class Engine:
         on_tokens(n): called with the number of tokens that each forward pass made.
         On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
         """
-        from ropechat.engine.scheduler import Schedule
+        from ropechat.engine.scheduler import Scheduler
 
         if window < 1:
             raise RequestError(f"window: {window} is not allowed; 1 or more is")
-        many = _Many(self, self._request(), sampling, checked_stops(stop))
-        return Schedule(many, window, on_tokens).run(iter(prompts))
+        many = _Many(self, self._request(), sampling, validate_stops(stop))
+        return Scheduler(many, window, on_tokens).run(iter(prompts))
 
     def score(
         self,
@@ -343,21 +363,21 @@ class Engine:
         text, and only what they say has the role "text". on_progress(done, total): in tokens.
         Raises CancelledError, ChatTemplateError and as `generate`.
         """
-        text, tokens = self.chat.given(prompt, special)
+        text, tokens = self.chat.encode_prompt(prompt, special)
         if not tokens:
             raise RequestError("prompt: no tokens; at least one is required")
-        check_top_k(top_k)
+        validate_top_k(top_k)
         request = self._request()
         core, scores = request.core, list[TokenScore]()
-        following: Row | None = None
+        following: TokenDistribution | None = None
         sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
         try:
             while events := core.step([sequence], request.token):
                 for event in events:
                     if event.kind == "score":
-                        scores.append(score_of(event, tokens[event.position], self.tokenizer))
+                        scores.append(to_token_score(event, tokens[event.position], self.tokenizer))
                     elif event.kind == "next" and event.row is not None:
-                        following = row_of(event.row, len(tokens) - 1)
+                        following = to_distribution(event.row, len(tokens) - 1)
                 if on_progress is not None:
                     on_progress(len(scores), len(tokens))
         finally:
@@ -379,25 +399,25 @@ class Engine:
 
 
 class _Many:
-    """A request of many prompts: what `Schedule` needs."""
+    """A request of many prompts: what `Scheduler` needs."""
 
     def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
-        self.seed = seed_of(sampling)
+        self.seed = choose_seed(sampling)
         self._engine, self._request = engine, request
         self._sampling, self._stops = sampling, stops
 
-    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, TextLane]:
+    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
         engine = self._engine
         ids = engine._any_ids(job.prompt, job.template_vars)
-        stops = self._stops if job.stop is None else checked_stops(job.stop)
+        stops = self._stops if job.stop is None else validate_stops(job.stop)
         sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
-        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
+        return sequence, len(ids), StopStringFilter(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
         return self._request.core.step(sequences, self._request.token)
 
-    def record(self, event: EventLike, lane: TextLane) -> Step:
-        return step_of(event, lane, self._engine.tokenizer)
+    def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
+        return to_step(event, text_filter, self._engine.tokenizer)
 
     def free(self, sequence: int) -> None:
         self._request.core.free(sequence)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.models.pack_cache import cache_mode, load_options
-from ropechat.util.background import Beside
+from ropechat.util.background import BackgroundCall
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def compiled() -> ModuleType:
+def load_core() -> ModuleType:
     """`ropechat.engine._core`. Raises InternalError where it was not built."""
     try:
         from ropechat.engine import _core
@@ -33,18 +33,18 @@ def compiled() -> ModuleType:
 
 def free_memory() -> int | None:
     """Bytes that a model could take; None where the system does not say."""
-    free: int | None = compiled().free_memory()
+    free: int | None = load_core().free_memory()
     return free
 
 
 def exit_when_cut(*, screen: bool) -> None:
     """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
-    compiled().exit_when_cut(screen=screen)
+    load_core().exit_when_cut(screen=screen)
 
 
 def gguf_metadata(path: str) -> Mapping[str, Any]:
     """The keys and values of a GGUF file. Raises ModelFileError."""
-    return dict(compiled().gguf_metadata(path))
+    return dict(load_core().gguf_metadata(path))
 
 
 class LoadOptions(TypedDict, total=False):
@@ -57,24 +57,26 @@ class LoadOptions(TypedDict, total=False):
     cache: str | None
 
 
-class Loading:
+class ModelLoad:
     """The weights of a model folder or GGUF file, being loaded. Raises as `Engine.load`.
 
-    Large weights that no earlier start packed wait for what runs in `meanwhile`: to check a vocabulary takes
-    memory that is free again before theirs is needed. Once this is left as a context, they do not wait.
-    keeps: what was made ready is kept on disk for the next start.
+    Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
+    that is free again before packing needs it. After this is left as a context manager, it does not wait.
+    use_cache: whether prepared data is cached on disk for the next start.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
-        module = compiled()
+        module = load_core()
         self.folder = folder
         self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
         self._may_pack = threading.Event()
         mode = cache_mode(options.pop("cache", None))
-        self.keeps = mode != "off"
+        self.use_cache = mode != "off"
         given = {**options, **load_options(mode), "before_packing": self._may_pack.wait}
         try:
-            self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+            self._core: BackgroundCall[_core.Engine] = BackgroundCall(
+                lambda: module.Engine.load(str(folder), **given)
+            )
         except RuntimeError:
             left = f"{module.free_memory()} bytes are left"
             what = "a higher `ulimit -v`, or fewer programs, make room"
@@ -86,7 +88,7 @@ class Loading:
     def __exit__(self, *failure: object) -> None:
         self._may_pack.set()
 
-    def meanwhile(self, work: Callable[[], T]) -> T:
+    def run_before_packing(self, work: Callable[[], T]) -> T:
         """What `work` returns, before large weights are packed."""
         with self:
             return work()

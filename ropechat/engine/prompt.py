@@ -8,22 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from ropechat.conversation import Message
-from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, checked_variables
-from ropechat.engine.validation import checked_ids
+from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, validate_variables
+from ropechat.engine.validation import validate_ids
 from ropechat.errors import ChatTemplateError, RequestError
-from ropechat.tokenizer import EncodedToken, Quoting, Tokenizer
+from ropechat.tokenizer import ControlTokenEscaper, EncodedToken, Tokenizer
 
 Special = Literal["text", "tokens"]
 """What the name of a control token in a given text is read as."""
-NOT_FOUND = (
+MESSAGE_NOT_LOCATED = (
     "this model's chat template changes the message: its words cannot be told from the template's, and have "
     "the role template"
 )
-KEPT = 4
+MAX_CACHED_PROMPTS = 4
 """Prompts whose ids are kept: a reply asks for them several times, and so do more answers to a question."""
 
 
-class ChatPrompt:
+class PromptBuilder:
     """How a model is asked. template: None continues the texts as they are.
 
     control_ids: the tokens that text never becomes. variables: what the template is told for every
@@ -46,7 +46,7 @@ class ChatPrompt:
 
         Raises ChatTemplateError for a name that the model does not have, RequestError for bad variables.
         """
-        checked = checked_variables(variables or {})
+        checked = validate_variables(variables or {})
         if self.template is None:
             if name is not None or checked:
                 raise ChatTemplateError("chat_template: this model has none; leave the options for it out")
@@ -61,23 +61,23 @@ class ChatPrompt:
         return [] if template is None else [name for name in self.variables if not template.mentions(name)]
 
     def ids(
-        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, begun: str = ""
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, prefix: str = ""
     ) -> list[int]:
-        """The ids of a conversation up to where the reply begins, and of `begun`, with which it begins.
+        """The ids of a conversation up to where the reply begins, and of `prefix`, with which it begins.
 
         variables: go before those of `use`.
 
         Raises ChatTemplateError, TokenizerError, RequestError.
         """
         told = repr({**self.variables, **(variables or {})})  # 1 and True are equal, but not rendered so
-        asked = (tuple(messages), told, variables is None, begun, self.template, self.control_ids)
+        asked = (tuple(messages), told, variables is None, prefix, self.template, self.control_ids)
         known = next((ids for before, ids in self._known if before == asked), None)
         if known is None:
-            known = self._ids(messages, variables, begun)
-            self._known = ((asked, known), *self._known)[:KEPT]
+            known = self._ids(messages, variables, prefix)
+            self._known = ((asked, known), *self._known)[:MAX_CACHED_PROMPTS]
         return list(known)
 
-    def given(
+    def encode_prompt(
         self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text"
     ) -> tuple[str | None, list[EncodedToken]]:
         """The tokens of what is to be scored, and the text in which their spans are byte ranges.
@@ -95,17 +95,17 @@ class ChatPrompt:
             return self._aligned(messages)
         if messages:
             raise RequestError("prompt: messages and ids together; one of them is allowed")
-        ids = checked_ids(cast("Sequence[int]", prompt))
+        ids = validate_ids(cast("Sequence[int]", prompt))
         return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
 
     def _aligned(self, messages: Sequence[Message]) -> tuple[str, list[EncodedToken]]:
-        control = self.tokenizer.quoting(self.control_ids)
+        control = self.tokenizer.escaper(self.control_ids)
         rendered = self._rendered(control, messages, None)
         reading = control.read(rendered)
         tokens = self.tokenizer.read_aligned(reading)
         said = [place for index in range(len(messages)) if (place := self._place(messages, index, rendered))]
         if len(said) < sum(bool(message.content.strip()) for message in messages):
-            self.on_note(NOT_FOUND)
+            self.on_note(MESSAGE_NOT_LOCATED)
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and tokens[:1] and tokens[0].id != bos:
             tokens.insert(0, EncodedToken(bos, (0, 0), "bos"))
@@ -123,7 +123,7 @@ class ChatPrompt:
 
         It is what changes when the message says something else.
         """
-        control = self.tokenizer.quoting(self.control_ids)
+        control = self.tokenizer.escaper(self.control_ids)
         others = [*messages]
         others[index] = Message(messages[index].role, control.mark)
         try:
@@ -135,14 +135,14 @@ class ChatPrompt:
         if not rendered.startswith(before) or not rendered.endswith(after[0]):
             return None
         middle = rendered[len(before) : len(rendered) - len(after[0])]
-        start = len(control.shown(before).encode())
-        return start, start + len(control.shown(middle).encode())
+        start = len(control.unescape(before).encode())
+        return start, start + len(control.unescape(middle).encode())
 
     def _rendered(
-        self, control: Quoting, messages: Sequence[Message], variables: Mapping[str, Any] | None
+        self, control: ControlTokenEscaper, messages: Sequence[Message], variables: Mapping[str, Any] | None
     ) -> str:
         """The conversation as one text, with stand-ins for the names of control tokens that people wrote."""
-        quoted = [Message(message.role, control.quote(message.content)) for message in messages]
+        quoted = [Message(message.role, control.escape(message.content)) for message in messages]
         if self.template is None:
             if variables:
                 raise RequestError("template variables: this model has no chat template; leave them out")
@@ -151,9 +151,11 @@ class ChatPrompt:
         self._note_folding(self.template)
         return text
 
-    def _ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None, begun: str) -> list[int]:
-        control = self.tokenizer.quoting(self.control_ids)
-        ids = control.encode(self._rendered(control, messages, variables) + control.quote(begun))
+    def _ids(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None, prefix: str
+    ) -> list[int]:
+        control = self.tokenizer.escaper(self.control_ids)
+        ids = control.encode(self._rendered(control, messages, variables) + control.escape(prefix))
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
@@ -161,11 +163,11 @@ class ChatPrompt:
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of a reply that somebody wrote, as they stand behind the conversation. Raises as `ids`."""
-        prompt, whole = self.ids(messages), self.ids(messages, begun=text)
+        prompt, whole = self.ids(messages), self.ids(messages, prefix=text)
         if whole[: len(prompt)] == prompt:
             return whole[len(prompt) :]
-        control = self.tokenizer.quoting(self.control_ids)  # the seam was read as one token
-        return control.encode(control.quote(text))
+        control = self.tokenizer.escaper(self.control_ids)  # the seam was read as one token
+        return control.encode(control.escape(text))
 
     def _note_folding(self, template: ChatTemplate) -> None:
         if template.folds_system and not self._noted:

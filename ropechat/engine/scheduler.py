@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ropechat.conversation import Message
 from ropechat.engine.convert import EventLike
-from ropechat.engine.stop_strings import TextLane
+from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.sampling import Sampling
 from ropechat.trace import FinishReason, Step
@@ -40,7 +40,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Result:
+class Completion:
     """What became of one prompt. With an `error` the text is "" and finish_reason None."""
 
     text: str = ""
@@ -59,13 +59,13 @@ class Backend(Protocol):
 
     seed: int
 
-    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
         """Begin a prompt: the sequence's number, how many tokens it has, where its text comes out."""
 
     def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
         """One forward pass."""
 
-    def record(self, event: EventLike, lane: TextLane) -> Step:
+    def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
         """The step that a token event stands for."""
 
     def free(self, sequence: int) -> None:
@@ -79,13 +79,13 @@ class _Active:
     index: int
     seed: int
     prompt_tokens: int
-    lane: TextLane
+    text_filter: StopStringFilter
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
 
-class Schedule:
+class Scheduler:
     """Continuous batching: a finished sequence makes room for the next prompt."""
 
     def __init__(self, backend: Backend, window: int, on_tokens: Callable[[int], None] | None) -> None:
@@ -93,9 +93,9 @@ class Schedule:
         self._window = window
         self._on_tokens = on_tokens
         self._active: dict[int, _Active] = {}
-        self._done: dict[int, Result] = {}
+        self._done: dict[int, Completion] = {}
 
-    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Result]]:
+    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Completion]]:
         """(index, result) in order; reads prompts only as there is room."""
         admitted = yielded = 0
         more = True
@@ -133,11 +133,11 @@ class Schedule:
         try:
             if isinstance(job.prompt, RopechatError):
                 raise job.prompt
-            sequence, length, lane = self._backend.add(job, seed, stream)
+            sequence, length, text_filter = self._backend.add(job, seed, stream)
         except RopechatError as error:
-            self._done[index] = Result(seed=seed, error=error)
+            self._done[index] = Completion(seed=seed, error=error)
         else:
-            self._active[sequence] = _Active(index, seed, length, lane)
+            self._active[sequence] = _Active(index, seed, length, text_filter)
 
     def _advance(self) -> None:
         """One forward pass over all active sequences."""
@@ -172,7 +172,7 @@ class Schedule:
 
     def _take(self, event: EventLike) -> None:
         active = self._active[event.sequence]
-        step = self._backend.record(event, active.lane)
+        step = self._backend.record(event, active.text_filter)
         active.ids.append(step.id)
         active.logprobs.append(step.logprob)
         active.texts.append(step.text)
@@ -184,8 +184,8 @@ class Schedule:
         if error is None:
             ids, logprobs = tuple(active.ids), tuple(active.logprobs)
             text = "".join(active.texts)
-            result = Result(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
+            result = Completion(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
         else:
-            result = Result(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
+            result = Completion(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
         self._done[active.index] = result
         self._backend.free(sequence)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ropechat.tokenizer.stream import Detokenizer
 
 
-class TextLane:
+class StopStringFilter:
     """Incremental text that ends before the first stop string.
 
     Text that may be the beginning of a stop string is held back. `stopped` is True once one was found.

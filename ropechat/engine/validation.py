@@ -14,7 +14,7 @@ MAX_ARRAY_BYTES = 1 << 30
 """Largest array that `logits` and `probabilities` return: 1 GiB."""
 
 
-def checked_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
+def validate_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
     """Stop strings: at most 16, none empty."""
     if stop is None:
         return ()
@@ -28,7 +28,7 @@ def checked_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def checked_ids(ids: Sequence[int]) -> list[int]:
+def validate_ids(ids: Sequence[int]) -> list[int]:
     """Plain ints of what a caller gave as ids. The compiled engine checks them against the vocabulary."""
     try:
         checked = [operator.index(id) for id in ids]
@@ -39,13 +39,13 @@ def checked_ids(ids: Sequence[int]) -> list[int]:
     return checked
 
 
-def check_top_k(top_k: int) -> None:
+def validate_top_k(top_k: int) -> None:
     """How many candidates to record."""
     if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= MAX_TOP_K:
         raise RequestError(f"top_k: {top_k!r} is not allowed; 0 to {MAX_TOP_K} are")
 
 
-def check_array(positions: int, vocab_size: int) -> None:
+def validate_array_size(positions: int, vocab_size: int) -> None:
     """How many logits to return at once. Raises MemoryLimitError."""
     needed = positions * vocab_size * 4
     if needed > MAX_ARRAY_BYTES:
@@ -55,7 +55,7 @@ def check_array(positions: int, vocab_size: int) -> None:
         )
 
 
-def seed_of(sampling: Sampling) -> int:
+def choose_seed(sampling: Sampling) -> int:
     """The seed of a request: the one that was asked for, or a new one below 2^53."""
     if sampling.seed is not None:
         return sampling.seed

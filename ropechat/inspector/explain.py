@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 GREEDY, BANNED = "greedy", "banned"
-CLOSE = 0.005  # a probability known to half a percent of itself counts as exact
+EXACT_TOLERANCE = 0.005  # a probability known to half a percent of itself counts as exact
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Explanation:
 
 def explain(step: Step, sampling: Sampling, history: Collection[int] | None = None) -> Explanation:
     """Explain one step. history: ids of prompt and answer before it, or None where they are not known."""
-    listed, logits, why = penalized(step, sampling, history)
+    listed, logits, why = apply_penalties(step, sampling, history)
     rest = max(0.0, 1.0 - sum(candidate.raw for candidate in listed))
     if sampling.temperature == 0.0:
         return Explanation(tuple(_greedy(candidate) for candidate in _listed(step)), 1, True, rest)
@@ -82,7 +82,7 @@ def explain(step: Step, sampling: Sampling, history: Collection[int] | None = No
     weights = {c.id: math.exp((logits[c.id] - best) / sampling.temperature) for c in survivors}
     low, high = _others(step, sampling, survivors, kept, min(logits.values()) - best)
     own = sum(weights.values())
-    exact = high - low <= CLOSE * (own + low)
+    exact = high - low <= EXACT_TOLERANCE * (own + low)
     if not exact:
         unlisted = "an unknown number of" if kept is None else f"{kept - len(survivors):,}"
         why = why or f"{unlisted} survivors not listed"
@@ -91,7 +91,7 @@ def explain(step: Step, sampling: Sampling, history: Collection[int] | None = No
     return Explanation(sampled, kept, exact and not why, rest, why)
 
 
-def penalized(
+def apply_penalties(
     step: Step, sampling: Sampling, history: Collection[int] | None
 ) -> tuple[list[Candidate], dict[int, float], str]:
     """The candidates in the order of their logits after the penalty, these logits, and what is uncertain."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ropechat.trace import Row, TokenScore, Trace
+from ropechat.trace import TokenDistribution, TokenScore, Trace
 
 SCHEMA = "ropechat.trace/1"
 
@@ -23,7 +23,7 @@ def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _top(row: Row | None) -> list[list[float | int | None]] | None:
+def _top(row: TokenDistribution | None) -> list[list[float | int | None]] | None:
     return None if row is None else [[id, _number(logprob)] for id, logprob in row.top]
 
 
@@ -69,7 +69,7 @@ def token_record(token: TokenScore) -> dict[str, Any]:
     }
 
 
-def next_record(row: Row) -> dict[str, Any]:
+def next_record(row: TokenDistribution) -> dict[str, Any]:
     """The last line."""
     return {
         "next": True,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ropechat.trace import Row, TokenScore, Trace
-from ropechat.util.text import cells, fit, visible
+from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.util.text import cell_width, fit, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_WIDTH = 30
@@ -83,7 +83,7 @@ def token_line(token: TokenScore, at: Layout) -> str:
 
 
 def candidate_lines(
-    row: Row | None, chosen: int | None, bytes_of: Callable[[int], bytes], at: Layout
+    row: TokenDistribution | None, chosen: int | None, bytes_of: Callable[[int], bytes], at: Layout
 ) -> Iterator[str]:
     """The most probable tokens of a row with bars; ◂ marks the one that stands in the text."""
     for id, logprob in row.top if row is not None else ():
@@ -121,7 +121,7 @@ def summary(trace: Trace) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    return fit(text, width).rstrip() if cells(text) > width else text
+    return fit(text, width).rstrip() if cell_width(text) > width else text
 
 
 def _rank_color(rank: int | None) -> str:

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ropechat.inspector.explain import CLOSE, explain, penalized
+from ropechat.inspector.explain import EXACT_TOLERANCE, apply_penalties, explain
 from ropechat.trace import Stage
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 
-def tried(
+def resample(
     step: Step, sampling: Sampling, vocab_size: int, history: Collection[int] | None = None
 ) -> Explanation:
     """The candidates of a step as they would be drawn; the best of them counts as chosen."""
     best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1, stages=())
-    order, logits, _ = penalized(best, sampling, history)
+    order, logits, _ = apply_penalties(best, sampling, history)
     best = best._replace(id=order[0].id, logprob=order[0].logprob, rank=order[0].rank)
     if sampling.temperature == 0.0:
         return explain(best, sampling, history)
@@ -59,7 +59,7 @@ def _stages(
         reached = [_reaching(weights[:count], sampling.top_p * (own + rest)) for rest in (low, high)]
         if reached[0] is None:
             return tuple(stages), others == 0
-        sure = reached[0] == reached[1] or high - low <= CLOSE * (own + low)
+        sure = reached[0] == reached[1] or high - low <= EXACT_TOLERANCE * (own + low)
         count, others = reached[0], 0
         stages.append(_stage("top_p", count, others, raws))
     if sampling.min_p > 0.0:

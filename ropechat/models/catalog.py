@@ -15,16 +15,16 @@ from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
 
 ReadHeader = Callable[[str | Path], dict[str, Any]]
-"""The facts in a model's config and headers: `ropechat.engine.model_check.header`."""
+"""The facts in a model's config and headers: `ropechat.engine.loading.read_header`."""
 
 _TEMPLATE_KEY = b"tokenizer.chat_template"
 _GGUF_HEAD = 64 << 20  # bytes of a GGUF in which its keys are looked for
-_CONTEXT = 8192  # tokens, the most that are taken when nobody asks for more
-_VALUE = 2  # bytes of a number in the KV cache
+_DEFAULT_CONTEXT = 8192  # tokens, the most that are taken when nobody asks for more
+_KV_VALUE_BYTES = 2  # bytes of a number in the KV cache
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelSummary:
     """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded, if it cannot.
 
     needs: about how many bytes of memory it takes: the weights as stored, and the KV cache of a full context.
@@ -47,7 +47,7 @@ class Row:
         return {**self.__dict__, "path": str(self.path)}
 
 
-def count(number: int) -> str:
+def format_count(number: int) -> str:
     """Parameters for people: 135M."""
     for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= limit:
@@ -55,25 +55,25 @@ def count(number: int) -> str:
     return str(number)
 
 
-def rows(header: ReadHeader) -> Iterator[Row]:
+def read_catalog(header: ReadHeader) -> Iterator[ModelSummary]:
     """Every model in the Hub cache, then the built-in one if there is one."""
-    for one in shelf.models():
+    for one in shelf.list_cached():
         if one.missing:
             reason = f"incomplete: {', '.join(one.missing)}; `ropechat models pull {one.name}` completes it"
-            yield Row(str(one.name), one.path, one.size, reason=reason)
+            yield ModelSummary(str(one.name), one.path, one.size, reason=reason)
         else:
-            yield read(str(one.name), one.path, one.size, header)
+            yield summarize(str(one.name), one.path, one.size, header)
     folder = builtin_folder()
     if (folder / CONFIG).is_file():
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        yield read(BUILTIN, folder, size, header)
+        yield summarize(BUILTIN, folder, size, header)
 
 
-def read(name: str, path: Path, size: int, header: ReadHeader) -> Row:
+def summarize(name: str, path: Path, size: int, header: ReadHeader) -> ModelSummary:
     """The row of a model: its headers are read, its weights are not."""
     try:
         facts = header(path)
-        return Row(
+        return ModelSummary(
             name,
             path,
             size,
@@ -82,11 +82,11 @@ def read(name: str, path: Path, size: int, header: ReadHeader) -> Row:
             facts["num_parameters"],
             stored_dtype(path),
             facts["max_position_embeddings"],
-            has_template(path),
+            has_chat_template(path),
             size + _kv_bytes(facts),
         )
     except RopechatError as error:
-        return Row(name, path, size, reason=str(error))
+        return ModelSummary(name, path, size, reason=str(error))
 
 
 def packed_size(path: Path) -> int:
@@ -96,7 +96,7 @@ def packed_size(path: Path) -> int:
     return sum(entry.size for entry in packed_entries() if entry.model in listings)
 
 
-def packs_below(roots: Sequence[Path]) -> list[PackedEntry]:
+def find_packs(roots: Sequence[Path]) -> list[PackedEntry]:
     """Packed weights of what lies below one of these, links of the Hub cache followed."""
     real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
     tops = [root.resolve() for root in roots]
@@ -112,8 +112,8 @@ def remove(name: HubName) -> int:
 
     Raises ModelNotFoundError, OSError.
     """
-    gone = shelf.removal(name)
-    packs = packs_below(gone.paths)
+    gone = shelf.plan_removal(name)
+    packs = find_packs(gone.paths)
     size = gone.size + sum(entry.size for entry in packs)
     shelf.Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
     return size
@@ -132,7 +132,7 @@ def stored_dtype(path: Path) -> str | None:
     return None
 
 
-def has_template(path: Path) -> bool:
+def has_chat_template(path: Path) -> bool:
     """Whether a model comes with a chat template; it is not compiled.
 
     In a GGUF the key is looked for as it is stored: its length in 8 bytes, then its name.
@@ -151,6 +151,6 @@ def has_template(path: Path) -> bool:
 
 def _kv_bytes(facts: dict[str, Any]) -> int:
     """Bytes of the KV cache of a full context, as it is without latent attention."""
-    tokens = min(facts["max_position_embeddings"], _CONTEXT)
+    tokens = min(facts["max_position_embeddings"], _DEFAULT_CONTEXT)
     width = facts["num_key_value_heads"] * facts["head_dim"]
-    return int(2 * _VALUE * tokens * facts["num_hidden_layers"] * width)
+    return int(2 * _KV_VALUE_BYTES * tokens * facts["num_hidden_layers"] * width)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from ropechat import builtin
 from ropechat.errors import FileAccessError, ModelNotFoundError, ModelPathError, NotDownloadedError
-from ropechat.models.weights import CONFIG, INDEX, SINGLE, choose_gguf, gguf_sets, listed, parts
+from ropechat.models.weights import CONFIG, INDEX, SINGLE, choose_gguf, gguf_sets, join_names, part_names
 
 if TYPE_CHECKING:
     from ropechat.models.hub.names import HubName
 
 BUILTIN = builtin.NAME
-ALLOWED = "a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision) or `builtin`"
+ALLOWED_NAMES = "a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision) or `builtin`"
 _LOCAL_STARTS = ("/", "./", "../", "~")
 
 
@@ -37,7 +37,7 @@ def resolve(model: str | Path) -> Path:
     """
     text = str(model)
     if not text or "\0" in text:
-        raise ModelPathError(f"{text!r}: no model; name {ALLOWED}")
+        raise ModelPathError(f"{text!r}: no model; name {ALLOWED_NAMES}")
     if text == BUILTIN:
         return _builtin()
     path = Path(text).expanduser()
@@ -48,7 +48,7 @@ def resolve(model: str | Path) -> Path:
         return _in_folder(folder, name.quant, text)
     tried = f"tried the folder {path.absolute()}"
     if name is None:
-        raise ModelPathError(f"{text}: no such model; {tried}; give {ALLOWED}")
+        raise ModelPathError(f"{text}: no such model; {tried}; give {ALLOWED_NAMES}")
     from ropechat.models.hub.cache import find
 
     try:
@@ -76,7 +76,9 @@ def builtin_folder() -> Path:
 def _builtin() -> Path:
     folder = builtin_folder()
     if not (folder / CONFIG).is_file():
-        raise ModelNotFoundError(f"{BUILTIN}: this build comes without a model of its own; name {ALLOWED}")
+        raise ModelNotFoundError(
+            f"{BUILTIN}: this build comes without a model of its own; name {ALLOWED_NAMES}"
+        )
     return folder
 
 
@@ -86,12 +88,12 @@ def _file(path: Path) -> Path:
         raise ModelPathError(
             f"{path}: no GGUF file; a .gguf file, or a folder with {CONFIG} and *.safetensors, is required"
         )
-    first = parts(path.name)[0]
+    first = part_names(path.name)[0]
     if path.name != first:
         raise ModelPathError(f"{path}: not the first part of a split model; name {path.with_name(first)}")
-    missing = [name for name in parts(path.name) if not path.with_name(name).exists()]
+    missing = [name for name in part_names(path.name) if not path.with_name(name).exists()]
     if missing:
-        raise ModelPathError(f"{path}: {listed(missing)} missing beside it; download all parts")
+        raise ModelPathError(f"{path}: {join_names(missing)} missing beside it; download all parts")
     return path
 
 
@@ -116,5 +118,7 @@ def _in_folder(folder: Path, quant: str | None, text: str) -> Path:
     if quant is not None:
         return _file(folder / choose_gguf(sets, quant, text).name)
     if len(sets) > 1:
-        raise ModelPathError(f"{text}: {len(sets)} GGUF models: {listed(one.name for one in sets)}; name one")
+        raise ModelPathError(
+            f"{text}: {len(sets)} GGUF models: {join_names(one.name for one in sets)}; name one"
+        )
     return _file(folder / sets[0].name) if sets else folder

@@ -67,7 +67,7 @@ def quant_of(name: str) -> str | None:
     return None
 
 
-def parts(name: str) -> tuple[str, ...]:
+def part_names(name: str) -> tuple[str, ...]:
     """The names of all parts of the split GGUF that `name` is a part of; `name` alone if it is not split."""
     stem = name.removesuffix(".gguf")
     match = re.search(_PART, stem)
@@ -80,11 +80,11 @@ def parts(name: str) -> tuple[str, ...]:
 def gguf_sets(names: Iterable[str]) -> list[GgufSet]:
     """The GGUF models among file names, by name; of a split one all parts are named, there or not."""
     models = (name for name in names if name.endswith(".gguf") and not re.search(_NO_MODEL, Path(name).name))
-    found = {parts(name) for name in models}
+    found = {part_names(name) for name in models}
     return [GgufSet(files, quant_of(files[0])) for files in sorted(found) if files]
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Names for a message, at most a dozen."""
     names = list(dict.fromkeys(names))
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
@@ -112,14 +112,14 @@ def choose_gguf(sets: Sequence[GgufSet], quant: str | None, where: str) -> GgufS
             return fits[0]
         if fits:
             raise ModelNotFoundError(
-                f"{where}: {len(fits)} GGUF files of {label}: {listed(one.name for one in fits)}; "
+                f"{where}: {len(fits)} GGUF files of {label}: {join_names(one.name for one in fits)}; "
                 "name one by its file name after the colon"
             )
-    there = listed(one.quant or one.name for one in sets)
+    there = join_names(one.quant or one.name for one in sets)
     raise ModelNotFoundError(f"{where}: no GGUF of {quant}; there is {there or 'none at all'}")
 
 
-def shards_of(index: dict[str, Any], where: str) -> list[str]:
+def shard_names(index: dict[str, Any], where: str) -> list[str]:
     """The shards that an index names. Raises ConfigError, UnsafePathError for what is no plain name."""
     entries = index.get("weight_map")
     if not isinstance(entries, dict) or not entries:
@@ -143,7 +143,7 @@ def is_plain(name: str) -> bool:
     )
 
 
-def choose(
+def choose_files(
     names: Sequence[str], quant: str | None, read_index: Callable[[], dict[str, Any]], where: str
 ) -> Contents:
     """The files of the model that `quant` names: None prefers safetensors to GGUF.
@@ -153,7 +153,7 @@ def choose(
     """
     there, sets = set(names), gguf_sets(names)
     if quant is None and there & {SINGLE, INDEX}:
-        weights = [SINGLE] if SINGLE in there else shards_of(read_index(), f"{where}: {INDEX}")
+        weights = [SINGLE] if SINGLE in there else shard_names(read_index(), f"{where}: {INDEX}")
         beside = {name for name in there if name in _BESIDE or re.fullmatch(_MORE_TEMPLATES, name)}
         index = [] if SINGLE in there else [INDEX]
         return Contents((*sorted(beside | {CONFIG}), *index, *weights), tuple(weights), None)
@@ -161,7 +161,7 @@ def choose(
         chosen = choose_gguf(sets, quant, where)
         return Contents(chosen.files, chosen.files, chosen.name)
     pickle = next((name for name in sorted(there) if name.endswith(_PICKLES)), None)
-    has = f"there is {listed(sorted(there)) or 'nothing'}"
+    has = f"there is {join_names(sorted(there)) or 'nothing'}"
     if pickle is not None:
         has = f"{pickle} is a pickle, which can run code"
     raise ModelNotFoundError(

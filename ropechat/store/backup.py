@@ -11,21 +11,21 @@ from ropechat.store.files import private_file, sync_folder
 from ropechat.store.schema import connect
 
 WEEK = 7 * 24 * 3600.0  # seconds
-KEPT = 3
+MAX_COPIES = 3
 
 
-def copies(folder: Path) -> list[Path]:
+def list_copies(folder: Path) -> list[Path]:
     """The copies there are, the oldest first."""
     return sorted(folder.glob("weekly-*.db"))
 
 
 def is_due(folder: Path, now: float) -> bool:
     """Is the newest copy a week old, or none there?"""
-    found = copies(folder)
+    found = list_copies(folder)
     return not found or not 0 <= now - found[-1].stat().st_mtime < WEEK
 
 
-def make(path: Path) -> None:
+def make_copy(path: Path) -> None:
     """Copy a database as it is at one moment; others may write meanwhile. Does without where it fails."""
     scratch = path.with_name(f".weekly-{secrets.token_hex(4)}.db")
     try:
@@ -38,7 +38,7 @@ def make(path: Path) -> None:
                 connection.execute("VACUUM INTO ?", (str(scratch),))
                 os.replace(scratch, path.with_name(time.strftime("weekly-%Y%m%d.db")))
                 sync_folder(path.parent)
-                for old in copies(path.parent)[:-KEPT]:
+                for old in list_copies(path.parent)[:-MAX_COPIES]:
                     old.unlink(missing_ok=True)
     except (sqlite3.Error, OSError):  # a full disk: the chats themselves are told of it
         pass
@@ -47,7 +47,7 @@ def make(path: Path) -> None:
             scratch.unlink(missing_ok=True)
 
 
-def forget(folder: Path) -> None:
+def delete_copies(folder: Path) -> None:
     """Take away all copies, also of older versions: what is deleted must be in none. Raises OSError."""
     for pattern in ("backup-v*.db", "weekly-*.db", ".weekly-*.db"):
         for copy in folder.glob(pattern):

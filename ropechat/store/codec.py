@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Sequence
 
 from ropechat.errors import HistoryError
-from ropechat.trace import FinishReason, Row, Stage, Step
+from ropechat.trace import FinishReason, Stage, Step, TokenDistribution
 
 FORMAT = 1
 MAX_CHUNK_BYTES = 64 << 20
@@ -118,7 +118,7 @@ def _step(reader: _Reader) -> Step:
         top=top,
         finish_reason=REASONS[reason],
         position=position,
-        row=None if after == _NO_ROW else Row(after, top, logsumexp, entropy, mass),
+        row=None if after == _NO_ROW else TokenDistribution(after, top, logsumexp, entropy, mass),
         stages=tuple(_read_stage(reader) for _ in range(stages)),
         u=None if math.isnan(u) else u,
     )

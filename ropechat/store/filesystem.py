@@ -48,7 +48,7 @@ def _unescaped(text: str) -> Path:
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))
 
 
-def warning(folder: Path) -> str:
+def network_warning(folder: Path) -> str:
     """What to say of a folder where the database may be damaged; "" for any other."""
     kind = network_kind(folder)
     return (

@@ -15,16 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
 from ropechat.store.files import write_private
 from ropechat.store.html import to_html
-from ropechat.store.queries import MAX_TITLE, Chat, valid
-from ropechat.trace import Row, Stage, Step
-from ropechat.util.text import clean, inert_json
+from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
+from ropechat.trace import Stage, Step, TokenDistribution
+from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
 MAX_BYTES = 256 << 20
@@ -33,10 +32,10 @@ CHANGES = ("fork", "edit", "continue")
 
 def export(chat: Chat, form: str, path: Path) -> None:
     """Write a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
-    write_private(path, as_text(chat, form))
+    write_private(path, format_chat(chat, form))
 
 
-def as_text(chat: Chat, form: str) -> str:
+def format_chat(chat: Chat, form: str) -> str:
     """A chat in one of the formats."""
     return {"md": to_markdown, "json": to_json, "html": to_html}[form](chat)
 
@@ -59,7 +58,7 @@ def to_json(chat: Chat) -> str:
         "current": chat.tree.current,
         "nodes": [_node(node) for node in chat.tree.nodes.values()],
     }
-    return inert_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
+    return escape_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def _number(value: float | None) -> float | None:
@@ -74,8 +73,8 @@ def _node(node: Node) -> dict[str, Any]:
         "text": node.text,
         "state": str(node.state),
         "created": node.created,
-        "origin": None if node.origin is None else dataclasses.asdict(node.origin),
-        "given": node.given,
+        "origin": None if node.origin is None else _origin_record(node.origin),
+        "given": node.prefix_length,
         "model": node.model,
         "sampling": None if node.sampling is None else dataclasses.asdict(node.sampling),
         "prompt_tokens": node.prompt_tokens,
@@ -83,9 +82,13 @@ def _node(node: Node) -> dict[str, Any]:
         "error": node.error,
         "first_after": node.first_after,
         "ended_after": node.ended_after,
-        "start": node.start,
+        "start": node.context_start,
         "tokens": [_step(step) for step in node.steps],
     }
+
+
+def _origin_record(origin: Origin) -> dict[str, Any]:
+    return {"node": origin.node, "index": origin.index, "change": origin.kind}
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -137,7 +140,7 @@ class _Field:
             return default
         if not isinstance(self.value, str):
             raise self.fail("a text")
-        return valid(self.value)
+        return replace_surrogates(self.value)
 
     def one_of(self, allowed: Any, default: str | None = None) -> Any:
         value = default if self.value is None else self.value
@@ -171,12 +174,12 @@ def read_json(path: Path) -> Chat:
     """A chat of a file that `to_json` wrote, with new ids. Raises HistoryError, FileAccessError."""
     try:
         with path.open("rb") as file:
-            return of_stream(file, str(path))
+            return read_json_stream(file, str(path))
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror or error}; give a file of `chats export`") from None
 
 
-def of_stream(stream: IO[bytes], where: str) -> Chat:
+def read_json_stream(stream: IO[bytes], where: str) -> Chat:
     """`read_json` of an open file. where: its name, for messages. Raises HistoryError, OSError."""
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -198,7 +201,7 @@ def _chat(root: _Field) -> Chat:
     if version != FORMAT:
         raise HistoryError(f"ropechat: {version!r:.20} is not allowed; {FORMAT} is; export it again")
     title = root.of("title").text("")[:MAX_TITLE]
-    tree, ids = Tree(), dict[str, str]()
+    tree, ids = ConversationTree(), dict[str, str]()
     for field in root.of("nodes").items():
         node = _read_node(field, ids)
         tree.restore(node)
@@ -217,19 +220,19 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     if parent.value is not None and parent.text() not in ids:
         raise parent.fail("the id of an earlier node, or null")
     role = Role(field.of("role").one_of([str(role) for role in Role]))
-    state = State(field.of("state").one_of([str(state) for state in State], "done"))
+    state = NodeState(field.of("state").one_of([str(state) for state in NodeState], "done"))
     steps = [_read_step(item) for item in field.of("tokens").items()] if field.of("tokens").value else []
     origin = field.of("origin")
     node = Node(
         id=secrets.token_hex(8),
         parent=None if parent.value is None else ids[parent.text()],
         role=role,
-        written=field.of("text").text(""),
-        state=State.STOPPED if state is State.STREAMING else state,
+        final_text=field.of("text").text(""),
+        state=NodeState.STOPPED if state is NodeState.STREAMING else state,
         created=field.of("created").optional() or 0.0,
         steps=steps if role is Role.ASSISTANT else [],
         origin=None if origin.value is None else _origin(origin, ids),
-        given=min(field.of("given").count(), len(steps)),
+        prefix_length=min(field.of("given").count(), len(steps)),
         model=field.of("model").text(""),
         sampling=_read_sampling(field.of("sampling")),
         prompt_tokens=field.of("prompt_tokens").count(),
@@ -240,7 +243,7 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     )
     ids[old] = node.id
     start = field.of("start")
-    node.start = None if start.value is None else ids.get(start.text())
+    node.context_start = None if start.value is None else ids.get(start.text())
     return node
 
 
@@ -298,9 +301,9 @@ def _pair(field: _Field) -> tuple[int, float]:
     return id, logprob
 
 
-def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> Row:
+def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
     position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
-    return Row(position, top, logsumexp, entropy, mass)
+    return TokenDistribution(position, top, logsumexp, entropy, mass)
 
 
 def _read_stage(field: _Field) -> Stage:

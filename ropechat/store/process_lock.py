@@ -18,7 +18,7 @@ def _lock(number: int) -> None:
     fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class Owner:
+class ProcessLock:
     """This program, as long as it is not released."""
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +48,7 @@ class Owner:
             os.close(self._number)
 
 
-def is_alive(folder: Path, name: str) -> bool:
+def is_running(folder: Path, name: str) -> bool:
     """Is the program of this name still running? The file of a dead one is taken away."""
     path = folder / Path(name).name
     try:
@@ -66,7 +66,7 @@ def is_alive(folder: Path, name: str) -> bool:
     return False
 
 
-def others(folder: Path, own: str) -> bool:
+def has_others(folder: Path, own: str) -> bool:
     """Does another program use the same conversations now?"""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return any(is_alive(folder, name) for name in names if name != own)
+    return any(is_running(folder, name) for name in names if name != own)

@@ -5,8 +5,7 @@ import json
 import sqlite3
 from dataclasses import dataclass
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec
@@ -39,18 +38,18 @@ class Chat:
 
     id: str
     title: str
-    tree: Tree
+    tree: ConversationTree
     damaged: tuple[str, ...] = ()
 
 
-def valid(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Text that can be kept: half a surrogate pair becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def title_of(text: str) -> str:
+def make_title(text: str) -> str:
     """The title of a chat that begins with this text: its first words on one line."""
-    return valid(" ".join(text.split()))[:MAX_TITLE]
+    return replace_surrogates(" ".join(text.split()))[:MAX_TITLE]
 
 
 def put_conversation(
@@ -59,7 +58,7 @@ def put_conversation(
     """Add a conversation, unless it is there."""
     connection.execute(
         "INSERT OR IGNORE INTO conversation(id, title, created, changed) VALUES(?, ?, ?, ?)",
-        (id, valid(title)[:MAX_TITLE], created, changed),
+        (id, replace_surrogates(title)[:MAX_TITLE], created, changed),
     )
 
 
@@ -73,20 +72,20 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         node.parent,
         str(node.role),
         str(node.state),
-        "" if node.state is State.STREAMING else valid(node.text),
+        "" if node.state is NodeState.STREAMING else replace_surrogates(node.text),
         node.created,
         origin and origin.node,
         origin and origin.index,
-        origin and origin.change,
-        node.given,
-        valid(node.model),
+        origin and origin.kind,
+        node.prefix_length,
+        replace_surrogates(node.model),
         sampling,
         node.prompt_tokens,
         node.finish_reason,
-        valid(node.error),
+        replace_surrogates(node.error),
         node.first_after,
         node.ended_after,
-        node.start,
+        node.context_start,
         owner,
     )
     marks = ", ".join("?" * len(values))
@@ -103,7 +102,7 @@ def put_steps(connection: sqlite3.Connection, node: Node) -> None:
         connection.execute("INSERT INTO chunk VALUES(?, 0, ?)", (node.id, codec.encode(node.steps)))
 
 
-def steps_of(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str]:
+def read_steps(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str]:
     """The token records of a node up to the first that cannot be read, and what is wrong with it."""
     steps: list[Step] = []
     for first, data in connection.execute(
@@ -128,19 +127,19 @@ def _sampling(text: str | None) -> Sampling | None:
         return None
 
 
-def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
+def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
     """The node of a row."""
     origin = Origin(row["origin"], row["origin_index"], row["origin_change"]) if row["origin"] else None
     return Node(
         id=row["id"],
         parent=row["parent"],
         role=Role(row["role"]),
-        written=row["text"],
-        state=State(row["state"]),
+        final_text=row["text"],
+        state=NodeState(row["state"]),
         created=row["created"],
         steps=steps,
         origin=origin,
-        given=row["given"],
+        prefix_length=row["given"],
         model=row["model"],
         sampling=_sampling(row["sampling"]),
         prompt_tokens=row["prompt_tokens"],
@@ -148,7 +147,7 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
         error=row["error"],
         first_after=row["first_after"],
         ended_after=row["ended_after"],
-        start=row["start"],
+        context_start=row["start"],
     )
 
 
@@ -168,11 +167,11 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
         f"SELECT {_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
     )
     cursor.row_factory = sqlite3.Row
-    tree, damaged = Tree(), []
+    tree, damaged = ConversationTree(), []
     for row in cursor.fetchall():
-        steps, fault = steps_of(connection, row["id"])
+        steps, fault = read_steps(connection, row["id"])
         damaged += [fault] if fault else []
-        node = node_of(row, [] if fault and row["state"] != "streaming" else steps)
+        node = to_node(row, [] if fault and row["state"] != "streaming" else steps)
         if node.parent not in tree.nodes:
             node.parent = None  # what it followed was lost
         tree.restore(node)
@@ -207,7 +206,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
 
     Words are found anywhere, also within words, whatever their case. indexed: there is a full-text index.
     """
-    words = [word.lower() for word in valid(query).replace("\0", " ").split()]
+    words = [word.lower() for word in replace_surrogates(query).replace("\0", " ").split()]
     if not words:
         return read_summaries(connection, limit)
     long = [word for word in words if len(word) >= 3] if indexed else []

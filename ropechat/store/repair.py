@@ -16,7 +16,7 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LARGEST = 2**62
 
 
-class Damaged(Exception):
+class DamagedDatabaseError(Exception):
     """The file is no sound database."""
 
 
@@ -24,8 +24,8 @@ def _is_damage(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
 
 
-def checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-    """The connection, once its database is found sound. Raises Damaged."""
+def open_checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+    """The connection, once its database is found sound. Raises DamagedDatabaseError."""
     try:
         connection = open()
         try:
@@ -36,10 +36,10 @@ def checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
             raise
-        raise Damaged(str(error)) from None
+        raise DamagedDatabaseError(str(error)) from None
     if answer != "ok":
         connection.close()
-        raise Damaged(answer)
+        raise DamagedDatabaseError(answer)
     return connection
 
 

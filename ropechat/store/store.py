@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import Node, State
+from ropechat.conversation import Node, NodeState
 from ropechat.errors import HistoryError
 from ropechat.store import backup, repair
 from ropechat.store import queries as rows
-from ropechat.store.filesystem import warning
-from ropechat.store.process_lock import Owner, is_alive, others
+from ropechat.store.filesystem import network_warning
+from ropechat.store.process_lock import ProcessLock, has_others, is_running
 from ropechat.store.queries import Chat, Summary
 from ropechat.store.schema import ensure_search, open_database, transaction
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
-from ropechat.util.background import Beside
+from ropechat.util.background import BackgroundCall
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -37,9 +37,9 @@ class Store:
         self.path = folder / FILE
         self.notices: list[str] = []  # what people should know of the opening, one line each
         self._running = folder / "running"
-        self._owner: Owner | None = None
+        self._owner: ProcessLock | None = None
         self._indexed = False
-        self._copying: Beside[None] | None = None
+        self._copying: BackgroundCall[None] | None = None
         self._writer = Writer(self._open, str(self.path))
 
     @property
@@ -58,13 +58,13 @@ class Store:
         """Copy the database, if the last copy is a week old; it goes on meanwhile."""
         with contextlib.suppress(OSError):
             if backup.is_due(self.path.parent, time.time()):
-                self._copying = Beside(lambda: backup.make(self.path))
+                self._copying = BackgroundCall(lambda: backup.make_copy(self.path))
 
     # --- on the writer's thread, once ---
 
     def _open(self) -> sqlite3.Connection:
-        self._owner = self._owner or Owner(self._running)
-        if words := warning(self.path.parent):
+        self._owner = self._owner or ProcessLock(self._running)
+        if words := network_warning(self.path.parent):
             self.notices.append(words)
         connection = self._sound()
         self._indexed = ensure_search(connection)
@@ -73,22 +73,26 @@ class Store:
 
     def _sound(self) -> sqlite3.Connection:
         """Open the database; a damaged one is put aside and what can be read of it is saved."""
-        with contextlib.suppress(repair.Damaged):
-            return repair.checked(lambda: open_database(self.path))
+        with contextlib.suppress(repair.DamagedDatabaseError):
+            return repair.open_checked(lambda: open_database(self.path))
         assert self._owner is not None
-        if others(self._running, self._owner.name):
+        if has_others(self._running, self._owner.name):
             raise HistoryError(
                 f"{self.path}: damaged, and in use by another ropechat; close that one, then start again"
             )
         saved = repair.rescue(self.path)
-        copies = [f"; {copy.name} is the last weekly copy" for copy in backup.copies(self.path.parent)[-1:]]
+        copies = [
+            f"; {copy.name} is the last weekly copy" for copy in backup.list_copies(self.path.parent)[-1:]
+        ]
         self.notices.append("".join([saved, *copies]))
         return open_database(self.path)
 
     def _recover(self, connection: sqlite3.Connection) -> None:
         """Answers of programs that died while they wrote are stopped ones; not those that ended just now."""
         found = connection.execute("SELECT id, owner FROM node WHERE state = 'streaming'").fetchall()
-        alive = {owner for owner in {owner for _, owner in found} if owner and is_alive(self._running, owner)}
+        alive = {
+            owner for owner in {owner for _, owner in found} if owner and is_running(self._running, owner)
+        }
         for id, owner in found:
             if owner not in alive:
                 with transaction(connection):
@@ -98,7 +102,7 @@ class Store:
 
     # --- writing ---
 
-    def keep(self, conversation: str, title: str, node: Node) -> "Future[None]":
+    def add_node(self, conversation: str, title: str, node: Node) -> "Future[None]":
         """Add a text that somebody wrote, or an answer that is known whole; on disk when the future is done.
 
         The conversation is made with its first node and then has this title.
@@ -112,7 +116,7 @@ class Store:
 
         return self._writer.submit(work, durable=True)
 
-    def record(self, conversation: str, node: Node) -> "Recorder":
+    def record_answer(self, conversation: str, node: Node) -> "AnswerWriter":
         """Begin to write an answer down while it streams."""
 
         def work(connection: sqlite3.Connection) -> None:
@@ -120,7 +124,7 @@ class Store:
             rows.put_node(connection, conversation, node, owner)
 
         self._writer.submit(work)
-        return Recorder(self, self._writer, node)
+        return AnswerWriter(self, self._writer, node)
 
     def insert(self, chat: Chat) -> "Future[None]":
         """Add a whole conversation. Its ids must be new."""
@@ -137,11 +141,11 @@ class Store:
 
         return self._writer.submit(work, durable=True)
 
-    def point(self, conversation: str, node: str | None) -> "Future[None]":
+    def set_current(self, conversation: str, node: str | None) -> "Future[None]":
         """Remember which branch is shown."""
         return self._writer.submit(lambda connection: _point(connection, conversation, node))
 
-    def start_at(self, question: str, start: str) -> "Future[None]":
+    def set_context_start(self, question: str, start: str) -> "Future[None]":
         """Remember the node at which what the model reads for a question begins."""
         return self._writer.submit(
             lambda connection: connection.execute("UPDATE node SET start = ? WHERE id = ?", (start, question))
@@ -149,7 +153,7 @@ class Store:
 
     def rename(self, conversation: str, title: str) -> "Future[None]":
         """Give a conversation another title."""
-        short = rows.valid(" ".join(title.split()))[: rows.MAX_TITLE]
+        short = rows.replace_surrogates(" ".join(title.split()))[: rows.MAX_TITLE]
         return self._writer.submit(
             lambda connection: connection.execute(
                 "UPDATE conversation SET title = ? WHERE id = ?", (short, conversation)
@@ -176,16 +180,16 @@ class Store:
             connection.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
 
         self._writer.submit(work, durable=True)
-        return self.sweep()
+        return self.purge()
 
-    def sweep(self) -> "Future[bool]":
+    def purge(self) -> "Future[bool]":
         """Make index, log and free pages anew, without what was deleted; False while another reads."""
         return self._writer.submit(self._sweep, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
         if self._copying is not None:
             self._copying.result()
-        backup.forget(self.path.parent)
+        backup.delete_copies(self.path.parent)
         try:
             if self._indexed:
                 connection.execute("INSERT INTO node_search(node_search) VALUES('optimize')")
@@ -232,7 +236,7 @@ class Store:
         return self._writer.ask(lambda connection: rows.read_chat(connection, id))
 
 
-class Recorder:
+class AnswerWriter:
     """Writes one answer down; from any thread."""
 
     def __init__(self, store: Store, writer: Writer, node: Node) -> None:
@@ -252,12 +256,12 @@ class Recorder:
 
     def end(
         self,
-        state: State,
+        state: NodeState,
         reason: FinishReason | None = None,
         error: str = "",
         *,
         model: str = "",
-        given: int = 0,
+        prefix_length: int = 0,
         prompt_tokens: int = 0,
         first_after: float | None = None,
         ended_after: float | None = None,
@@ -267,7 +271,15 @@ class Recorder:
         model: who wrote it, where that was not known at the beginning.
         """
         text = self._writer.take_text(self._id)
-        facts = (rows.valid(model), given, prompt_tokens, reason, rows.valid(error), first_after, ended_after)
+        facts = (
+            rows.replace_surrogates(model),
+            prefix_length,
+            prompt_tokens,
+            reason,
+            rows.replace_surrogates(error),
+            first_after,
+            ended_after,
+        )
 
         def work(connection: sqlite3.Connection) -> None:
             _end(connection, self._id, state, text)
@@ -281,18 +293,19 @@ class Recorder:
         return self._writer.submit(work, durable=True)
 
 
-def _end(connection: sqlite3.Connection, id: str, state: State, text: str) -> None:
+def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str) -> None:
     connection.execute(
-        "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?", (str(state), rows.valid(text), id)
+        "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?",
+        (str(state), rows.replace_surrogates(text), id),
     )
 
 
 def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
     """End an answer whose program is gone, unless that program had ended it before it went."""
     row = connection.execute("SELECT state FROM node WHERE id = ?", (id,)).fetchone()
-    if row is not None and row[0] == State.STREAMING:
-        steps, _ = rows.steps_of(connection, id)
-        _end(connection, id, State.STOPPED, "".join(step.text for step in steps))
+    if row is not None and row[0] == NodeState.STREAMING:
+        steps, _ = rows.read_steps(connection, id)
+        _end(connection, id, NodeState.STOPPED, "".join(step.text for step in steps))
 
 
 def _point(connection: sqlite3.Connection, conversation: str, node: str | None) -> None:

@@ -17,7 +17,7 @@ class EncodedToken(NamedTuple):
     role: str
 
 
-class Walk:
+class SpanAligner:
     """Walks a text with its tokens. bytes_of and token_of: of an id. space_mark: ▁ is a space."""
 
     def __init__(

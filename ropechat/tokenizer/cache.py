@@ -19,13 +19,13 @@ from ropechat.util.paths import cache_folder
 
 VERSION = 4
 """Raised when what is checked, or what is kept, changes."""
-_WORTH = 256 << 10  # bytes of tokenizer.json
-_MOST_FILES = 32
+_MIN_FILE_BYTES = 256 << 10  # bytes of tokenizer.json
+_MAX_FILES = 32
 _BULK = ("vocab", "merges")
 
 
-class Kept(NamedTuple):
-    """What `recall` found.
+class CachedVocabulary(NamedTuple):
+    """What `load_cached` found.
 
     key: see `key_of`. data: the parsed tokenizer.json; its model has no merges, and as vocabulary the letters
     given to `pack`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
@@ -56,7 +56,7 @@ def key_of(file: Path, vocab_size: int) -> str | None:
         status = real.stat()
     except (OSError, RuntimeError):
         return None
-    if status.st_size < _WORTH:
+    if status.st_size < _MIN_FILE_BYTES:
         return None
     return json.dumps([VERSION, vocab_size, str(file), str(real), status.st_size, status.st_mtime_ns])
 
@@ -70,7 +70,7 @@ def _is_private(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def recall(file: Path, vocab_size: int) -> Kept | None:
+def load_cached(file: Path, vocab_size: int) -> CachedVocabulary | None:
     """What was kept of this tokenizer.json or GGUF file, as it is now, for a model with so many ids."""
     key = key_of(file, vocab_size)
     if key is None:
@@ -88,7 +88,7 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
         pages_begin = len(line) + size
         if int(sum, 16) != crc32(text) or known["key"] != key or end != pages_begin + known["pages"]:
             return None
-        kept = Kept(
+        kept = CachedVocabulary(
             key,
             known["data"],
             frozenset(known["holes"]),
@@ -125,7 +125,7 @@ def _verified(place: Path, begin: int, end: int, sum: int) -> bytes | None:
 
 
 class Packed(NamedTuple):
-    """A checked tokenizer.json in the parts of a kept file; see `Kept`."""
+    """A checked tokenizer.json in the parts of a kept file; see `CachedVocabulary`."""
 
     data: dict[str, Any]
     content: bytes
@@ -133,7 +133,7 @@ class Packed(NamedTuple):
     size: int
 
 
-def slim(data: dict[str, Any]) -> dict[str, Any]:
+def strip_vocabulary(data: dict[str, Any]) -> dict[str, Any]:
     """A tokenizer.json without the vocabulary and merges of its model."""
     model = {name: value for name, value in data["model"].items() if name not in _BULK}
     return data | {"model": model}
@@ -145,7 +145,7 @@ def pack(data: dict[str, Any], letters: Mapping[str, int] | None) -> Packed | No
     letters: what a BPE vocabulary is without its merges, which then is kept in pages too; see
     `tokenizer.short_texts.letters_of`.
     """
-    model, small = data["model"], slim(data)
+    model, small = data["model"], strip_vocabulary(data)
     tokens = _tokens(data)
     try:
         content = json.dumps(data | {"model": model | _joined(model)}, ensure_ascii=False).encode()
@@ -170,7 +170,7 @@ def _tokens(data: dict[str, Any]) -> list[str | None]:
     return tokens
 
 
-def keep(
+def save(
     file: Path,
     vocab_size: int,
     packed: Packed,
@@ -220,5 +220,5 @@ def _joined(model: dict[str, Any]) -> dict[str, Any]:
 def _make_room(folder: Path) -> None:
     """Remove what was used least lately, so that one more file is not too many."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-    for path in files[: max(0, len(files) - _MOST_FILES + 1)]:
+    for path in files[: max(0, len(files) - _MAX_FILES + 1)]:
         path.unlink(missing_ok=True)

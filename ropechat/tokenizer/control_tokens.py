@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import RequestError
-from ropechat.tokenizer.library import build
+from ropechat.tokenizer.library import build_tokenizer
 from ropechat.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE0
 """Digits for stand-ins: characters for private use, which templates leave alone (they may change letters)."""
 
 
-class Reading(NamedTuple):
+class EscapedText(NamedTuple):
     """How a text with stand-ins is encoded."""
 
     vocabulary: "Vocabulary | tokenizers.Tokenizer"
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     """Where each character of `text`, and its end, is in `shown`."""
 
 
-class Quoting:
+class ControlTokenEscaper:
     """How to keep text apart from control tokens.
 
     names: control token -> id. encode: a text to ids by `vocabulary`, or by one made from it.
@@ -65,7 +65,7 @@ class Quoting:
         self.mark = f"\ue013{self._nonce.translate(_PRIVATE)}\ue014"
         """A text that nobody writes."""
 
-    def quote(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         """The text with a stand-in for each name of a control token."""
         return self._name.sub(lambda match: self._open + self._number(match[0]) + self._close, text)
 
@@ -77,25 +77,25 @@ class Quoting:
         found = self.read(rendered)
         return self._encode(found.vocabulary, found.text)
 
-    def shown(self, rendered: str) -> str:
+    def unescape(self, rendered: str) -> str:
         """The text with the names again where stand-ins are."""
         return self._stand_in.sub(lambda match: self._texts[match[1]], rendered)
 
-    def read(self, rendered: str) -> Reading:
+    def read(self, rendered: str) -> EscapedText:
         """What encodes a text with stand-ins in it. Raises as `encode`."""
         if self._cut.search(self._stand_in.sub("", rendered)):
             raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
         if self._stand_in.search(rendered) is None:
-            return Reading(self._vocabulary, rendered, rendered, range(len(rendered) + 1))
+            return EscapedText(self._vocabulary, rendered, rendered, range(len(rendered) + 1))
         text, places, begin, at = "", list[int](), 0, 0
         for match in self._name.finditer(rendered):
-            before, secret = self.shown(rendered[begin : match.start()]), self._secret(match[0])
+            before, secret = self.unescape(rendered[begin : match.start()]), self._secret(match[0])
             text += before + secret
             places += [*range(at, at + len(before)), *[at + len(before)] * len(secret)]
             begin, at = match.end(), at + len(before) + len(match[0])
-        rest = self.shown(rendered[begin:])
-        return Reading(
-            self._guarded, text + rest, self.shown(rendered), [*places, *range(at, at + len(rest) + 1)]
+        rest = self.unescape(rendered[begin:])
+        return EscapedText(
+            self._guarded, text + rest, self.unescape(rendered), [*places, *range(at, at + len(rest) + 1)]
         )
 
     @cached_property
@@ -119,7 +119,7 @@ class Quoting:
         if model.get("unk_token") is not None:
             model["unk_token"] = self._renamed(model["unk_token"])
         data["post_processor"] = None
-        inner, _ = build(self._where, data)
+        inner, _ = build_tokenizer(self._where, data)
         return inner
 
     def _renamed(self, token: str) -> str:

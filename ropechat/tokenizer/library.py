@@ -18,7 +18,7 @@ _stderr_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def quiet(active: bool) -> Iterator[None]:
+def silence_stderr(active: bool) -> Iterator[None]:
     """Keep a Rust panic's text off file descriptor 2 while the library runs something it may panic on."""
     if not active or sys.stderr is None:  # None: it was closed when the process began
         yield
@@ -46,23 +46,23 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def build(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
+def build_tokenizer(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
     """The library's tokenizer of a checked tokenizer.json, and the ids below its largest that have no token.
 
     Raises TokenizerError where the library refuses it.
     """
-    inner, holes = hand_over(where, json.dumps(data).encode()), frozenset[int]()
-    if misnumbered(inner, data):
+    inner, holes = parse_tokenizer(where, json.dumps(data).encode()), frozenset[int]()
+    if has_wrong_ids(inner, data):
         from ropechat.tokenizer.validate import fix_numbers  # late: few files take it
 
         holes = fix_numbers(data)
-        inner = hand_over(where, json.dumps(data).encode())
-        if misnumbered(inner, data):
+        inner = parse_tokenizer(where, json.dumps(data).encode())
+        if has_wrong_ids(inner, data):
             raise TokenizerError(f"{where}: {MISNUMBERED}")
     return inner, holes
 
 
-def hand_over(where: str, content: bytes) -> "tokenizers.Tokenizer":
+def parse_tokenizer(where: str, content: bytes) -> "tokenizers.Tokenizer":
     """The library's tokenizer of a checked file. It may have numbered added tokens by itself.
 
     Raises TokenizerError where the library refuses it.
@@ -70,22 +70,22 @@ def hand_over(where: str, content: bytes) -> "tokenizers.Tokenizer":
     import tokenizers
 
     try:
-        with quiet(active=True):
+        with silence_stderr(active=True):
             inner = tokenizers.Tokenizer.from_buffer(content)
             inner.no_padding()
             inner.no_truncation()
     except BaseException as error:
         if not is_library_failure(error):
             raise
-        from ropechat.tokenizer.validate import blame
+        from ropechat.tokenizer.validate import locate_fault
 
         reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
-        fault = blame(json.loads(content))
+        fault = locate_fault(json.loads(content))
         raise TokenizerError(f"{where}: {fault}: {reason}; the tokenizers library refuses it") from None
     return inner
 
 
-def misnumbered(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
+def has_wrong_ids(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
     """The library numbers added tokens by the size of the vocabulary: wrong where that has holes."""
     added = data.get("added_tokens") or []
     return any(inner.token_to_id(token["content"]) != token["id"] for token in added)

@@ -21,7 +21,7 @@ _BRANCH = re.compile(rf"(?:\(\?!\\S\)|\\.|{_CLASS}|{_GROUP}|[^()\[\]\\|])+")
 _ATOM = r"\\[pP]\{\^?[\w=]+\}|\\[dDsSwWrntfv]|\\[^\w\s]|" + _CLASS + r"|[^\\\[\](){}|.^$?*+]|\."
 _REPEAT = r"[?*+]|\{(?P<low>\d{1,4})(?P<comma>,(?P<high>\d{0,4}))?\}"
 _PART = re.compile(rf"(?:{_GROUP}|{_ATOM})(?P<repeat>{_REPEAT})?(?![?*+{{])")
-_MOST = 64  # repetitions, and ways to match what is bounded
+_MAX_WAYS = 64  # repetitions, and ways to match what is bounded
 
 
 def is_linear(regex: str) -> bool:
@@ -62,13 +62,13 @@ def _ways(branch: str, *, may_be_endless: bool) -> int | None:
         place = part.end()
         low, high = _bounds(part)
         within = 1 if part["body"] is None else _ways_of_group(part["body"])
-        if within is None or (is_endless and low) or low > _MOST:
+        if within is None or (is_endless and low) or low > _MAX_WAYS:
             return None
         if high is None:
             if not may_be_endless or part["body"] is not None:
                 return None
             is_endless = True
-        elif high > _MOST or (ways := ways * within**high * (high - low + 1)) > _MOST:
+        elif high > _MAX_WAYS or (ways := ways * within**high * (high - low + 1)) > _MAX_WAYS:
             return None
     return ways
 

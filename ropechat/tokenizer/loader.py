@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import TokenizerError
-from ropechat.tokenizer.cache import Kept, key_of, pack, slim
-from ropechat.tokenizer.cache import keep as store
-from ropechat.tokenizer.library import build, hand_over, misnumbered
-from ropechat.tokenizer.partial_bpe import ShortTexts, letters_of
-from ropechat.tokenizer.regex_safety import any_slow, straighten
+from ropechat.tokenizer.cache import CachedVocabulary, key_of, pack, strip_vocabulary
+from ropechat.tokenizer.cache import save as store
+from ropechat.tokenizer.library import build_tokenizer, has_wrong_ids, parse_tokenizer
+from ropechat.tokenizer.partial_bpe import PartialBpe, base_tokens
+from ropechat.tokenizer.regex_safety import has_slow_regex, replace_slow_regexes
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import parse_json, read_bytes
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-class Parsed(NamedTuple):
+class ParsedVocabulary(NamedTuple):
     """A vocabulary as its file has it, checked.
 
     data: a tokenizer.json. config: a tokenizer_config.json, None where that is a file of its own. holes: ids
@@ -31,21 +31,21 @@ class Parsed(NamedTuple):
     end_ids: frozenset[int] = frozenset()
 
 
-class Taken(NamedTuple):
+class BuiltVocabulary(NamedTuple):
     """A vocabulary that the library took. parsed: without tokens and merges, its holes complete.
 
     slow: it has a regex that takes more than linear time.
     """
 
     inner: "tokenizers.Tokenizer"
-    parsed: Parsed
+    parsed: ParsedVocabulary
     slow: bool
 
 
-Read = Callable[[], Parsed | None]
+Read = Callable[[], ParsedVocabulary | None]
 
 
-def read_json_file(where: Path, vocab_size: int) -> Parsed | None:
+def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
     """A tokenizer.json for a model with `vocab_size` ids; None where there is none.
 
     Raises TokenizerError that names the file and the field.
@@ -57,12 +57,12 @@ def read_json_file(where: Path, vocab_size: int) -> Parsed | None:
 
     data = parse_json(content, where, TokenizerError)
     FileCheck(str(where), data, vocab_size).run()
-    straighten(data)
+    replace_slow_regexes(data)
     drop_dropout(data)
-    return Parsed(data)
+    return ParsedVocabulary(data)
 
 
-def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> Parsed | None:
+def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> ParsedVocabulary | None:
     """The vocabulary among the keys and values of a GGUF file; None where it holds none.
 
     Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
@@ -70,10 +70,12 @@ def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> Pars
     from ropechat.tokenizer.gguf import vocabulary  # late, as above
 
     found = vocabulary(str(where), metadata, vocab_size)
-    return None if found is None else Parsed(found.data, found.config, found.holes, found.end_ids)
+    return None if found is None else ParsedVocabulary(found.data, found.config, found.holes, found.end_ids)
 
 
-def taken(where: Path, vocab_size: int, parsed: Parsed | None, *, keep: bool = True) -> Taken | None:
+def build_and_cache(
+    where: Path, vocab_size: int, parsed: ParsedVocabulary | None, *, keep: bool = True
+) -> BuiltVocabulary | None:
     """Hand a vocabulary to the library, and keep it.
 
     What Python parsed is let go before the library parses: both together are most of a first start's memory.
@@ -84,34 +86,34 @@ def taken(where: Path, vocab_size: int, parsed: Parsed | None, *, keep: bool = T
     data, config, holes, end_ids = parsed
     del parsed
     is_kept = keep and key_of(where, vocab_size) is not None
-    packed = pack(data, letters_of(data) if is_kept else None)
+    packed = pack(data, base_tokens(data) if is_kept else None)
     content = json.dumps(data).encode() if packed is None else packed.content
-    data = slim(data)
-    inner = hand_over(str(where), content)
-    if misnumbered(inner, data):
+    data = strip_vocabulary(data)
+    inner = parse_tokenizer(str(where), content)
+    if has_wrong_ids(inner, data):
         whole = json.loads(content)
-        inner, more = build(str(where), whole)
+        inner, more = build_tokenizer(str(where), whole)
         holes |= more
-        packed = pack(whole, letters_of(whole) if is_kept else None)
-    slow = any_slow(data)
+        packed = pack(whole, base_tokens(whole) if is_kept else None)
+    slow = has_slow_regex(data)
     if is_kept and packed is not None:
         store(where, vocab_size, packed, holes, config, end_ids, slow=slow)
-    return Taken(inner, Parsed(data, config, holes, end_ids), slow)
+    return BuiltVocabulary(inner, ParsedVocabulary(data, config, holes, end_ids), slow)
 
 
-def kept_vocabulary(where: Path, vocab_size: int, kept: Kept, read: Read) -> Vocabulary:
+def open_cached(where: Path, vocab_size: int, kept: CachedVocabulary, read: Read) -> Vocabulary:
     """The vocabulary of a kept file, which is built when a text needs all of it. read: from its own file."""
 
     def whole() -> "tokenizers.Tokenizer":
         content = kept.content()
         if content is not None:
-            return hand_over(str(where), content)
+            return parse_tokenizer(str(where), content)
         if key_of(where, vocab_size) == kept.key:
-            found = taken(where, vocab_size, read())
+            found = build_and_cache(where, vocab_size, read())
             if found is not None:
                 return found.inner
         raise TokenizerError(f"{where}: changed since the model was loaded; load it again")
 
     if kept.pages is None:
         return Vocabulary(whole)
-    return Vocabulary(whole, ShortTexts(str(where), kept.data, kept.pages))
+    return Vocabulary(whole, PartialBpe(str(where), kept.data, kept.pages))

@@ -14,18 +14,18 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ropechat.tokenizer.components import components
-from ropechat.tokenizer.library import hand_over
+from ropechat.tokenizer.library import parse_tokenizer
 from ropechat.tokenizer.pieces import byte_level_alphabet, byte_of
 from ropechat.tokenizer.vocabulary_pages import Pages, Word
 
 if TYPE_CHECKING:
     import tokenizers
 
-_MOST_BYTES = 8 << 10
-_MOST_RUNS = 20_000  # looked up in all: beyond, the whole vocabulary is built in less time
+_MAX_TEXT_BYTES = 8 << 10
+_MAX_RUNS = 20_000  # looked up in all: beyond, the whole vocabulary is built in less time
 
 
-def letters_of(data: dict[str, Any]) -> dict[str, int] | None:
+def base_tokens(data: dict[str, Any]) -> dict[str, int] | None:
     """Token -> id of what a BPE model begins with, and of the added tokens.
 
     None for models that are no plain BPE: with prefixes or suffixes, and those that look up whole words which
@@ -63,7 +63,7 @@ def _knows_all_bytes(data: dict[str, Any], letters: Mapping[str, int]) -> bool:
     return "ByteLevel" in kinds and byte_level_alphabet().keys() <= letters.keys()
 
 
-class ShortTexts:
+class PartialBpe:
     """A kept vocabulary, for texts that are short.
 
     where: the file, for messages. data: `tokenizer_cache.Kept.data`. Methods raise OSError and ValueError
@@ -81,14 +81,14 @@ class ShortTexts:
         }
         self._ignores_merges = bool(model.get("ignore_merges"))
         by_letters = {"type": "BPE", "vocab": self._letters, "merges": [], **self._settings}
-        self._inner = hand_over(where, json.dumps(data | {"model": by_letters}).encode())
+        self._inner = parse_tokenizer(where, json.dumps(data | {"model": by_letters}).encode())
         self._by_letters = self._by_words = self._inner.model
         self._added = added_tokens(data)
         self._added_ids = frozenset(self._added.values())
         self._words: set[tuple[str, ...]] = set()
         self._vocab: dict[str, int] = {}
         self._found: dict[str, Word] = {}
-        self._runs_left = _MOST_RUNS
+        self._runs_left = _MAX_RUNS
         self._lock = threading.Lock()
 
     def token_to_id(self, token: str) -> int | None:
@@ -108,7 +108,7 @@ class ShortTexts:
 
     def encode(self, text: str, add_special_tokens: bool) -> "tokenizers.Encoding | None":
         """As the library's `encode`; None for a text that is too long."""
-        if len(text.encode()) > _MOST_BYTES:
+        if len(text.encode()) > _MAX_TEXT_BYTES:
             return None
         with self._lock:
             self._inner.model = self._by_letters

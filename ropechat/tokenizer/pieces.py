@@ -24,7 +24,7 @@ def byte_of(token: str) -> int | None:
     return int(digits, 16) if is_one else None
 
 
-class Pieces:
+class ByteDecoder:
     """How one vocabulary writes bytes, read off its tokenizer.json.
 
     byte_level: text is the UTF-8 of the tokens' bytes, nothing else. hold: byte level among other steps.

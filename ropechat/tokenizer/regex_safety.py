@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ropechat.tokenizer.components import components
-from ropechat.tokenizer.library import is_library_failure, quiet
+from ropechat.tokenizer.library import is_library_failure, silence_stderr
 from ropechat.tokenizer.linear import is_linear
 from ropechat.tokenizer.pre_types import known_patterns
 
@@ -21,7 +21,7 @@ MAX_SLOW_BYTES = 16 << 10  # about a second of quadratic work
 _KNOWN = frozenset(known_patterns())
 _LINEAR_TWINS = {r"\s+$": r"(?<!\s)\s+$"}
 """Slow ones that published tokenizers have, and what matches the same in linear time."""
-_CALM = (
+_PANIC_FREE_TYPES = (
     *(
         "Sequence",
         "ByteLevel",
@@ -49,7 +49,7 @@ _LENGTHS = ((8, 64), (500, 4000))  # of runs that are compared; short ones show 
 _EXPONENT = 1.5  # of growth: 1 is linear, 2 is quadratic
 _ROUNDS = 5
 _UNITS = ("a", "A", "1", " ", "\n", "\t", "!", "_", "é", "日", "\u0301", " a", "a1", "a!")
-_TAILS = ("", "x", "!", "1", " ", "\n")
+_ENDINGS = ("", "x", "!", "1", " ", "\n")
 _MAX_LITERALS = 40
 
 
@@ -62,7 +62,7 @@ def _regexes(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield pattern
 
 
-def straighten(data: dict[str, Any]) -> None:
+def replace_slow_regexes(data: dict[str, Any]) -> None:
     """Put linear twins in the place of known slow regexes."""
     for pattern in _regexes(data):
         pattern["Regex"] = _LINEAR_TWINS.get(pattern["Regex"], pattern["Regex"])
@@ -71,19 +71,19 @@ def straighten(data: dict[str, Any]) -> None:
 def may_panic(data: dict[str, Any]) -> bool:
     """Whether the file has parts that the library is not known to run on every text without a panic."""
     sections = ("normalizer", "pre_tokenizer", "decoder")
-    return not all(_is_calm(part) for section in sections for part in components(data.get(section)))
+    return not all(_is_panic_free(part) for section in sections for part in components(data.get(section)))
 
 
-def _is_calm(part: dict[str, Any]) -> bool:
+def _is_panic_free(part: dict[str, Any]) -> bool:
     kind, pattern = part.get("type"), part.get("pattern")
     if kind in ("Split", "Replace") and isinstance(pattern, dict) and not part.get("invert"):
         return "String" in pattern or _is_known_linear(pattern.get("Regex"))
     if kind == "Strip":  # as a decoder it panics on tokens shorter than `stop`
         return not part.get("stop")
-    return kind in _CALM and part.get("prepend") != ""
+    return kind in _PANIC_FREE_TYPES and part.get("prepend") != ""
 
 
-def any_slow(data: dict[str, Any]) -> bool:
+def has_slow_regex(data: dict[str, Any]) -> bool:
     """Whether a text of some kind takes one of the regexes more than linear time."""
     return any(_is_slow(pattern["Regex"]) for pattern in _regexes(data))
 
@@ -99,7 +99,7 @@ def _is_slow(regex: str) -> bool:
         return True
     import tokenizers
 
-    with quiet(active=True):
+    with silence_stderr(active=True):
         try:
             split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "isolated")
             return any(_is_slow_on(split, probe) for probe in _probes(regex))
@@ -136,7 +136,7 @@ def _probes(regex: str) -> Iterator[Callable[[int], str]]:
     """
     own = dict.fromkeys(character for character in regex if character not in _UNITS)
     for unit in [*_UNITS, *list(own)[:_MAX_LITERALS]]:
-        for tail in (*_TAILS, f"\0\n{regex}"):
+        for tail in (*_ENDINGS, f"\0\n{regex}"):
             yield partial(_run, unit, tail)
 
 

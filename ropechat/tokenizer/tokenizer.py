@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.errors import RequestError, RopechatError, TokenizerError
 from ropechat.models.pack_cache import cache_mode
-from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.cache import recall
-from ropechat.tokenizer.control_tokens import Quoting, Reading
-from ropechat.tokenizer.library import first_line, is_library_failure, quiet
-from ropechat.tokenizer.loader import Read, kept_vocabulary, read_gguf, read_json_file, taken
-from ropechat.tokenizer.pieces import Pieces
+from ropechat.tokenizer.alignment import EncodedToken, SpanAligner, byte_spans
+from ropechat.tokenizer.cache import load_cached
+from ropechat.tokenizer.control_tokens import ControlTokenEscaper, EscapedText
+from ropechat.tokenizer.library import first_line, is_library_failure, silence_stderr
+from ropechat.tokenizer.loader import Read, build_and_cache, open_cached, read_gguf, read_json_file
+from ropechat.tokenizer.pieces import ByteDecoder
 from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES, may_panic
 from ropechat.tokenizer.stream import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import read_json
-from ropechat.util.system import give_back_memory
+from ropechat.util.system import trim_heap
 
 if TYPE_CHECKING:
     import tokenizers
@@ -59,7 +59,7 @@ class Tokenizer:
         self._holes = holes
         self._size = size
         self.present = vocabulary is not None
-        self._pieces = Pieces(data)
+        self._pieces = ByteDecoder(data)
         self._risky = slow or may_panic(data)
         self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
         added = data.get("added_tokens") or []
@@ -70,8 +70,8 @@ class Tokenizer:
         self.bos_id = self._config_id("bos_token", required=False)
         self.eos_id = self._config_id("eos_token", required=True)
         self.end_ids = frozenset(id for id in (self.eos_id, *end_ids) if id is not None)
-        self._walk = Walk(self.token_bytes, self.token, space_mark=self._pieces.space_mark)
-        self._quotings: dict[frozenset[int], Quoting] = {}
+        self._walk = SpanAligner(self.token_bytes, self.token, space_mark=self._pieces.space_mark)
+        self._escapers: dict[frozenset[int], ControlTokenEscaper] = {}
         self._known_bytes: dict[int, bytes] = {}
         self._known_streamed: dict[int, bytes] = {}
 
@@ -117,18 +117,18 @@ class Tokenizer:
         config: goes before what the file says itself.
         """
         keep = cache_mode() != "off" if keep is None else keep
-        if (kept := recall(where, vocab_size) if keep else None) is None:
-            if (found := taken(where, vocab_size, read(), keep=keep)) is None:
+        if (kept := load_cached(where, vocab_size) if keep else None) is None:
+            if (found := build_and_cache(where, vocab_size, read(), keep=keep)) is None:
                 return None
-            if (kept := recall(where, vocab_size) if keep else None) is None:
+            if (kept := load_cached(where, vocab_size) if keep else None) is None:
                 inner, (data, own, holes, end_ids), slow = found
                 config = (own if config is None else config) or {}
                 return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids, slow=slow)
             # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
             del found
-            give_back_memory()
+            trim_heap()
         config = (kept.config if config is None else config) or {}
-        vocabulary = kept_vocabulary(where, vocab_size, kept, read)
+        vocabulary = open_cached(where, vocab_size, kept, read)
         facts = kept.holes, kept.end_ids, kept.size
         return cls(str(where), vocabulary, kept.data, config, *facts, slow=kept.slow)
 
@@ -189,7 +189,7 @@ class Tokenizer:
     def _failing(self, what: str) -> Iterator[None]:
         """A panic or an error of the library inside becomes a TokenizerError."""
         try:
-            with quiet(self._risky):
+            with silence_stderr(self._risky):
                 yield
         except BaseException as error:
             if not is_library_failure(error):
@@ -209,16 +209,16 @@ class Tokenizer:
             with contextlib.suppress(RopechatError):
                 self.encode(text)
 
-    def quoting(self, control_ids: frozenset[int]) -> Quoting:
+    def escaper(self, control_ids: frozenset[int]) -> ControlTokenEscaper:
         """A way to encode text in which the names of these tokens may stand as mere text.
 
         Raises TokenizerError without a tokenizer.
         """
-        if control_ids not in self._quotings:
+        if control_ids not in self._escapers:
             vocabulary = self._known()
             names = {token: id for id in control_ids if (token := self.token(id)) is not None}
-            self._quotings[control_ids] = Quoting(self._where, vocabulary, names, self._plain_ids)
-        return self._quotings[control_ids]
+            self._escapers[control_ids] = ControlTokenEscaper(self._where, vocabulary, names, self._plain_ids)
+        return self._escapers[control_ids]
 
     def _plain_ids(self, inner: "Vocabulary | tokenizers.Tokenizer", text: str) -> list[int]:
         return list(self._run(inner, text, add_special_tokens=False).ids)
@@ -228,9 +228,9 @@ class Tokenizer:
 
         quoted: tokens whose names in the text stay text.
         """
-        if quoted and (with_stand_ins := self.quoting(quoted).quote(text)) != text:
+        if quoted and (with_stand_ins := self.escaper(quoted).escape(text)) != text:
             before, after = self._around
-            return [*before, *self.read_aligned(self.quoting(quoted).read(with_stand_ins)), *after]
+            return [*before, *self.read_aligned(self.escaper(quoted).read(with_stand_ins)), *after]
         encoding = self._run(self._known(), text, add_special_tokens=True)
         added = encoding.special_tokens_mask
         ids = list(encoding.ids)
@@ -248,7 +248,7 @@ class Tokenizer:
         own = [index for index, flag in enumerate(encoding.special_tokens_mask) if not flag]
         return (tokens[: own[0]], tokens[own[-1] + 1 :]) if own else (tokens, [])
 
-    def read_aligned(self, reading: Reading) -> list[EncodedToken]:
+    def read_aligned(self, reading: EscapedText) -> list[EncodedToken]:
         """The tokens of a text with stand-ins; spans are byte ranges of `reading.shown`."""
         encoding = self._run(reading.vocabulary, reading.text, add_special_tokens=False)
         ids, places = list(encoding.ids), reading.places

@@ -247,7 +247,7 @@ def drop_dropout(data: dict[str, Any]) -> None:
     data["model"].pop("dropout", None)
 
 
-def blame(data: dict[str, Any]) -> str:
+def locate_fault(data: dict[str, Any]) -> str:
     """Where a file that the library refuses is most likely at fault."""
     model = data["model"]
     if "merges" in model:

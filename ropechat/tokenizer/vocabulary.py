@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ropechat.tokenizer.partial_bpe import ShortTexts
+from ropechat.tokenizer.partial_bpe import PartialBpe
 
 if TYPE_CHECKING:
     import tokenizers
@@ -18,7 +18,7 @@ class Vocabulary:
     build: makes it; called once, at the latest for a text that `short` does not encode.
     """
 
-    def __init__(self, build: "Callable[[], tokenizers.Tokenizer]", short: ShortTexts | None = None) -> None:
+    def __init__(self, build: "Callable[[], tokenizers.Tokenizer]", short: PartialBpe | None = None) -> None:
         self._build = build
         self._short = short
         self._library: tokenizers.Tokenizer | None = None
@@ -32,7 +32,7 @@ class Vocabulary:
                 self._short = None
             return self._library
 
-    def _ask(self, short: Callable[[ShortTexts], T], whole: "Callable[[tokenizers.Tokenizer], T]") -> T:
+    def _ask(self, short: Callable[[PartialBpe], T], whole: "Callable[[tokenizers.Tokenizer], T]") -> T:
         """From the kept vocabulary while that can be read."""
         kept = self._short
         if kept is not None:

@@ -205,7 +205,7 @@ class ChatApp(App[None]):
         self.frames.start()
         self.theme_changed_signal.subscribe(self, lambda _: self.refresh_status())
         if not self.is_headless:
-            leave_on_signals(self._leave)
+            leave_on_signals(self.leave)
         self.call_after_refresh(self._begin)
 
     def _apply_options(self) -> None:
@@ -239,9 +239,10 @@ class ChatApp(App[None]):
 
     def _quit(self) -> None:
         error = self.session.load_error
-        self._leave(exit_code(error) if error is not None else 0)
+        self.leave(exit_code(error) if error is not None else 0)
 
-    def _leave(self, code: int) -> None:
+    def leave(self, code: int) -> None:
+        """End with an exit code; whatever runs is cancelled."""
         self.chat.leave()
         self.outcome = code
         self.exit(return_code=code)

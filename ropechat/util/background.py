@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """Begins `work` at once; `result` waits for it.
 
     Its thread is a daemon where the caller's is: a program does not end in the middle of compiled code.

@@ -14,7 +14,7 @@ def free_disk(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def give_back_memory() -> None:
+def trim_heap() -> None:
     """Ask the C library to return what was freed to the system; glibc keeps it otherwise."""
     import ctypes  # 4 ms
 

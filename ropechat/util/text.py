@@ -31,7 +31,7 @@ def clean(text: str) -> str:
     return re.sub(_UNSAFE, _mark, text)
 
 
-def inert_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """JSON that means the same and cannot act on a terminal: what `clean` would mark is escaped."""
     return re.sub(_UNSAFE, _escape, text)
 
@@ -62,7 +62,7 @@ def _plain(text: str) -> str:
     return one_line(text.translate(_SIGNS))
 
 
-def cells(text: str) -> int:
+def cell_width(text: str) -> int:
     """How many columns of a terminal cleaned text takes: wide characters 2, combining ones 0."""
     if text.isascii():
         return len(text)
@@ -76,19 +76,19 @@ def cells(text: str) -> int:
 
 def fit(text: str, width: int) -> str:
     """Text cut (with …) or padded with spaces to exactly `width` columns."""
-    used = cells(text)
+    used = cell_width(text)
     if used <= width:
         return text + " " * (width - used)
     kept = ""
     for character in text:
-        if cells(kept + character) > width - 1:
+        if cell_width(kept + character) > width - 1:
             break
         kept += character
     kept += "…"
-    return kept + " " * (width - cells(kept))
+    return kept + " " * (width - cell_width(kept))
 
 
-def byte_size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Bytes for people, in decimal units: 269 MB."""
     for limit, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if count >= limit:
@@ -97,7 +97,7 @@ def byte_size(count: int) -> str:
     return f"{count} B"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """h:mm:ss, or m:ss below an hour."""
     whole = int(seconds + 0.5)
     minutes, second = divmod(whole, 60)
@@ -105,7 +105,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
 
 
-def near(word: str, names: Iterable[str]) -> str:
+def closest_name(word: str, names: Iterable[str]) -> str:
     """The name that was probably meant: spelled alike, or abbreviated by the word; "" for none."""
     from difflib import get_close_matches  # late: a start needs none of it
 

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such model.
+    /// The model was not found.
     #[error("{path}: {what}", path = path.display())]
     NotFound {
         /// What was named.
@@ -73,7 +73,7 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// Memory for weights, KV cache or results is not to be had.
+    /// There is not enough memory for weights, KV cache or results.
     #[error("{what}")]
     Memory {
         /// Bytes asked for, and the flag that helps.

@@ -4,11 +4,11 @@
 mod common;
 
 use common::{Folder, Noise, engine, engine_with_kv, write_model_of};
+use ropechat_core::compute::pool::CancelToken;
 use ropechat_core::engine::{Engine, Event, Generation, Goal};
 use ropechat_core::kernel::Isa;
-use ropechat_core::parallel::CancelToken;
 use ropechat_core::quant::DType;
-use ropechat_core::sampler::Sampling;
+use ropechat_core::sampling::Sampling;
 
 const VOCAB: usize = 103;
 const LENGTH: usize = 75; // more than two blocks of the cache, and beyond every window and trained length below

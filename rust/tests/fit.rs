@@ -5,12 +5,12 @@ mod common;
 use common::{Folder, SHAPES, write_model};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::Checkpoint;
+use ropechat_core::compute::pool::Pool;
+use ropechat_core::engine::fit::{Choice, KvRoom, choose};
 use ropechat_core::family;
-use ropechat_core::fit::{Choice, KvRoom, choose};
 use ropechat_core::model::Model;
-use ropechat_core::parallel::Pool;
+use ropechat_core::platform::limits::Available;
 use ropechat_core::quant::DType;
-use ropechat_core::system::Available;
 
 const CONTEXT: usize = 4096;
 

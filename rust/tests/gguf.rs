@@ -185,15 +185,29 @@ fn values_come_out_as_they_went_in() {
     };
     assert_eq!(list("list").iter().collect::<Vec<_>>(), [Value::Float(1.5), Value::Float(2.5)]);
     assert_eq!((list("texts").kind(), list("texts").len()), (Kind::Text, 3));
-    let texts: Vec<_> = list("texts").iter().map(|text| text.as_str()).collect();
-    assert_eq!(texts, [Some("a"), Some(""), Some("ü")]);
-    assert_eq!(
-        metadata.get("bytes").map(|bytes| (bytes, bytes.as_str())),
-        Some((Value::Text(&[0xff]), None))
-    );
+    let texts: Vec<_> = list("texts").iter().map(|text| text.text()).collect();
+    assert_eq!(texts, ["a", "", "ü"].map(|text| Some(text.to_owned())));
+    assert_eq!(metadata.get("bytes").map(|bytes| (bytes, bytes.text())), Some((Value::Text(&[0xff]), None)));
     assert_eq!(metadata.get("small"), Some(Value::Signed(-128)));
     assert_eq!(metadata.get("absent"), None);
     assert_eq!(metadata.iter().count(), file.keys.len());
+}
+
+#[test]
+fn a_text_stays_what_it_was_when_others_write_to_the_file() {
+    use std::io::{Seek, SeekFrom, Write};
+    let (folder, bytes) = (TestFolder::new(), Gguf::llama().bytes());
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, &bytes).unwrap();
+    let header = Header::open(&path).unwrap();
+    let arch = header.metadata().get("general.architecture").unwrap();
+    let text = arch.text().unwrap();
+    let place = bytes.windows(5).position(|window| window == b"llama").unwrap();
+    let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.seek(SeekFrom::Start(place as u64)).unwrap();
+    file.write_all(&[0xff; 5]).unwrap();
+    // The map shows what was written, the text is of before.
+    assert_eq!((text.as_str(), arch.text()), ("llama", None));
 }
 
 #[test]

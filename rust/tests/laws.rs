@@ -4,11 +4,11 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, engine, write_model};
 use ropechat_core::Error;
+use ropechat_core::compute::pool::CancelToken;
 use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
 use ropechat_core::kernel::Isa;
-use ropechat_core::parallel::CancelToken;
 use ropechat_core::quant::DType;
-use ropechat_core::sampler::Sampling;
+use ropechat_core::sampling::Sampling;
 use std::sync::OnceLock;
 
 const LENGTH: usize = 70; // more than two blocks of the cache

@@ -4,12 +4,12 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, write_model};
 use ropechat_core::checkpoint::Checkpoint;
+use ropechat_core::compute::pool::{CancelToken, Pool};
 use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::model::Model;
-use ropechat_core::pack_cache::{Keeper, PackCache};
-use ropechat_core::parallel::{CancelToken, Pool};
+use ropechat_core::model::pack::{PackCache, PackWriter, PanelSource};
 use ropechat_core::quant::DType;
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ struct Loaded {
     engine: Engine,
     is_warm: bool,
     note: Option<String>,
-    keeper: Option<Keeper>,
+    writer: Option<PackWriter>,
 }
 
 fn load(model: &Folder, cache: &PackCache, dtype: Option<DType>, isa: Isa) -> Option<Loaded> {
@@ -35,11 +35,11 @@ fn load(model: &Folder, cache: &PackCache, dtype: Option<DType>, isa: Isa) -> Op
     let pool = Pool::new(2);
     let checkpoint = Checkpoint::open(model.path()).unwrap();
     let config = family::config(&checkpoint).unwrap();
-    let packs = cache.open(&checkpoint, dtype, &pool);
+    let packs = PanelSource::open(cache, &checkpoint, dtype, &pool);
     let loaded = Arc::new(Model::load_with(&packs, &checkpoint, config, dtype, &pool).unwrap());
     let (is_warm, note) = (packs.is_warm(), packs.note().map(str::to_owned));
     let engine = Engine::new(loaded, kernels, pool, Context::Stated(400));
-    Some(Loaded { engine, is_warm, note, keeper: packs.keeper() })
+    Some(Loaded { engine, is_warm, note, writer: packs.writer() })
 }
 
 fn load_q8(model: &Folder, cache: &PackCache) -> Loaded {
@@ -49,7 +49,7 @@ fn load_q8(model: &Folder, cache: &PackCache) -> Loaded {
 /// Loads, and writes the pack if there is one to write.
 fn keep(model: &Folder, cache: &PackCache) -> Loaded {
     let loaded = load_q8(model, cache);
-    assert!(loaded.keeper.as_ref().is_none_or(|keeper| keeper.wait(LONG)));
+    assert!(loaded.writer.as_ref().is_none_or(|writer| writer.wait(LONG)));
     loaded
 }
 
@@ -73,9 +73,9 @@ fn weights_from_a_pack_have_the_same_bits() {
             for isa in Isa::ALL {
                 let cache = cache(&model, &format!("{dtype:?} {isa:?}"));
                 let Some(mut fresh) = load(&model, &cache, dtype, isa) else { continue };
-                assert!(!fresh.is_warm && fresh.keeper.as_ref().unwrap().wait(LONG));
+                assert!(!fresh.is_warm && fresh.writer.as_ref().unwrap().wait(LONG));
                 let mut warm = load(&model, &cache, dtype, isa).unwrap();
-                assert!(warm.is_warm && warm.keeper.is_none() && warm.note.is_none());
+                assert!(warm.is_warm && warm.writer.is_none() && warm.note.is_none());
                 assert!(
                     logits(&mut fresh.engine, shape.vocab) == logits(&mut warm.engine, shape.vocab),
                     "{dtype:?} {isa:?} head_dim {}",
@@ -116,7 +116,7 @@ fn a_damaged_pack_is_noticed_and_made_again() {
         assert!(loaded.note.as_ref().is_some_and(|note| note.contains("packed again")), "damage {number}");
         assert!(logits(&mut loaded.engine, vocab) == expected, "damage {number}");
         if number % 10 == 0 {
-            assert!(loaded.keeper.unwrap().wait(LONG));
+            assert!(loaded.writer.unwrap().wait(LONG));
             assert!(fs::read(&path).unwrap() == whole, "damage {number}: not repaired");
             assert!(load_q8(&model, &cache).is_warm);
         }
@@ -147,7 +147,7 @@ fn a_changed_model_has_a_pack_of_its_own_and_the_old_one_goes() {
 fn small_models_and_what_is_mapped_already_are_not_kept() {
     let model = write_model(SHAPES[0]);
     let usual = PackCache::new(model.path().join("packs"));
-    assert!(load_q8(&model, &usual).keeper.is_none());
+    assert!(load_q8(&model, &usual).writer.is_none());
     assert!(!usual.folder.exists());
 }
 
@@ -184,17 +184,17 @@ fn writers_at_the_same_time_leave_one_good_pack() {
     let model = write_model(SHAPES[2]);
     let cache = cache(&model, "packs");
     let loaded: Vec<Loaded> = (0..6).map(|_| load_q8(&model, &cache)).collect();
-    loaded.iter().for_each(|loaded| loaded.keeper.as_ref().unwrap().start());
-    assert!(loaded.iter().all(|loaded| loaded.keeper.as_ref().unwrap().wait(LONG)));
+    loaded.iter().for_each(|loaded| loaded.writer.as_ref().unwrap().start());
+    assert!(loaded.iter().all(|loaded| loaded.writer.as_ref().unwrap().wait(LONG)));
     assert_eq!(files(&cache).len(), 1, "{:?}", files(&cache));
     assert!(load_q8(&model, &cache).is_warm);
 }
 
 #[test]
-fn what_dead_writers_left_is_removed_and_a_dropped_keeper_writes_nothing() {
+fn what_dead_writers_left_is_removed_and_a_dropped_writer_writes_nothing() {
     let model = write_model(SHAPES[2]);
     let cache = cache(&model, "packs");
-    let name = keep(&model, &cache).keeper.map(|_| files(&cache).remove(0)).unwrap();
+    let name = keep(&model, &cache).writer.map(|_| files(&cache).remove(0)).unwrap();
     let part = name.with_extension("pack.1-0.part");
     fs::write(&part, "half").unwrap();
     fs::remove_file(&name).unwrap();

@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ropechat_core::checkpoint::safetensors::{self, Entry};
+use ropechat_core::config::RopeFrequencies;
 use ropechat_core::config::{Rope, RopeScaling};
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
 use ropechat_core::kernel::{Isa, Kernels};
-use ropechat_core::rope::Frequencies;
 use serde_json::{Value, json};
 
 fn golden() -> PathBuf {
@@ -79,7 +79,7 @@ fn inverse_frequencies_and_attention_factors() {
         for keys in [json!({"rope_parameters": parameters}), old_style(parameters)] {
             let rope = rope(sizes.0, sizes.1, &keys);
             let length = table["seq_len"].as_u64().unwrap_or(1) as usize;
-            let frequencies = rope.frequencies(rope.regime(length));
+            let frequencies = rope.frequencies(rope.variant(length));
             let expected = tensors.f64(&format!("inv_freq.{name}.f64"));
             assert_eq!(frequencies.inv_freq().len(), expected.len(), "{name}");
             for (pair, (found, expected)) in frequencies.inv_freq().iter().zip(&expected).enumerate() {
@@ -98,7 +98,7 @@ fn angles_rotate_a_head_as_transformers_does() {
     let rotation = &cases["rotation"];
     let head_dim = rotation["head_dim"].as_u64().unwrap() as usize;
     let rope = rope(head_dim as u64, 4096, &json!({"rope_theta": rotation["theta"]}));
-    let frequencies = rope.frequencies(rope.regime(40));
+    let frequencies = rope.frequencies(rope.variant(40));
     let (rows, expected) = (tensors.f32("rot.q"), tensors.f32("rot.half.q"));
     let half = head_dim / 2;
     let (mut cos, mut sin) = (vec![0.0; half], vec![0.0; half]);
@@ -165,7 +165,7 @@ fn every_allowed_value_gives_finite_angles() {
                 for (head_dim, trained) in [(4, 1), (8192, 1 << 40)] {
                     let rope =
                         rope(head_dim, trained, &json!({"rope_theta": theta, "rope_scaling": scaling}));
-                    let frequencies = rope.frequencies(rope.regime(1 << 40));
+                    let frequencies = rope.frequencies(rope.variant(1 << 40));
                     let (mut cos, mut sin) =
                         (vec![0.0; head_dim as usize / 2], vec![0.0; head_dim as usize / 2]);
                     frequencies.angles(1 << 40, &mut cos, &mut sin);
@@ -185,7 +185,7 @@ fn check_rotation(
 ) {
     let tensors = Tensors::read();
     let rope = rope(rotary_dim as u64, 4096, &json!({}));
-    let frequencies = rope.frequencies(rope.regime(40));
+    let frequencies = rope.frequencies(rope.variant(40));
     let (mut cos, mut sin) = (vec![0.0; rotary_dim / 2], vec![0.0; rotary_dim / 2]);
     for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
         let (rows, expected) = (tensors.f32("rot.q"), tensors.f32(expected));
@@ -208,7 +208,7 @@ fn kernels_rotate_as_llama_roformer_and_gptj_do() {
 }
 
 /// cos and sin of a position, and the row rotated by the kernel.
-fn rotated(frequencies: &Frequencies, position: usize, x: &[f32]) -> Vec<f32> {
+fn rotated(frequencies: &RopeFrequencies, position: usize, x: &[f32]) -> Vec<f32> {
     let (mut cos, mut sin) = (vec![0.0; x.len() / 2], vec![0.0; x.len() / 2]);
     frequencies.angles(position, &mut cos, &mut sin);
     let mut out = x.to_vec();
@@ -230,7 +230,7 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
 fn matrix_elementwise_and_complex_forms_agree() {
     for (d, position) in [(2, 1), (8, 7), (22, 100), (128, 5000)] {
         let rope = rope(d, 4096, &json!({}));
-        let frequencies = rope.frequencies(rope.regime(1));
+        let frequencies = rope.frequencies(rope.variant(1));
         let d = d as usize;
         let x = noise(d, position as u64);
         let angle = |row: usize| position as f64 * frequencies.inv_freq()[row / 2];
@@ -258,7 +258,7 @@ fn matrix_elementwise_and_complex_forms_agree() {
 #[test]
 fn a_product_depends_on_the_distance_only() {
     let rope = rope(64, 4096, &json!({}));
-    let frequencies = rope.frequencies(rope.regime(1));
+    let frequencies = rope.frequencies(rope.variant(1));
     let (q, k) = (noise(64, 1), noise(64, 2));
     let product = |m: usize, n: usize| {
         let (q, k) = (rotated(&frequencies, m, &q), rotated(&frequencies, n, &k));
@@ -277,7 +277,7 @@ fn a_product_depends_on_the_distance_only() {
 #[test]
 fn the_bound_of_a_product_falls_with_the_distance() {
     let rope = rope(128, 4096, &json!({}));
-    let frequencies = rope.frequencies(rope.regime(1));
+    let frequencies = rope.frequencies(rope.variant(1));
     let bound = |distance: usize| {
         let (mut re, mut im, mut sum) = (0.0, 0.0, 0.0);
         for frequency in frequencies.inv_freq() {

@@ -146,3 +146,36 @@ fn names_are_fit_for_a_terminal() {
     let long = format!("{{{}}}", entry(&"n".repeat(100_000), &[1], 0));
     assert!(self::fault(&long, &[0; 3]).field.len() < 400);
 }
+
+/// What is checked must be what is read, whoever writes to the file meanwhile: no name comes out that is not UTF-8.
+#[cfg(unix)]
+#[test]
+fn names_are_utf_8_while_others_write_to_the_file() {
+    use ropechat_core::platform::mapped::MappedFile;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let names: Vec<String> = (0..5000).map(|number| format!("layer {number} weight")).collect();
+    let list: Vec<(&str, &[usize])> = names.iter().map(|name| (name.as_str(), &[1][..])).collect();
+    let (folder, bytes) = (containers::TestFolder::new(), tensors(&list));
+    folder.write("model.safetensors", &bytes);
+    let path = folder.path().join("model.safetensors");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let map = MappedFile::open(&file, bytes.len(), &path).unwrap();
+    let place = bytes.windows(10).rposition(|window| window == b"layer 4999").unwrap() as u64;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..50_000 {
+                file.write_all_at(&[0xff], place).unwrap();
+                file.write_all_at(b"l", place).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            // A text that was damaged when it was read is an error, as it should be.
+            let tensors = parse(&map).unwrap_or_default();
+            assert!(tensors.keys().all(|name| std::str::from_utf8(name.as_bytes()).is_ok()));
+        }
+    });
+    assert_eq!(parse(&map).unwrap().len(), names.len());
+}

@@ -17,7 +17,7 @@ from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
 from ropechat.errors import BatchInputError, FileAccessError
-from ropechat.util.text import clock
+from ropechat.util.text import format_duration
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
 
@@ -482,7 +482,7 @@ def test_the_input_is_not_overwritten_through_stdin(tmp_path: Path, model: Path)
 
 
 def test_clock() -> None:
-    assert [clock(t) for t in (0, 59.6, 61, 3599, 3600, 90061)] == [
+    assert [format_duration(t) for t in (0, 59.6, 61, 3599, 3600, 90061)] == [
         "0:00",
         "1:00",
         "1:01",

@@ -11,6 +11,8 @@ from models import TINY
 
 from ropechat.bench import shapes
 
+pytestmark = pytest.mark.slow
+
 SCRIPTS = Path(__file__).parents[1] / "bench"
 
 

@@ -95,7 +95,7 @@ def test_no_cache_is_of_one_command(
 ) -> None:
     for module in ("models.pack_cache", "tokenizer.cache"):
         monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr("ropechat.tokenizer.cache._WORTH", 0)
+    monkeypatch.setattr("ropechat.tokenizer.cache._MIN_FILE_BYTES", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "all")
     assert door("run", "-m", model, "--no-cache", "--max-tokens", 1, "a")[0] == 0
     assert os.environ["ROPECHAT_CACHE"] == "all"
@@ -248,7 +248,7 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 
 
 def test_inspect_table_fits_every_width(model: Path) -> None:
-    from ropechat.util.text import cells
+    from ropechat.util.text import cell_width
 
     for width in (1, 30, 40, 60, 80, 100, 160):
         table = process(
@@ -256,7 +256,7 @@ def test_inspect_table_fits_every_width(model: Path) -> None:
         ).stdout.decode()
         lines = table.splitlines()
         assert len(lines) == 1 + 7 + 6 * 3 + 1 + 3 + 1
-        assert all(cells(line) <= max(width, 30) for line in lines[:-1])
+        assert all(cell_width(line) <= max(width, 30) for line in lines[:-1])
         assert "\x1b" not in table
 
 

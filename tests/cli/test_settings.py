@@ -159,7 +159,7 @@ def test_an_option_reads_its_variable_as_config_show_does(
 ) -> None:
     from ropechat.cli.chat import chat
 
-    none = settings.Settings(Path(), {}, {}, {})
+    none = settings.UserSettings(Path(), {}, {}, {})
     given: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # click remembers those of the first call
 
     def shown() -> object:

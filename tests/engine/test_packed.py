@@ -13,7 +13,7 @@ import pytest
 from model_folders import byte_tokenizer
 from models import write_llama
 
-from ropechat import Engine
+from ropechat import Engine, _core
 from ropechat.errors import RequestError
 from ropechat.models.pack_cache import packed_entries, packed_folder
 
@@ -221,6 +221,12 @@ engine.logits([1, 2, 3])
         process.communicate(timeout=60)
         codes.append(process.returncode)
     assert codes == [5, -signal.SIGBUS]
+
+
+def test_functions_say_what_they_do_themselves() -> None:
+    said = {f.__name__: f.__doc__ or "" for f in (_core.exit_when_cut, _core.free_memory)}
+    assert {name for name, text in said.items() if "exit code 74" in text} == {"exit_when_cut"}
+    assert "Bytes" in said["free_memory"]
 
 
 @needs_linux

@@ -12,6 +12,8 @@ import pytest
 
 from ropechat import Engine, Sampling
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("stories260K", "tinystories-656k")
 
 

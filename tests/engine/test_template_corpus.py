@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bad_inputs import Corpus, unsaid
 
 from ropechat.conversation import Message, Role
-from ropechat.engine.model_check import load_template
+from ropechat.engine.loading import load_template
 from ropechat.errors import RopechatError
+
+pytestmark = pytest.mark.slow
 
 MESSAGES = [Message(Role.SYSTEM, "be kind"), Message(Role.USER, "hi")]
 

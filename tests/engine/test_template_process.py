@@ -59,6 +59,7 @@ def test_it_is_started_once_and_when_needed(process: TemplateProcess) -> None:
     assert process.pid == pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "what"),
     [
@@ -78,6 +79,7 @@ def test_what_takes_too_much_is_stopped(process: TemplateProcess, source: str, w
     assert text(process, "ok") == "ok"
 
 
+@pytest.mark.slow
 def test_limits_hold_whatever_is_inherited(process: TemplateProcess) -> None:
     before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF})
@@ -90,6 +92,7 @@ def test_limits_hold_whatever_is_inherited(process: TemplateProcess) -> None:
         text(process, ENDLESS)
 
 
+@pytest.mark.slow
 def test_variables_that_fill_the_memory(process: TemplateProcess) -> None:
     with pytest.raises(TemplateFailureError, match="256 MB of memory"):
         text(process, "x", tools=[[]] * 4_000_000)
@@ -116,6 +119,7 @@ def test_it_has_no_environment_files_or_terminal(process: TemplateProcess) -> No
     assert os.getsid(process.pid or 0) == process.pid
 
 
+@pytest.mark.slow
 def test_processor_time_is_counted_for_each_rendering(process: TemplateProcess) -> None:
     """Renderings that take more than the limit together, none of them alone."""
     source = "{% for a in range(3000) %}{% for b in range(100) %}{% endfor %}{% endfor %}ok"
@@ -255,6 +259,7 @@ def test_it_ends_with_its_parent(rest: str) -> None:
     assert is_gone(child)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rest",
     [

@@ -11,7 +11,7 @@ from models import write_llama
 from ropechat.engine.engine import Engine
 from ropechat.inspector.explain import explain
 from ropechat.sampling import Sampling
-from ropechat.trace import Row, Stage, Step
+from ropechat.trace import Stage, Step, TokenDistribution
 
 BIAS = ((2, 3.0), (7, -100.0), (11, -1.5))
 SETTINGS = [
@@ -32,7 +32,7 @@ def made(logits: "np.ndarray", stages: tuple[Stage, ...], listed: int, chosen: i
     top = tuple((int(id), float(logits[id]) - shift) for id in order[:listed])
     rank = int(np.where(order == chosen)[0][0]) + 1
     base = fake_step(chosen, b"x", "x")
-    row = Row(0, top, shift, 1.0, 0.9)
+    row = TokenDistribution(0, top, shift, 1.0, 0.9)
     logprob = float(logits[chosen]) - shift
     return base._replace(id=chosen, top=top, row=row, stages=stages, logprob=logprob, rank=rank)
 

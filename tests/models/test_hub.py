@@ -17,7 +17,7 @@ from ropechat.models.hub import transfer
 from ropechat.models.hub.cache import cache_folder, repo_folder
 from ropechat.models.hub.names import HubName, parse
 from ropechat.models.hub.plan import make_plan
-from ropechat.models.hub.transfer import Progress, fetch
+from ropechat.models.hub.transfer import DownloadProgress, fetch
 from ropechat.models.resolve import resolve
 
 RNG = random.Random(5)
@@ -163,6 +163,7 @@ def test_pull_from_python(hub: Hub) -> None:
 # ---- Interruptions
 
 
+@pytest.mark.slow
 def test_200_interrupted_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PAUSES", ())
     rng, broken, resumed, finished = random.Random(11), 0, 0, 0
@@ -239,7 +240,7 @@ def test_a_partial_file_that_is_no_beginning(hub: Hub) -> None:
         blobs.mkdir(parents=True, exist_ok=True)
         (blobs / f"{sha256(WEIGHTS)}.ropechat.incomplete").write_bytes(b"x" * size)
         assert (get() / "model.safetensors").read_bytes() == WEIGHTS
-        shelf.removal(HubName("org/name")).execute()
+        shelf.plan_removal(HubName("org/name")).execute()
 
 
 def test_two_downloads_at_once(hub: Hub) -> None:
@@ -262,7 +263,7 @@ def test_progress_and_stop(hub: Hub) -> None:
     hub.seconds_per_piece = 0.02
     seen: list[int] = []
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: DownloadProgress) -> None:
         seen.append(progress.done)
         assert progress.done <= progress.total == make_plan(name_of("org/name")).total
         if progress.received > 100_000:
@@ -367,16 +368,16 @@ def test_removing(hub: Hub) -> None:
     get()
     get("org/name:Q8_0")
     get("org/name:Q4_0")
-    assert [str(one.name) for one in shelf.models()] == ["org/name", "org/name:Q4_0", "org/name:Q8_0"]
-    gone = shelf.removal(name_of("org/name:q8_0"))
+    assert [str(one.name) for one in shelf.list_cached()] == ["org/name", "org/name:Q4_0", "org/name:Q8_0"]
+    gone = shelf.plan_removal(name_of("org/name:q8_0"))
     assert gone.size == 50_000
     gone.execute()
-    assert [str(one.name) for one in shelf.models()] == ["org/name", "org/name:Q4_0"]
+    assert [str(one.name) for one in shelf.list_cached()] == ["org/name", "org/name:Q4_0"]
     with pytest.raises(ModelNotFoundError):
-        shelf.removal(name_of("org/name:Q8_0"))
+        shelf.plan_removal(name_of("org/name:Q8_0"))
     assert resolve("org/name:Q4_0").read_bytes() == FILES["m-Q4_0.gguf"]
-    shelf.removal(name_of("org/name")).execute()
-    assert not shelf.models()
+    shelf.plan_removal(name_of("org/name")).execute()
+    assert not shelf.list_cached()
     assert not repo_folder("org/name").exists()
 
 
@@ -384,17 +385,17 @@ def test_shared_bytes_stay(hub: Hub) -> None:
     hub.repos["org/name"].commits["v2"] = "feed" + "0" * 36
     path = get()
     get("org/name@v2")
-    gone = shelf.removal(name_of("org/name@v2"))
+    gone = shelf.plan_removal(name_of("org/name@v2"))
     assert gone.size == 0
     gone.execute()
     assert (path / "model.safetensors").read_bytes() == WEIGHTS
-    assert [str(one.name) for one in shelf.models()] == ["org/name"]
+    assert [str(one.name) for one in shelf.list_cached()] == ["org/name"]
 
 
 def test_an_unfinished_download_is_listed(hub: Hub) -> None:
     cut = {0: 1000}  # by where a request starts
     hub.body = lambda file, start, rest: rest[: cut.get(start, 0)] if file == "model.safetensors" else rest
     refused()
-    (one,) = shelf.models()
+    (one,) = shelf.list_cached()
     assert one.missing
     assert one.size >= 1000

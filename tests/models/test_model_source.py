@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ropechat.engine.model_folder import display_name
+from ropechat.engine.loading import display_name
 from ropechat.errors import ModelNotFoundError, ModelPathError, NotDownloadedError, UnsafePathError
 from ropechat.models import resolve as model_source
 from ropechat.models.hub.names import HubName, parse
 from ropechat.models.resolve import hub_name, resolve
-from ropechat.models.weights import choose, choose_gguf, gguf_sets, is_plain, quant_of, shards_of
+from ropechat.models.weights import choose_files, choose_gguf, gguf_sets, is_plain, quant_of, shard_names
 from ropechat.util.files import read_json
 
 COMMIT = "0123456789" * 4
@@ -143,12 +143,12 @@ def test_what_is_fetched() -> None:
         "training_args.bin",
     ]
     there = [*others, *wanted]
-    chosen = choose(there, None, dict, "r")
+    chosen = choose_files(there, None, dict, "r")
     assert chosen.weights == ("model.safetensors",)
     assert sorted(chosen.files) == sorted(wanted)
-    assert choose(there, "Q8_0", dict, "r").files == ("m-Q8_0.gguf",)
+    assert choose_files(there, "Q8_0", dict, "r").files == ("m-Q8_0.gguf",)
     with pytest.raises(ModelNotFoundError, match="is a pickle"):
-        choose(["config.json", "pytorch_model.bin"], None, dict, "r")
+        choose_files(["config.json", "pytorch_model.bin"], None, dict, "r")
 
 
 def test_shards_are_those_of_the_index() -> None:
@@ -156,7 +156,7 @@ def test_shards_are_those_of_the_index() -> None:
         "weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
     }
     there = ["config.json", "model.safetensors.index.json", "model-1.safetensors", "other.safetensors"]
-    chosen = choose(there, None, lambda: index, "r")
+    chosen = choose_files(there, None, lambda: index, "r")
     assert chosen.weights == ("model-1.safetensors", "model-2.safetensors")
     for bad in (
         "../x.safetensors",
@@ -167,7 +167,7 @@ def test_shards_are_those_of_the_index() -> None:
         "",
     ):
         with pytest.raises(Exception, match="weight_map"):
-            shards_of({"weight_map": {"a": bad}}, "r")
+            shard_names({"weight_map": {"a": bad}}, "r")
 
 
 def test_plain_names() -> None:

@@ -23,8 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from crashes import FAULTS, Claims  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
-from ropechat.conversation import Role  # noqa: E402
-from ropechat.conversation_tree import Node  # noqa: E402
+from ropechat.conversation import Node, Role  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
 
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
@@ -39,12 +38,12 @@ def chat() -> None:
     from ropechat.chat import events as ev
     from ropechat.chat.session import Session
     from ropechat.cli import main
-    from ropechat.store.store import Recorder
+    from ropechat.store.store import AnswerWriter
     from ropechat.tui.app import ChatApp
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
-    apply, add, end, open_chat = Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat
+    apply, add, end, open_chat = Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
@@ -61,11 +60,11 @@ def chat() -> None:
             say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
         return taken
 
-    def added(self: Recorder, step: Any) -> None:
+    def added(self: AnswerWriter, step: Any) -> None:
         counts[self._id] += 1
         add(self, step)
 
-    def ended(self: Recorder, *arguments: Any, **facts: Any) -> Any:
+    def ended(self: AnswerWriter, *arguments: Any, **facts: Any) -> Any:
         done, count = end(self, *arguments, **facts), counts[self._id]
         done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
         return done
@@ -76,7 +75,7 @@ def chat() -> None:
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
-    Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
+    Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
     sys.exit(main())
 
 
@@ -149,7 +148,7 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
         if "!opened\n" in lines:
             shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
             same = shown == [[node.id, str(len(node.steps))] for node in kept]
-            asked = [node.written for node in kept if node.role is Role.USER]
+            asked = [node.final_text for node in kept if node.role is Role.USER]
             found["not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
         claims.take([line for line in lines if not line.startswith("!")], died)
         copy = folder / "copy"

@@ -28,7 +28,7 @@ from ropechat.chat.answer import Turn  # noqa: E402
 from ropechat.chat.inference import Inference  # noqa: E402
 from ropechat.chat.recorder import ConversationRecorder  # noqa: E402
 from ropechat.chat.session import Session  # noqa: E402
-from ropechat.conversation_tree import State  # noqa: E402
+from ropechat.conversation import NodeState  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.store import FILE, Store  # noqa: E402
 
@@ -142,9 +142,9 @@ class Claims:
             found["answers lost"] += id in self.ended and have < self.ended[id]
             found["most missing"] = max(found["most missing"], missing)
         for node in nodes.values():
-            found["still streaming"] += node.state is State.STREAMING
+            found["still streaming"] += node.state is NodeState.STREAMING
             both = zip(node.steps, self.tokens.get(node.id, []), strict=False)
-            whole = not node.steps or node.written == "".join(step.text for step in node.steps)
+            whole = not node.steps or node.final_text == "".join(step.text for step in node.steps)
             found["torn answers"] += not whole or any(step.id != said for step, said in both)
         store.close()
         with contextlib.closing(sqlite3.connect(folder / FILE)) as connection:

@@ -4,7 +4,7 @@ from typing import Any
 
 from fakes import fake_step
 
-from ropechat.trace import Row, Stage, Step
+from ropechat.trace import Stage, Step, TokenDistribution
 from ropechat.tui.render import cursor as moves
 
 DOCUMENT = """# Title **x** #
@@ -67,7 +67,7 @@ def telling_step(index: int, token: bytes, chosen: int) -> Step:
     stages = (Stage("top_k", 3, 0.9, 0.9), Stage("top_p", 2, 0.83, 0.8))
     logprob = dict(top)[chosen]
     rank = [id for id, _ in top].index(chosen) + 1
-    row = Row(index, top, 3.0, 1.1, 0.98)
+    row = TokenDistribution(index, top, 3.0, 1.1, 0.98)
     return base._replace(id=chosen, logprob=logprob, rank=rank, entropy=1.1, top=top, row=row, stages=stages)
 
 

@@ -163,7 +163,7 @@ async def branches(stage: Stage) -> None:
     await stage.press("f5")
     await stage.take("branches")
     tree = stage.app.session.tree
-    forks = [node for node in tree.nodes.values() if node.origin is not None and node.origin.change == "fork"]
+    forks = [node for node in tree.nodes.values() if node.origin is not None and node.origin.kind == "fork"]
     options = stage.app.screen.query_one("#nodes")
     options.highlighted = options.get_option_index(forks[-1].id)
     await stage.press("equals_sign")

@@ -90,8 +90,8 @@ def test_typed_text_never_merges_into_control_or_byte_tokens() -> None:
     tokens = [*keys[KEY + "tokens"][:-4], "<s", "s>", "<0x0", "<|"]
     keys |= {KEY + "tokens": tokens, KEY + "scores": [0.0] * 259 + [-float(id) for id in range(259, 700)]}
     tokenizer = tokenizer_of(keys)
-    control = tokenizer.quoting(tokenizer.special_ids)
-    assert not {0, 1, 2} & set(control.encode(control.quote("a<s></s><unk>b")))
+    control = tokenizer.escaper(tokenizer.special_ids)
+    assert not {0, 1, 2} & set(control.encode(control.escape("a<s></s><unk>b")))
     assert tokenizer.decode(tokenizer.encode("a<0x0A>b")) == "a<0x0A>b"
 
 

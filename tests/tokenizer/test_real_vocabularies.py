@@ -7,6 +7,8 @@ from gguf_vocabularies import KEY, concatenated, read_metadata, vocab_tests
 
 from ropechat.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow
+
 GGUF = ("deepseek-coder", "gpt-2", "llama-spm", "phi-3")
 JSON = {
     "gpt-2": "gpt2-50257",

@@ -9,8 +9,7 @@ from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
 from ropechat.chat.answer import State
-from ropechat.conversation import Role
-from ropechat.conversation_tree import State as NodeState
+from ropechat.conversation import NodeState, Role
 from ropechat.tui.format.lists import describe_node, format_time, snippet, tree_rows
 from ropechat.tui.render.sparkline import sparkline
 from ropechat.tui.screens.branches import BranchesScreen
@@ -104,7 +103,7 @@ async def test_edit_an_answer_and_go_on(chat: Any) -> None:
         old = c.app.session.tree.siblings(node.id)[0]
         assert node.steps[:10] == old.steps[:10]  # their records stay
         assert node.scored == 10
-        assert node.given == 12
+        assert node.prefix_length == 12
         await transcript(c, "c")
         new = c.app.session.tree[last(c).node]
         assert new.text.startswith(kept + "!!")
@@ -149,7 +148,7 @@ async def test_fork_at_a_token(chat: Any) -> None:
         await c.idle()
         assert engine.settings[-1].max_tokens == engine.settings[0].max_tokens - 21
         assert [step.id for step in c.app.session.tree[last(c).node].steps] == [s.id for s in first.steps]
-        assert (node.given, node.origin.index) == (21, 20)
+        assert (node.prefix_length, node.origin.index) == (21, 20)
         assert first.text == STORY
         c.app.answers.fork(first.id, 3, STOP)  # an end that was chosen is one
         await c.pilot.pause(0.1)

@@ -64,6 +64,7 @@ async def test_ask_and_answer(chat: Any) -> None:
         assert "ttft" in c.line("gauge")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
 async def test_stop_keeps_the_text(chat: Any, key: str) -> None:
     engine = FakeEngine(STORY, rate=10)  # far from its end when it is stopped, however slow the machine
@@ -83,6 +84,7 @@ async def test_stop_keeps_the_text(chat: Any, key: str) -> None:
         assert engine.asked[-1][1].content == kept
 
 
+@pytest.mark.slow
 async def test_stop_during_prefill_says_so_and_leaves_the_turn_out(chat: Any) -> None:
     engine = FakeEngine("ok", prefill=20.0)
     async with chat(engine) as c:
@@ -118,6 +120,7 @@ async def test_an_answer_of_tokens_without_text_is_read_and_called_so(chat: Any)
         assert ("Smile" in [message.content for message in engine.asked[-1]]) == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["ctrl+q", "ctrl+d"])
 async def test_quit_at_once_while_generating(chat: Any, key: str) -> None:
     engine = FakeEngine(STORY * 50, rate=50, context=10**6)
@@ -159,6 +162,7 @@ async def test_ctrl_c_copies_a_selection(chat: Any) -> None:
         assert "copied" in c.line("footer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["ctrl+j", "alt+enter", "shift+enter"])
 async def test_newline_keys(chat: Any, key: str) -> None:
     async with chat(FakeEngine()) as c:
@@ -193,6 +197,7 @@ async def test_enter_on_nothing_and_while_writing(chat: Any) -> None:
         assert "esc stops" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_history(chat: Any) -> None:
     async with chat(FakeEngine("ok")) as c:
         for text in ("first", "second\nline"):
@@ -293,6 +298,7 @@ async def test_load_error_is_shown_and_is_the_exit_code(chat: Any) -> None:
         assert c.app.outcome == 4
 
 
+@pytest.mark.slow
 async def test_completion_mode_says_so_once(chat: Any) -> None:
     async with chat(FakeEngine(" there was a king.", has_chat_template=False)) as c:
         assert c.screen().count("has no chat template") == 1
@@ -346,6 +352,7 @@ async def test_help_lists_every_command(chat: Any) -> None:
         assert c.app.composer.has_focus
 
 
+@pytest.mark.slow
 async def test_the_answer_goes_on_under_help_and_palette(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=300)) as c:
         await c.ask("Tell")
@@ -359,6 +366,7 @@ async def test_the_answer_goes_on_under_help_and_palette(chat: Any) -> None:
         assert "acorn caps" in c.screen()
 
 
+@pytest.mark.slow
 async def test_palette_runs_commands(chat: Any) -> None:
     async with chat(FakeEngine()) as c:
         await c.pilot.press("ctrl+p")
@@ -369,6 +377,7 @@ async def test_palette_runs_commands(chat: Any) -> None:
         await c.until(lambda: c.app.transcript.tint == "off")
 
 
+@pytest.mark.slow
 async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 5, context=10**5)) as c:
         await c.ask("Tell")
@@ -384,6 +393,7 @@ async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:
         assert c.app.composer.has_focus
 
 
+@pytest.mark.slow
 async def test_nothing_runs_when_idle(chat: Any) -> None:
     async with chat(FakeEngine("ok")) as c:
         await c.ask("Hi")
@@ -406,6 +416,7 @@ def test_no_default_key_is_another_key_in_disguise() -> None:
     assert len({command.id for command in ALL}) == len(ALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [118, 120, 125, 130, 140, 150, 160])
 async def test_figures_give_way_to_the_count_of_the_context(chat: Any, width: int) -> None:
     async with chat(FakeEngine(STORY, context=512), size=(width, 24)) as c:

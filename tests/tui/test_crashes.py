@@ -6,6 +6,9 @@ import random
 from pathlib import Path
 
 import app_crashes
+import pytest
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_chat_killed_at_random_moments(tmp_path: Path) -> None:

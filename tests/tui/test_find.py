@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from fakes import STORY, FakeEngine, pieces
 from reading import answered
 from textual import events
@@ -88,6 +89,7 @@ async def test_a_thousand_messages_are_laid_out_only_where_they_are_seen(chat: A
         assert "acorn caps" in c.screen()
 
 
+@pytest.mark.slow
 async def test_scrolling_up_into_unseen_messages_goes_row_by_row(chat: Any) -> None:
     from ropechat.tui.render.blocks import Block
 

@@ -12,7 +12,7 @@ import pytest
 from branches import answers, last, transcript
 from fakes import STORY, FakeEngine
 
-from ropechat.conversation_tree import State as NodeState
+from ropechat.conversation import NodeState
 from ropechat.store.store import Store
 from ropechat.tui.screens.chats import ChatsScreen
 
@@ -39,7 +39,7 @@ async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
         node.id: node.text for node in tree.nodes.values()
     }
     for node in tree.nodes.values():
-        assert dataclasses.replace(loaded.tree[node.id], written=node.written, steps=node.steps) == node
+        assert dataclasses.replace(loaded.tree[node.id], final_text=node.final_text, steps=node.steps) == node
     async with chat(FakeEngine("Fourth."), store=store, resume=id[:5]) as c:
         await c.until(lambda: last(c) is not None)
         assert "More?" in c.screen()

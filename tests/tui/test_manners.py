@@ -154,6 +154,7 @@ async def test_the_palette_acts_in_the_transcript_and_begins_lines(chat: Any) ->
         await c.until(lambda: c.app.transcript.page.view == "prose")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [f"/{one.slash}" for one in keys.ALL if one.slash and one.slash != "quit"])
 async def test_every_typed_command_is_known_and_harmless(line: str, chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:

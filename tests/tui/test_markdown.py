@@ -157,6 +157,7 @@ def test_rows_fit_and_places_never_go_back(seed: int) -> None:
         assert sum(cell_len(piece.text) for piece in row) <= max(width, deep + 8), (text, row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ["- item *a* of it\n", "| a | `b` |\n", "text of a poem *so*\n", "> quoted *words*\n", "word *and* "],

@@ -262,6 +262,7 @@ async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> 
         assert not list(tmp_path.rglob("*.incomplete"))
 
 
+@pytest.mark.slow
 async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
     chat: Any, hub: Hub, tmp_path: Path
 ) -> None:

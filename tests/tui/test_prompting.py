@@ -107,6 +107,7 @@ async def test_personas_are_kept_chosen_and_deleted(chat: Any) -> None:
         assert c.app.session.system == "You are a patient teacher."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../x", "", "a" * 41, "a/b", ".hidden"])
 async def test_names_of_personas_stay_in_their_folder(chat: Any, name: str) -> None:
     async with chat(FakeEngine("ok"), system="A") as c:
@@ -228,6 +229,7 @@ async def test_slide_and_stop_are_remembered(chat: Any) -> None:
         assert "/context ask|slide|stop" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: Any) -> None:
     for setting in OverflowPolicy:
         engine = FakeEngine(["ok"], context=30)
@@ -264,7 +266,7 @@ async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setti
         assert "new chat with" not in screen
         assert len(engine.asked) == 1
         assert c.app.composer.text == long
-        assert not c.app.session.tree[c.app.session.turns[-1].asked].start
+        assert not c.app.session.tree[c.app.session.turns[-1].asked].context_start
 
 
 async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) -> None:

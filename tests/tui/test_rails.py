@@ -139,6 +139,7 @@ async def test_digits_can_be_other_keys(chat: Any) -> None:
         assert len(c.app.session.tree) == before + 1
 
 
+@pytest.mark.slow
 async def test_not_this_token_draws_another_until_all_were_tried(chat: Any) -> None:
     async with chat(FakeEngine("a b c d"), top_k=2, top_p=1.0) as c:
         await opened(c)

@@ -59,6 +59,7 @@ async def test_prose_while_it_is_written_is_prose_at_the_end(chat: Any) -> None:
         assert c.screen().split("\n")[2:18] == streamed.split("\n")[2:18]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [3, 40, 90])
 async def test_f3_keeps_the_token_in_its_row(chat: Any, back: int) -> None:
     async with chat(FakeEngine(MARKDOWN * 8, context=10**5)) as c:

@@ -13,9 +13,9 @@ from fakes import FakeEngine, fake_step
 
 from ropechat.chat import presets
 from ropechat.inspector.explain import explain
-from ropechat.inspector.what_if import tried
+from ropechat.inspector.what_if import resample
 from ropechat.sampling import Sampling
-from ropechat.trace import Row
+from ropechat.trace import TokenDistribution
 from ropechat.tui.screens.sampling import SamplingScreen
 
 
@@ -23,7 +23,7 @@ def step_of(logits: np.ndarray, listed: int) -> Any:
     shift = float(np.log(np.exp(logits).sum()))
     order = np.argsort(-logits, kind="stable")
     top = tuple((int(id), float(logits[id]) - shift) for id in order[:listed])
-    return fake_step(0, b"x", "x")._replace(top=top, row=Row(0, top, shift, 1.0, 0.9))
+    return fake_step(0, b"x", "x")._replace(top=top, row=TokenDistribution(0, top, shift, 1.0, 0.9))
 
 
 def sampled(logits: np.ndarray, settings: Sampling, seen: set[int]) -> dict[int, float]:
@@ -67,7 +67,7 @@ SETTINGS = [
 def test_a_trial_is_the_draw_where_all_is_listed(settings: Sampling, spread: float) -> None:
     logits = np.random.default_rng(3).normal(size=60) * spread
     seen = {int(np.argmax(logits)), 7}
-    found = tried(step_of(logits, 60), settings, 60, seen)
+    found = resample(step_of(logits, 60), settings, 60, seen)
     true = sampled(logits, settings, seen if settings.repetition_penalty != 1 else set())
     assert {one.id: one.sampled for one in found.candidates if one.cut is None} == pytest.approx(true)
 
@@ -78,7 +78,7 @@ def test_a_trial_on_twenty_of_many_is_right_or_says_that_it_is_an_estimate(
     settings: Sampling, spread: float
 ) -> None:
     logits = np.random.default_rng(4).normal(size=2000) * spread
-    found = tried(step_of(logits, 20), settings, 2000)
+    found = resample(step_of(logits, 20), settings, 2000)
     true = sampled(logits, settings, set())
     shown = {one.id: one.sampled for one in found.candidates if one.cut is None}
     assert not found.exact or shown == pytest.approx(
@@ -90,8 +90,8 @@ def test_a_trial_on_twenty_of_many_is_right_or_says_that_it_is_an_estimate(
 
 def test_trials_can_be_exact_with_twenty_of_many() -> None:
     logits = np.random.default_rng(4).normal(size=2000) * 3
-    assert tried(step_of(logits, 20), Sampling(temperature=0.7, top_k=10, top_p=0.9), 2000).exact
-    assert not tried(step_of(logits / 9, 20), Sampling(temperature=1.5, top_k=0, top_p=0.9), 2000).exact
+    assert resample(step_of(logits, 20), Sampling(temperature=0.7, top_k=10, top_p=0.9), 2000).exact
+    assert not resample(step_of(logits / 9, 20), Sampling(temperature=1.5, top_k=0, top_p=0.9), 2000).exact
 
 
 @pytest.mark.parametrize("bias", [((4, 1.5),), ((9, -100.0), (11, -2.0))])
@@ -151,6 +151,7 @@ def test_steps_stay_within_what_is_allowed(name: str) -> None:
     assert settings != Sampling() or name in ("top_p", "repetition_penalty")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
@@ -232,6 +233,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         await c.until(lambda: not isinstance(c.app.screen, SamplingScreen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (40, 12), (160, 45)])
 async def test_the_sheet_fits(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok yes"), size=size) as c:

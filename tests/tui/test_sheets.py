@@ -11,7 +11,7 @@ from reading import answered, inspected
 from snapshots import compare, shown
 
 from ropechat.chat import personas
-from ropechat.models.catalog import Row
+from ropechat.models.catalog import ModelSummary
 from ropechat.tui.commands.keymap import Keymap, KeymapError
 from ropechat.tui.format import stats as facts
 from ropechat.tui.options import ChatOptions
@@ -28,7 +28,7 @@ from ropechat.tui.screens.sampling import SamplingScreen
 
 SIZES = [(80, 24), (60, 20), (160, 45)]
 MODELS = [
-    Row(
+    ModelSummary(
         "org/small",
         Path("/models/small"),
         269_000_000,
@@ -40,11 +40,13 @@ MODELS = [
         True,
         458_000_000,
     ),
-    Row("org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000),
-    Row(
+    ModelSummary(
+        "org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000
+    ),
+    ModelSummary(
         "org/huge", Path("/models/huge"), 10**11, 0, "llama", 7 * 10**10, "float32", 131072, True, 2 * 10**11
     ),
-    Row("org/broken", Path("/models/broken"), 12, reason="config.json: no such file"),
+    ModelSummary("org/broken", Path("/models/broken"), 12, reason="config.json: no such file"),
 ]
 
 
@@ -71,6 +73,7 @@ def name(what: str, size: tuple[int, int]) -> str:
     return f"{what}-{size[0]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_sampling(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok"), size=size, temperature=1.0, top_k=3, top_p=0.8) as c:
@@ -81,6 +84,7 @@ async def test_sampling(chat: Any, size: tuple[int, int]) -> None:
         compare(name("sampling", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_facts(chat: Any, size: tuple[int, int]) -> None:
     known = {"dtype": "q8_0", "isa": "avx2", "threads": 3, "weight_bytes": 1_500_000, "num_parameters": 10**6}
@@ -104,6 +108,7 @@ async def test_models(chat: Any, size: tuple[int, int]) -> None:
         compare(name("models", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_personas(chat: Any, size: tuple[int, int]) -> None:
     personas.save("teacher", "You are a patient teacher. Explain step by step, with one example of each.")
@@ -114,6 +119,7 @@ async def test_personas(chat: Any, size: tuple[int, int]) -> None:
         compare(name("personas", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine(["alpha " * 5, "beta " * 5], context=48), size=size) as c:
@@ -125,6 +131,7 @@ async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:
         compare(name("full", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_branches_and_comparison(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine([STORY, STORY, "Another answer."]), size=size, seed=7) as c:
@@ -195,6 +202,7 @@ async def test_keys_of_the_sampling_can_be_others(chat: Any) -> None:
         assert c.app.session.sampling.temperature == 0
 
 
+@pytest.mark.slow
 async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> None:
     async with chat(FakeEngine("ok"), size=(80, 40)) as c:
         await answered(c)
@@ -228,6 +236,7 @@ def test_one_key_may_do_different_things_in_different_sheets() -> None:
     assert keymap.first("branches.mark", "personas.name") == "m m"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("later", "stays"), [(60.0, True), (0.01, False)])
 async def test_the_widgets_of_a_sheet_go_when_nobody_waits(
     later: float, stays: bool, chat: Any, monkeypatch: pytest.MonkeyPatch

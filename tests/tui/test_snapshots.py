@@ -25,6 +25,7 @@ async def settled(c: Any) -> Any:
     return view
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", ["tokens", "prose"])
 async def test_views(chat: Any, name: str, theme: str) -> None:

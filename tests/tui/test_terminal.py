@@ -128,6 +128,7 @@ def test_quit_when_the_engine_does_not_listen() -> None:
     assert time.monotonic() - begun < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 )
@@ -146,6 +147,7 @@ def test_a_closed_window_ends_the_app() -> None:
     assert terminal.process.wait(20) == 129
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
 def test_a_killed_program_leaves_the_terminal_restored(number: signal.Signals) -> None:
     terminal = Terminal("import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n" + RUN)
@@ -284,6 +286,7 @@ def load():
 F3, F4, CTRL_F = b"\x1bOR", b"\x1bOS", b"\x06"
 
 
+@pytest.mark.slow
 def test_nothing_of_a_hostile_answer_arrives_raw_in_any_view() -> None:
     assert len(ESCAPES) == 40
     terminal = Terminal(HOSTILE + RUN, rows=220)

@@ -25,6 +25,7 @@ def widths(c: Any) -> set[int]:
     return {sum(cell_len(segment.text) for segment in strip) for strip in c.strips()}
 
 
+@pytest.mark.slow
 async def test_follows_while_writing(chat: Any) -> None:
     async with chat(FakeEngine(LONG, context=10**5)) as c:
         await c.ask("Tell")
@@ -35,6 +36,7 @@ async def test_follows_while_writing(chat: Any) -> None:
         assert view.follow
 
 
+@pytest.mark.slow
 async def test_a_reader_who_scrolls_up_is_left_alone(chat: Any) -> None:
     engine = FakeEngine(LONG, context=10**5, rate=400)
     async with chat(engine) as c:
@@ -57,6 +59,7 @@ async def test_a_reader_who_scrolls_up_is_left_alone(chat: Any) -> None:
         assert round(view.scroll_y) == view.max_scroll_y
 
 
+@pytest.mark.slow
 async def test_the_wheel_leaves_and_takes_up_following(chat: Any) -> None:
     engine = FakeEngine(LONG, context=10**5, rate=300)
     async with chat(engine) as c:
@@ -79,6 +82,7 @@ async def test_the_wheel_leaves_and_takes_up_following(chat: Any) -> None:
         assert round(view.scroll_y) == view.max_scroll_y
 
 
+@pytest.mark.slow
 async def test_resize_keeps_the_place_or_the_end(chat: Any) -> None:
     async with chat(FakeEngine(LONG, context=10**5)) as c:
         await c.ask("Tell")
@@ -100,6 +104,7 @@ async def test_resize_keeps_the_place_or_the_end(chat: Any) -> None:
         assert not view.follow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (60, 19), (40, 13), (20, 6), (160, 45), (1, 1)])
 async def test_any_size_draws(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine(STORY), size=size) as c:
@@ -110,6 +115,7 @@ async def test_any_size_draws(chat: Any, size: tuple[int, int]) -> None:
         assert c.app.query_one("#footer").display is (size[1] >= 14)
 
 
+@pytest.mark.slow
 async def test_escapes_never_reach_the_screen(chat: Any) -> None:
     for begin in range(0, len(ESCAPES), 10):
         some = [text.replace("\n", " ") for text in ESCAPES[begin : begin + 10]]
@@ -146,6 +152,7 @@ async def test_an_escape_split_over_tokens_does_not_pass(chat: Any) -> None:
             assert not raw(c)
 
 
+@pytest.mark.slow
 async def test_brackets_are_only_text(chat: Any) -> None:
     assert len(BRACKETS) == 500
     engine = FakeEngine("\n".join(BRACKETS), context=10**6)

@@ -35,7 +35,7 @@ from ropechat.engine.templates.limits import (
     MAX_OUTPUT_BYTES,
 )
 
-_FEW_COMPILED = 8
+_MAX_COMPILED = 8
 _UNSAFE_GLOBALS = ("lipsum", "cycler", "joiner")
 _FILE = "<template>"  # what jinja2 calls a template without a name
 
@@ -120,7 +120,7 @@ class Renderer:
     def _text(self, source: str, names: dict[str, Any]) -> str:
         if source not in self._compiled:
             template = self._environment.from_string(source)
-            while len(self._compiled) >= _FEW_COMPILED:
+            while len(self._compiled) >= _MAX_COMPILED:
                 del self._compiled[next(iter(self._compiled))]
             self._compiled[source] = template
         pieces, size = [], 0

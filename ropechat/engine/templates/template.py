@@ -186,7 +186,7 @@ class ChatTemplate:
             "tools": None,
             "documents": None,
             **self._special_tokens,
-            **checked_variables(variables),
+            **validate_variables(variables),
         }
         text = template_process.SHARED.render(self.source, names, now)
         if not text:
@@ -217,7 +217,7 @@ def warm(model: str) -> None:
     template_process.SHARED.start()
 
 
-def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+def validate_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Variables for a template. Raises RequestError for a name or value that none can have."""
     for name, value in variables.items():
         if not isinstance(name, str) or not name.isidentifier():

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from ropechat.errors import ConfigError, ModelNotFoundError, NotDownloadedError
 from ropechat.models.hub.names import HubName
-from ropechat.models.weights import INDEX, TOKENIZER, Contents, choose, listed
+from ropechat.models.weights import INDEX, TOKENIZER, Contents, choose_files, join_names
 from ropechat.util.files import read_json
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PREFIX = "models--"
-_DEEPEST = 3
+_MAX_DEPTH = 3
 
 
 def cache_folder() -> Path:
@@ -60,20 +60,20 @@ def file_names(folder: Path) -> list[str]:
     found = []
     for root, folders, files in os.walk(folder):
         inside = Path(root).relative_to(folder)
-        if len(inside.parts) + 1 >= _DEEPEST:
+        if len(inside.parts) + 1 >= _MAX_DEPTH:
             folders.clear()
         found += [str(inside / name) for name in files if os.path.isfile(os.path.join(root, name))]
     return sorted(found)
 
 
-def contents(folder: Path, quant: str | None, where: str) -> tuple[Contents, list[str]]:
+def model_files(folder: Path, quant: str | None, where: str) -> tuple[Contents, list[str]]:
     """The files of the model in a folder, and which of them are missing. Raises as `weight_files.choose`."""
     names = file_names(folder)
-    chosen = choose(names, quant, lambda: read_json(folder, INDEX, ConfigError) or {}, where)
+    chosen = choose_files(names, quant, lambda: read_json(folder, INDEX, ConfigError) or {}, where)
     return chosen, sorted(set(chosen.files) - set(names))
 
 
-def lacks(name: HubName, commit: str, file: str) -> Path:
+def absence_mark(name: HubName, commit: str, file: str) -> Path:
     """The mark that says that a repository has no such file."""
     return repo_folder(name.repo) / ".no_exist" / commit / file
 
@@ -85,15 +85,15 @@ def find(name: HubName) -> Path:
     if commit is None or folder is None or not folder.is_dir():
         raise NotDownloadedError(f"{name}: not in the Hub cache {cache_folder()}")
     try:
-        chosen, missing = contents(folder, name.quant, str(name))
+        chosen, missing = model_files(folder, name.quant, str(name))
     except ModelNotFoundError as error:
         raise NotDownloadedError(f"{error} in the Hub cache {cache_folder()}") from None
     if chosen.gguf is not None:
         if missing:
-            raise NotDownloadedError(f"{name}: incomplete in the Hub cache: {listed(missing)} missing")
+            raise NotDownloadedError(f"{name}: incomplete in the Hub cache: {join_names(missing)} missing")
         return folder / chosen.gguf
-    if not (folder / TOKENIZER).is_file() and not lacks(name, commit, TOKENIZER).exists():
+    if not (folder / TOKENIZER).is_file() and not absence_mark(name, commit, TOKENIZER).exists():
         missing.append(TOKENIZER)  # the weights came without it, as when another program needed no more
     if missing:
-        raise NotDownloadedError(f"{name}: incomplete in the Hub cache: {listed(missing)} missing")
+        raise NotDownloadedError(f"{name}: incomplete in the Hub cache: {join_names(missing)} missing")
     return folder

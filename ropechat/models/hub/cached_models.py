@@ -10,13 +10,13 @@ from pathlib import Path
 from ropechat.errors import ModelFileError, ModelNotFoundError, UnsafePathError
 from ropechat.models.hub import cache
 from ropechat.models.hub.names import MAIN, HubName, is_repo
-from ropechat.models.weights import INDEX, SINGLE, Contents, choose, gguf_sets
+from ropechat.models.weights import INDEX, SINGLE, Contents, choose_files, gguf_sets
 
 _INCOMPLETE = ".incomplete"
 
 
 @dataclass(frozen=True)
-class Cached:
+class CachedModel:
     """A model in the cache. path: what is opened. missing: files that it lacks, so it cannot be loaded."""
 
     name: HubName
@@ -42,9 +42,9 @@ class Removal:
                     path.unlink()
 
 
-def models() -> list[Cached]:
+def list_cached() -> list[CachedModel]:
     """Every model in the cache, whole or not, by name."""
-    found: list[Cached] = []
+    found: list[CachedModel] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in sorted(cache.cache_folder().iterdir()):
             repo = folder.name.removeprefix(cache.PREFIX).replace("--", "/", 1)
@@ -53,13 +53,15 @@ def models() -> list[Cached]:
     return found
 
 
-def _models_of(repo: str, folder: Path) -> list[Cached]:
-    found: list[Cached] = []
+def _models_of(repo: str, folder: Path) -> list[CachedModel]:
+    found: list[CachedModel] = []
     for commit, revision in _revisions(folder):
         found += _in_snapshot(repo, revision, cache.snapshot_folder(repo, commit))
     partial = sum(_size(path) for path in _entries(folder / "blobs") if path.name.endswith(_INCOMPLETE))
     if partial and not any(one.missing for one in found):
-        found.append(Cached(HubName(repo), folder, partial, ("what a stopped download has not fetched yet",)))
+        found.append(
+            CachedModel(HubName(repo), folder, partial, ("what a stopped download has not fetched yet",))
+        )
     return found
 
 
@@ -82,7 +84,7 @@ def _revisions(folder: Path) -> list[tuple[str, str]]:
     return [(commit, names.get(commit, commit)) for commit in commits]
 
 
-def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[Cached]:
+def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[CachedModel]:
     names = cache.file_names(folder)
     quants: list[str | None] = [None] if {SINGLE, INDEX} & set(names) else []
     sets = gguf_sets(names)
@@ -91,13 +93,13 @@ def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[Cached]:
     for quant in quants:
         name = HubName(repo, revision, quant)
         try:
-            chosen, missing = cache.contents(folder, quant, str(name))
+            chosen, missing = cache.model_files(folder, quant, str(name))
         except (ModelNotFoundError, ModelFileError, UnsafePathError) as error:
-            yield Cached(name, folder, 0, (str(error),))
+            yield CachedModel(name, folder, 0, (str(error),))
             continue
         there = [folder / file for file in chosen.files if file not in missing]
         path = folder / chosen.gguf if chosen.gguf else folder
-        yield Cached(name, path, sum(map(_size, there)), tuple(missing))
+        yield CachedModel(name, path, sum(map(_size, there)), tuple(missing))
 
 
 def _size(path: Path) -> int:
@@ -108,7 +110,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def removal(name: HubName) -> Removal:
+def plan_removal(name: HubName) -> Removal:
     """What removing a model takes away: the repository, or with a quantization or revision only that.
 
     Bytes that another snapshot of the repository uses stay. Raises ModelNotFoundError when it is not there.
@@ -127,7 +129,7 @@ def removal(name: HubName) -> Removal:
         links = [snapshot / file for file in cache.file_names(snapshot)]
         refs = [path for path in (folder / "refs").rglob("*") if path.is_file() and _names(path, commit)]
         return _with_blobs(folder, links, [snapshot, *refs])
-    chosen: Contents = choose(cache.file_names(snapshot), name.quant, dict, str(name))
+    chosen: Contents = choose_files(cache.file_names(snapshot), name.quant, dict, str(name))
     links = [snapshot / file for file in chosen.files]
     return _with_blobs(folder, links, links)
 

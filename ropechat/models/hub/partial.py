@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from ropechat.errors import DownloadError
 from ropechat.models.hub import client
-from ropechat.models.hub.plan import SHA256_DIGITS, Plan, RemoteFile, blob_path, partial_path
+from ropechat.models.hub.plan import SHA256_DIGITS, DownloadPlan, RemoteFile, blob_path, partial_path
 
 _PIECE = 1 << 20
 _TURN = 0.1  # seconds between two looks at a file that another download holds
@@ -44,7 +44,7 @@ class FileProgress:
 class Partial:
     """The partial file of a download, held by one process at a time."""
 
-    def __init__(self, plan: Plan, progress: FileProgress, stop: threading.Event) -> None:
+    def __init__(self, plan: DownloadPlan, progress: FileProgress, stop: threading.Event) -> None:
         self._plan = plan
         self._wanted = progress.file
         self._progress = progress
@@ -160,7 +160,7 @@ class Partial:
         )
 
 
-def discard(plan: Plan) -> None:
+def discard(plan: DownloadPlan) -> None:
     """Remove what a stopped download has gathered; those that another process holds stay. Raises OSError."""
     for wanted in plan.files:
         path = partial_path(plan.name.repo, wanted)

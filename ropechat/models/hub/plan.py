@@ -7,9 +7,9 @@ from typing import Any
 from ropechat.errors import DownloadError
 from ropechat.models.hub import cache, client
 from ropechat.models.hub.names import HubName
-from ropechat.models.weights import INDEX, MAX_INDEX_BYTES, choose, is_plain, listed
+from ropechat.models.weights import INDEX, MAX_INDEX_BYTES, choose_files, is_plain, join_names
 from ropechat.util.system import free_disk
-from ropechat.util.text import byte_size
+from ropechat.util.text import format_bytes
 
 SHA1_DIGITS, SHA256_DIGITS = 40, 64
 _SPARE_DISK = 16 << 20
@@ -25,7 +25,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DownloadPlan:
     """The files of a model at a commit. gguf: which of them is opened, None for safetensors.
 
     here: bytes that are on this machine already, also of files that broke off.
@@ -60,12 +60,12 @@ class Plan:
 
     def lines(self, free_memory: int | None) -> list[str]:
         """The plan in words. free_memory: bytes that a model could take; None: not known."""
-        begun = f" ({byte_size(self.here)} of them are here already)" if self.here else ""
+        begun = f" ({format_bytes(self.here)} of them are here already)" if self.here else ""
         count = len(self.files)
         opens = f": {self.gguf}" if self.gguf and count == 1 else ""
-        free = f"{byte_size(free_disk(self.folder))} free"
+        free = f"{format_bytes(free_disk(self.folder))} free"
         return [
-            f"{self.name}: {count} file{'' if count == 1 else 's'}, {byte_size(self.total)}{begun}{opens}",
+            f"{self.name}: {count} file{'' if count == 1 else 's'}, {format_bytes(self.total)}{begun}{opens}",
             f"to {self.folder} ({free})",
             _memory_line(self.weights, free_memory),
         ]
@@ -75,19 +75,19 @@ class Plan:
         free = free_disk(self.folder)
         if self.rest + _SPARE_DISK > free and self.rest:
             raise DownloadError(
-                f"{self.name}: disk full: {byte_size(self.rest)} to fetch, {byte_size(free)} free in "
+                f"{self.name}: disk full: {format_bytes(self.rest)} to fetch, {format_bytes(free)} free in "
                 f"{cache.cache_folder()}; make room, or set HF_HOME to another disk"
             )
 
 
 def _memory_line(weights: int, free: int | None) -> str:
     if free is None:
-        return f"weights: {byte_size(weights)}"
+        return f"weights: {format_bytes(weights)}"
     fits = "fit" if weights <= free else "will not fit"
-    return f"weights: {byte_size(weights)}, {fits} in memory ({byte_size(free)} free)"
+    return f"weights: {format_bytes(weights)}, {fits} in memory ({format_bytes(free)} free)"
 
 
-def make_plan(name: HubName) -> Plan:
+def make_plan(name: HubName) -> DownloadPlan:
     """Ask the Hub what the model consists of: one request, and one for the index of shards.
 
     Raises DownloadError (the Hub, the way to it), ModelNotFoundError (no such weights), ConfigError,
@@ -103,15 +103,15 @@ def make_plan(name: HubName) -> Plan:
     def read_index() -> dict[str, Any]:
         return client.read_json(name, commit, INDEX, MAX_INDEX_BYTES, where / INDEX)
 
-    chosen = choose(list(siblings), name.quant, read_index, str(name))
+    chosen = choose_files(list(siblings), name.quant, read_index, str(name))
     if missing := sorted(set(chosen.files) - siblings.keys()):
         raise DownloadError(
-            f"{name}: the repository lacks {listed(missing)}; no model without; name another one"
+            f"{name}: the repository lacks {join_names(missing)}; no model without; name another one"
         )
     files = tuple(_remote(siblings[file], name) for file in dict.fromkeys(chosen.files))
     weights = sum(file.size for file in files if file.name in chosen.weights)
     here = sum(bytes_here(name.repo, commit, file) for file in files)
-    plan = Plan(name, commit, files, weights, chosen.gguf, here)
+    plan = DownloadPlan(name, commit, files, weights, chosen.gguf, here)
     plan.check_disk()
     return plan
 

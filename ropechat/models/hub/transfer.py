@@ -18,9 +18,9 @@ from ropechat.errors import DownloadError, FileAccessError, RequestError, Ropech
 from ropechat.models.hub import cache, client
 from ropechat.models.hub.names import parse
 from ropechat.models.hub.partial import BrokeOffError, FileProgress, Partial, StoppedError
-from ropechat.models.hub.plan import Plan, RemoteFile, blob_path, make_plan
+from ropechat.models.hub.plan import DownloadPlan, RemoteFile, blob_path, make_plan
 from ropechat.models.weights import TOKENIZER
-from ropechat.util.text import byte_size
+from ropechat.util.text import format_bytes
 
 PAUSES: Sequence[float] = (0.5, 1, 2, 4, 8)  # seconds before trying again while no byte comes
 _WORKERS = 4
@@ -31,7 +31,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass
-class Progress:
+class DownloadProgress:
     """How far a download is. received: bytes that came over the network in this run."""
 
     files: list[FileProgress]
@@ -49,10 +49,10 @@ class Progress:
         return sum(one.file.size for one in self.files)
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[DownloadProgress], None]
 
 
-def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
+def fetch(plan: DownloadPlan, on_progress: OnProgress | None = None) -> Path:
     """Fetch what is missing; returns the path to open.
 
     on_progress: called about ten times a second, from this thread. An exception in this thread (Ctrl-C) stops
@@ -83,7 +83,7 @@ def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
         raise download.error
     if on_progress is not None:
         on_progress(download.progress)
-    _note(plan)
+    _write_refs(plan)
     return plan.path
 
 
@@ -101,11 +101,11 @@ def pull(model: str, on_progress: OnProgress | None = None) -> Path:
 class _Download:
     """What the threads of one download share."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DownloadPlan) -> None:
         self.stop = threading.Event()
         self.error: RopechatError | None = None
         small_first = sorted(plan.files, key=lambda file: file.size)
-        self.progress = Progress([FileProgress(file) for file in small_first])
+        self.progress = DownloadProgress([FileProgress(file) for file in small_first])
         self._plan = plan
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[FileProgress] = queue.SimpleQueue()
@@ -151,9 +151,8 @@ class _Download:
 
     def _explained(self, error: Exception, file: RemoteFile) -> RopechatError:
         name = self._plan.name
-        kept = (
-            f"{byte_size(self.progress.done)} of {byte_size(self.progress.total)} are kept for the next try"
-        )
+        done, total = format_bytes(self.progress.done), format_bytes(self.progress.total)
+        kept = f"{done} of {total} are kept for the next try"
         if isinstance(error, BrokeOffError):
             return DownloadError(f"{error}; {kept}")
         if isinstance(error, RopechatError):
@@ -180,10 +179,10 @@ def _link(blob: Path, link: Path) -> None:
     os.replace(fresh, link)
 
 
-def _note(plan: Plan) -> None:
+def _write_refs(plan: DownloadPlan) -> None:
     """Note, as huggingface_hub does, which commit the revision is, and that there is no tokenizer.json."""
     if plan.gguf is None and all(file.name != TOKENIZER for file in plan.files):
-        mark = cache.lacks(plan.name, plan.commit, TOKENIZER)
+        mark = cache.absence_mark(plan.name, plan.commit, TOKENIZER)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     if plan.name.revision == plan.commit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ropechat.tui.commands import registry as keys
-from ropechat.util.text import near
+from ropechat.util.text import closest_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ class Commands:
         words = words.strip()
         command = keys.by_slash(name)
         if command is None:
-            meant = SAID_OTHERWISE.get(name) or near(name, names())
+            meant = SAID_OTHERWISE.get(name) or closest_name(name, names())
             known = f"/{meant}?" if meant else "F1 lists the commands"
             self._say(f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)")
             return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
 from ropechat.chat.answer import State
-from ropechat.conversation_tree import Origin, forced, resumed, unended
+from ropechat.conversation import Origin, remaining_sampling, replace_token, steps_to_continue
 from ropechat.store.queries import Chat
 from ropechat.tui.format import status as panel
 from ropechat.tui.format.lists import MAX_COMPARED
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.transcript import TranscriptController
@@ -93,7 +93,7 @@ class AnswersController:
         node = self._answer_node()
         if node is None:
             return
-        steps = unended(node)
+        steps = steps_to_continue(node)
         prefix = ev.AssistantPrefix(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
         self.path.show(self.session.answer(node.parent or "", prefix, origin))
@@ -201,7 +201,7 @@ class AnswersController:
         node = self._same_model(self.session.tree[id])
         if node is None or not 0 <= index < len(node.steps):
             return
-        used = resumed(node, index)
+        used = remaining_sampling(node, index)
         if token != node.steps[index].id:  # another answer: as long as any other may be
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
         prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
@@ -211,7 +211,7 @@ class AnswersController:
 
     @staticmethod
     def _forked(node: Node, index: int, token: int) -> ev.AssistantPrefix:
-        return ev.AssistantPrefix((*node.steps[:index], forced(node.steps[index], token)))
+        return ev.AssistantPrefix((*node.steps[:index], replace_token(node.steps[index], token)))
 
     def tried(self, node: str, index: int) -> set[int]:
         """Of all answers beside this one that begin as it does."""

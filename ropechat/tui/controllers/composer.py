@@ -8,8 +8,7 @@ from textual.content import Content
 
 from ropechat.chat import events as ev
 from ropechat.chat.draft import AttachError, read_attachments, split_attachments, to_draft, unescape
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Origin
+from ropechat.conversation import Origin, Role
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.terminal import gc_pause as garbage
 from ropechat.util.text import clean
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.composer import Composer

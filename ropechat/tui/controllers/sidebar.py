@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from ropechat.chat.live import LiveChat
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.store.queries import Summary
     from ropechat.tui.controllers.answers import AnswersController
     from ropechat.tui.controllers.history import HistoryController

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import personas
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.util.text import near, one_line
+from ropechat.util.text import closest_name, one_line
 
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _no_persona(words: str, kept: list[str]) -> str:
-    meant = near(words, kept)
+    meant = closest_name(words, kept)
     hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
     hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
     return f"{one_line(words):.40}: no such persona; {hint}"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ropechat import builtin
 from ropechat.chat.errors import explain
-from ropechat.conversation import Role
-from ropechat.conversation_tree import added_nothing
+from ropechat.conversation import Role, is_empty_continuation
 from ropechat.tui.format import status as panel
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
@@ -112,7 +111,7 @@ class TranscriptController:
             turn = self.session.turns[turns]
             last = turn is self.session.last
             if block.kind == "user" and block.node == turn.asked:
-                cut = last and self.session.tree[turn.asked].start  # what stands above it may be new
+                cut = last and self.session.tree[turn.asked].context_start  # what stands above it may be new
                 kept = kept if cut else number
             elif block.node:
                 if last or block.node != turn.node:
@@ -130,7 +129,7 @@ class TranscriptController:
             self._blocks.clear()
             self.transcript.remove_from(0)
             self.welcome()
-        if self.session.tree[turn.asked].start:
+        if self.session.tree[turn.asked].context_start:
             self._tell_start(turn)
         self._add_blocks(turn, known)
 
@@ -171,7 +170,7 @@ class TranscriptController:
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
-        place, of = self.session.tree.place(node)
+        place, of = self.session.tree.sibling_position(node)
         return f"  ‹ {place}/{of} ›" if of > 1 else ""
 
     def _tell_start(self, turn: Turn) -> None:
@@ -222,7 +221,7 @@ class TranscriptController:
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
                 f"What then happens to a question: /context, now {self.session.when_full}.",
             )
-        elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
+        elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
             self.notice("notice", "The model had ended its answer: it added nothing.")
         if not answer.counts:
             self.notice("notice", "No answer, so this question is not part of what the model reads next.")

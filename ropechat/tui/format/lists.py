@@ -13,7 +13,7 @@ from ropechat.util.text import one_line, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ropechat.conversation_tree import Node, Tree
+    from ropechat.conversation import ConversationTree, Node
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Summary
 
@@ -55,7 +55,7 @@ def chat_line(summary: Summary, current: str, facts: str, room: int) -> list[Par
 # --- branches ---
 
 
-def tree_rows(tree: Tree) -> list[tuple[str, Node]]:
+def tree_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
     """(lines that lead to it, node) of every node; a chain without branches is not indented further."""
     found: list[tuple[str, Node]] = []
     waiting = [("", "", root) for root in reversed(tree.children(None))]  # lines to it, lines below it
@@ -72,16 +72,20 @@ def tree_rows(tree: Tree) -> list[tuple[str, Node]]:
     return found
 
 
-def branch_rows(tree: Tree) -> list[tuple[str, Node]]:
+def branch_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
     """Those of `rows` that tell branches apart: where they part, and the last question of each."""
     found = tree_rows(tree)
-    kept = {node.id for _, node in found if tree.place(node.id)[1] > 1 or len(tree.children(node.id)) > 1}
+    kept = {
+        node.id
+        for _, node in found
+        if tree.sibling_position(node.id)[1] > 1 or len(tree.children(node.id)) > 1
+    }
     for leaf in tree.leaves():
         kept.add(find_branch_row(tree, leaf, kept).id)
     return [(stem, node) for stem, node in found if node.id in kept]
 
 
-def find_branch_row(tree: Tree, leaf: Node, kept: set[str]) -> Node:
+def find_branch_row(tree: ConversationTree, leaf: Node, kept: set[str]) -> Node:
     """The last node before a branch's end that is kept, or its last question."""
     node = leaf
     while node.id not in kept and node.role is not Role.USER:
@@ -91,28 +95,28 @@ def find_branch_row(tree: Tree, leaf: Node, kept: set[str]) -> Node:
     return node
 
 
-def describe_node(tree: Tree, node: Node) -> str:
+def describe_node(tree: ConversationTree, node: Node) -> str:
     """Who, which of how many, and how it came about."""
     who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: "answer"}[node.role]
     return f"{who} {describe_origin(tree, node)}".rstrip()
 
 
-def describe_origin(tree: Tree, node: Node) -> str:
+def describe_origin(tree: ConversationTree, node: Node) -> str:
     """Which of how many, and how it came about; "" for one that stands alone."""
-    place, of = tree.place(node.id)
+    place, of = tree.sibling_position(node.id)
     words = [f"{place}/{of}"] if of > 1 else []
     if (origin := node.origin) is not None:
-        forked = origin.change == "fork" and origin.index < len(node.steps)
+        forked = origin.kind == "fork" and origin.index < len(node.steps)
         token = one_line(visible(node.steps[origin.index].bytes)) if forked else ""
-        words.append(f"@{origin.index + 1} → {token}" if forked else f"({origin.change})")
+        words.append(f"@{origin.index + 1} → {token}" if forked else f"({origin.kind})")
     return " ".join(words)
 
 
 def snippet(node: Node) -> str:
     """The beginning of what a node says; of a fork what comes after the token that was put there."""
     if not node.steps:
-        return node.written
-    forked = node.origin is not None and node.origin.change == "fork"
+        return node.final_text
+    forked = node.origin is not None and node.origin.kind == "fork"
     start = node.origin.index + 1 if forked and node.origin is not None else 0
     return "".join(step.text for step in node.steps[start : start + SNIPPET])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.engine.native import free_memory
-from ropechat.models.catalog import count
+from ropechat.models.catalog import format_count
 from ropechat.tui.format.status import format_rate, format_seconds
-from ropechat.util.text import byte_size, one_line
+from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer
@@ -44,11 +44,11 @@ def memory_rows(session: Session) -> Rows:
     rows: Rows = []
     if (weights := facts.get("weight_bytes")) is not None:
         source = ", mapped from the packed file" if facts.get("from_pack") else ""
-        rows.append(("weights", byte_size(int(weights)) + source))
+        rows.append(("weights", format_bytes(int(weights)) + source))
     kv_bytes = next((turn.answer.kv_bytes for turn in reversed(session.turns) if turn.answer.kv_bytes), 0)
-    rows.append(("KV cache", byte_size(kv_bytes) if kv_bytes else "empty"))
+    rows.append(("KV cache", format_bytes(kv_bytes) if kv_bytes else "empty"))
     if (free := free_memory()) is not None:
-        rows.append(("free", byte_size(free)))
+        rows.append(("free", format_bytes(free)))
     return rows
 
 
@@ -72,7 +72,7 @@ def model_rows(session: Session) -> Rows:
     )
     rows += [(name, one_line(str(facts[key]))) for name, key in names if key in facts]
     if "num_parameters" in facts:
-        rows.insert(1, ("parameters", count(int(facts["num_parameters"]))))
+        rows.insert(1, ("parameters", format_count(int(facts["num_parameters"]))))
     rows += [("note", one_line(str(note))) for note in facts.get("notes", ())]
     rows += [("warning", one_line(str(warning))) for warning in facts.get("warnings", ())]
     return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import bits
+from ropechat.conversation import surprisal_bits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ def sparkline(steps: Sequence[Step], cells: int = MAX_CELLS) -> str:
     bars = []
     for cell in range(cells):
         stretch = steps[cell * len(steps) // cells : (cell + 1) * len(steps) // cells]
-        mean = sum(map(bits, stretch)) / len(stretch)
+        mean = sum(map(surprisal_bits, stretch)) / len(stretch)
         bars.append(BARS[min(len(BARS) - 1, int(mean))])
     return "".join(bars)
 
@@ -35,7 +35,7 @@ def cumulative_curve(
 
     length, total: the tokens and bits that fill the width and the height, so that two curves can be compared.
     """
-    sums = list(accumulate(map(bits, steps)))
+    sums = list(accumulate(map(surprisal_bits, steps)))
     cells = min(cells, length)
     grid = [[0] * cells for _ in range(rows)]
     for column in range(2 * cells):

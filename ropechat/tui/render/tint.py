@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import bits
+from ropechat.conversation import surprisal_bits
 from ropechat.inspector.explain import explain
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _sampled_bits(step: Step, sampling: Sampling | None) -> float:
 
 
 TINTS = (
-    Tint("surprisal", (1.0, 2.0, 4.0, 8.0), "bits", lambda step, _: bits(step)),
+    Tint("surprisal", (1.0, 2.0, 4.0, 8.0), "bits", lambda step, _: surprisal_bits(step)),
     Tint("sampled", (1.0, 2.0, 4.0, 8.0), "bits", _sampled_bits),
     Tint("entropy", (1.0, 2.0, 3.0, 5.0), "bits", lambda step, _: step.entropy / math.log(2.0)),
     Tint("rank", (2, 3, 6, 21), "", lambda step, _: float(step.rank)),

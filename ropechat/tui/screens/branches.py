@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.chat.session import Session
-    from ropechat.conversation_tree import Node, Tree
+    from ropechat.conversation import ConversationTree, Node
     from ropechat.tui.commands.keymap import Keymap
 
 
@@ -27,7 +27,7 @@ WIDE = 120  # columns of a screen on which the sheet is broad
 NARROW, BROAD = 100, 156  # columns of the sheet, as in app.tcss
 
 
-def counterpart(tree: Tree, node: Node) -> Node | None:
+def counterpart(tree: ConversationTree, node: Node) -> Node | None:
     """The answer to compare another with: the one that it was made from, or one beside it."""
     source = tree.nodes.get(node.origin.node) if node.origin is not None else None
     beside = [other for other in tree.siblings(node.id) if other is not node]

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ropechat.chat import presets
-from ropechat.conversation_tree import shared
+from ropechat.conversation import common_prefix_length
 from ropechat.tui.format.lists import describe_node
 from ropechat.tui.format.theme import tint_styles
 from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from ropechat.conversation_tree import Node, Tree
+    from ropechat.conversation import ConversationTree, Node
     from ropechat.tui.commands.keymap import Keymap
 
 NARROWEST = 36  # cells of a column where more than two stand side by side
@@ -43,7 +43,7 @@ def totals(node: Node, width: int) -> str:
 
 def in_common(nodes: Sequence[Node]) -> int:
     """How many tokens all of the answers begin with."""
-    return min(shared(nodes[0].steps, node.steps) for node in nodes[1:])
+    return min(common_prefix_length(nodes[0].steps, node.steps) for node in nodes[1:])
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -82,7 +82,7 @@ class CompareScreen(Sheet["str | None"]):
     heading = "compare"
     items = (("↓ ↑", "scroll"), ("← →", "choose"), "sheet.leave")
 
-    def __init__(self, tree: Tree, nodes: Sequence[Node], keymap: Keymap) -> None:
+    def __init__(self, tree: ConversationTree, nodes: Sequence[Node], keymap: Keymap) -> None:
         super().__init__(keymap)
         self._chat, self._answers = tree, list(nodes)
         self._common = in_common(nodes)

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.conversation_tree import bits
+from ropechat.conversation import surprisal_bits
 from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.inspector import barred, probability
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.chat import events as ev
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.tui.commands.keymap import Keymap
 
 # (node, index of the token, id instead, what to call with the result); False: the model is busy
@@ -71,7 +71,7 @@ class ForkScreen(Sheet["int | None"]):
         """Begin at the most probable other token."""
         step = self._step
         place = f"token {self._index + 1} of {len(self._node.steps)}"
-        self.title_with(f"{place} · {bits(step):.1f} bits · rank {step.rank or '?'}")
+        self.title_with(f"{place} · {surprisal_bits(step):.1f} bits · rank {step.rank or '?'}")
         options = self.query_one(OptionList)
         ids = [id for id, _ in step.top]
         options.highlighted = 1 if ids[0] == step.id and len(ids) > 1 else 0

@@ -6,6 +6,7 @@ import os
 import re
 import selectors
 from codecs import getincrementaldecoder
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 POLL_S = 0.1  # seconds between two looks whether the chat ends
 EARLY_POLL_S = 0.01  # the same, while keys wait for the chat
 READ_BYTES = 4096  # bytes that are read at once
+EXIT_CODE_SIGHUP = 129  # also where the terminal is gone without a signal
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
@@ -36,6 +38,9 @@ class WantsKeys(Protocol):
     @property
     def keys_wanted(self) -> Event:
         """Set once a key finds the chat that was asked for."""
+
+    def leave(self, code: int) -> None:
+        """End with an exit code; whatever runs is cancelled."""
 
 
 class PasteParser(XTermParser):
@@ -101,8 +106,11 @@ class ChatDriver(LinuxDriver):
                 data = b""
                 if selector.select(EARLY_POLL_S if self._early else POLL_S):
                     data = os.read(self.fileno, READ_BYTES)
-                    if not data:  # the terminal is gone, and a signal is about to say so
-                        self.exit_event.wait(POLL_S)
+                    if not data:
+                        raise EOFError
+        except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
+            with suppress(RuntimeError):  # the app has ended meanwhile
+                self._loop.call_soon_threadsafe(cast("WantsKeys", self._app).leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
 

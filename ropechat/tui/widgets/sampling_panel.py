@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from ropechat.chat import presets
-from ropechat.inspector.what_if import tried
+from ropechat.inspector.what_if import resample
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
@@ -223,7 +223,7 @@ class Dials(Vertical, can_focus=True):
         if block.prompt is not None:
             seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
         info = self._session.info
-        found = tried(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
+        found = resample(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
         kept = "?" if found.kept is None else f"{found.kept:,}"
         name, about = one_line(visible(step.bytes)), "" if found.exact else ", about"
         rows = [

@@ -1,10 +1,10 @@
-//! A model folder as strangers wrote it: which of its files may be opened, and how.
+//! A model folder that strangers wrote: which of its files may be opened, and how.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::shown::shown;
+use super::escape::escape_for_terminal;
 use crate::error::{Error, Result};
 
 /// Longest name that file systems take.
@@ -58,7 +58,7 @@ impl Folder {
         self.given.join(name)
     }
 
-    /// Is there anything of that name (a broken link counts)?
+    /// Whether there is anything of that name, a broken link included.
     pub fn has(&self, name: &str) -> bool {
         self.real.join(name).symlink_metadata().is_ok()
     }
@@ -95,7 +95,7 @@ impl Folder {
             .map_err(|error| io_error(&opened.path, &error))?;
         if bytes.len() as u64 > limit {
             return Err(format(format!(
-                "the file is longer than {limit} bytes; no such file of a model is; check what it is"
+                "the file is longer than {limit} bytes; files of a model are shorter; check what it is"
             )));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
@@ -150,16 +150,16 @@ fn regular(path: PathBuf, real: &Path) -> Result<OpenFile> {
     Ok(OpenFile { path, file, len: metadata.len() })
 }
 
-/// Is `name`, which stands in a file, the name of something directly in the folder? Otherwise says what is wrong.
+/// Checks that `name`, which comes out of a file, names something directly in the folder; says what is wrong if not.
 ///
 /// Both kinds of separator and drive letters are refused on every system: a folder made on one is opened on another.
-pub(crate) fn plain_name(name: &str) -> Result<(), &'static str> {
+pub(crate) fn check_file_name(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("an empty name"),
         "." | ".." => Err("a folder"),
         _ if name.len() > LONGEST_NAME => Err("longer than 255 bytes"),
         _ if name.contains(['/', '\\', ':']) => Err("a path"),
-        _ if shown(name) != name => Err("a name with control characters"),
+        _ if escape_for_terminal(name) != name => Err("a name with control characters"),
         _ => Ok(()),
     }
 }
@@ -195,7 +195,8 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Error {
     let (path, what) = (path.to_owned(), error.to_string());
     match error.kind() {
         io::ErrorKind::NotFound => {
-            let what = "there is no such file or folder; check the name, or download the model".to_owned();
+            let what =
+                "there is no file or folder of this name; check the name, or download the model".to_owned();
             Error::NotFound { path, what }
         }
         io::ErrorKind::PermissionDenied => {
@@ -207,17 +208,17 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::plain_name;
+    use super::check_file_name;
 
     #[test]
     fn only_plain_names() {
         for name in ["model-00001-of-00002.safetensors", "modèle.safetensors", "..x"] {
-            assert_eq!(plain_name(name), Ok(()), "{name}");
+            assert_eq!(check_file_name(name), Ok(()), "{name}");
         }
         for name in
             ["", ".", "..", "../x", "/etc/passwd", "a\\b", "C:x", "a\0b", "\u{1b}]0;x\u{7}", &"x".repeat(256)]
         {
-            assert!(plain_name(name).is_err(), "{name:?}");
+            assert!(check_file_name(name).is_err(), "{name:?}");
         }
     }
 }

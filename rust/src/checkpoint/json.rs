@@ -1,4 +1,5 @@
-//! JSON that refuses what `serde_json` would let pass (a key twice), and that names the key where it went wrong.
+//! JSON that refuses what `serde_json` accepts (a key twice), and that names the key of an error. The check for keys
+//! that are there twice needs this visitor, so `serde_path_to_error` would replace four lines of it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::shown::shown;
+use super::escape::escape_for_terminal;
 
 /// Where and why a text is not strict JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,10 +25,10 @@ pub(crate) fn parse(text: &str) -> Result<Value, BadJson> {
     let tree = Tree(&path).deserialize(&mut deserializer);
     tree.and_then(|value| deserializer.end().map(|()| value)).map_err(|error| {
         let keys = path.borrow();
-        let field = keys.iter().take(3).map(|key| shown(key)).collect::<Vec<_>>().join(".");
+        let field = keys.iter().take(3).map(|key| escape_for_terminal(key)).collect::<Vec<_>>().join(".");
         BadJson {
             field: if field.is_empty() { "JSON".to_owned() } else { field },
-            what: shown(&error.to_string()),
+            what: escape_for_terminal(&error.to_string()),
         }
     })
 }
@@ -38,7 +39,7 @@ pub(crate) fn describe(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => number.to_string(),
-        Value::String(text) => format!("the text \"{}\"", shown(text)),
+        Value::String(text) => format!("the text \"{}\"", escape_for_terminal(text)),
         Value::Array(list) if list.is_empty() => "an empty list".to_owned(),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),

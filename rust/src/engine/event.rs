@@ -1,7 +1,7 @@
 //! What the engine is asked for and what it reports.
 
-use crate::readout::Readout;
-use crate::sampler::{Draw, Sampling};
+use crate::sampling::readout::Logprobs;
+use crate::sampling::{Draw, Sampling};
 
 /// How long a sequence may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub enum Event {
         /// Where the next token would stand.
         position: usize,
         /// Its distribution.
-        row: Readout,
+        row: Logprobs,
     },
     /// A generated token.
     Token {
@@ -98,5 +98,5 @@ pub struct Scored {
     /// Raw log probability (nats) and rank; None at position 0, which has no context.
     pub logprob_and_rank: Option<(f64, usize)>,
     /// The row at `position - 1`.
-    pub row: Option<Readout>,
+    pub row: Option<Logprobs>,
 }

@@ -5,16 +5,17 @@
 //! samples, and only then commits (law 3). A sequence's result does not depend on its company (law 1).
 
 mod event;
+pub mod fit;
 mod row;
 
+use crate::compute::pool::{CancelToken, Pool};
+use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
-use crate::forward::{Compute, Run, Workspace, forward, unembed};
+use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
-use crate::parallel::{CancelToken, Pool};
-use crate::rope::{Frequencies, Regime};
-use crate::sampler::Sampler;
+use crate::sampling::Sampler;
 use row::{Job, Outcome, commit};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -36,7 +37,7 @@ struct Sequence {
     prompt_len: usize,
     reused: usize,
     cache: KvSequence,
-    regime: Regime,
+    regime: RopeVariant,
     goal: Goal,
     finished: bool,
 }
@@ -45,7 +46,7 @@ struct Sequence {
 struct Retained {
     ids: Vec<u32>,
     cache: KvSequence,
-    regime: Regime,
+    regime: RopeVariant,
 }
 
 /// The sequences that a step works on. They go back when it ends, by a panic too, without what was not committed (law 3).
@@ -80,7 +81,7 @@ pub struct Engine {
     sequences: BTreeMap<u64, Sequence>,
     retained: VecDeque<Retained>,
     next_number: u64,
-    frequencies: Vec<(Regime, Arc<Vec<Frequencies>>)>,
+    frequencies: Vec<(RopeVariant, Arc<Vec<RopeFrequencies>>)>,
     work: Workspace,
     logits: Vec<f32>,
     samplers: Vec<Sampler>,
@@ -130,7 +131,7 @@ impl Engine {
     /// Request: no ids, an id outside the vocabulary, a setting out of range. ContextFull.
     pub fn add(&mut self, ids: &[u32], goal: Goal) -> Result<u64> {
         self.validate(ids, &goal)?;
-        let regime = self.model.config.regime(ids.len());
+        let regime = self.model.config.rope_variant(ids.len());
         // A row that is read out is computed here and now, so only sequences to be continued start from a cache.
         let cache = match goal {
             Goal::Generate(_) => self.longest_cached_prefix(ids, regime),
@@ -179,7 +180,7 @@ impl Engine {
     }
 
     /// The cache of the sequence that shares most of `ids`, forked; the last id is left to compute, for its row.
-    fn longest_cached_prefix(&self, ids: &[u32], regime: Regime) -> KvSequence {
+    fn longest_cached_prefix(&self, ids: &[u32], regime: RopeVariant) -> KvSequence {
         let live = self.sequences.values().map(|s| (&s.ids, &s.cache, s.regime));
         let ended = self.retained.iter().map(|r| (&r.ids, &r.cache, r.regime));
         let shared = |other: &[u32], cached: usize| {
@@ -260,7 +261,7 @@ impl Engine {
     /// Single tokens first, so that a long prompt never holds up those who are writing.
     fn plan(&mut self, taken: &mut [(u64, Sequence)]) -> Result<Vec<(usize, usize)>> {
         for (_, sequence) in taken.iter_mut() {
-            let regime = self.model.config.regime(sequence.ids.len());
+            let regime = self.model.config.rope_variant(sequence.ids.len());
             if regime != sequence.regime && !sequence.finished {
                 // The rotation depends on the length: what is cached belongs to another rotation.
                 self.kv.truncate(&mut sequence.cache, 0);
@@ -297,7 +298,7 @@ impl Engine {
         }
     }
 
-    fn frequencies(&mut self, regime: Regime) -> Arc<Vec<Frequencies>> {
+    fn frequencies(&mut self, regime: RopeVariant) -> Arc<Vec<RopeFrequencies>> {
         if let Some((_, known)) = self.frequencies.iter().find(|(of, _)| *of == regime) {
             return Arc::clone(known);
         }
@@ -331,7 +332,7 @@ impl Engine {
         for block in wanted.chunks(READOUT_ROWS) {
             cancel.check()?;
             let rows: Vec<usize> = block.iter().map(|&(row, ..)| row).collect();
-            unembed(&self.model, &rows, &mut self.work, &mut self.logits, compute);
+            lm_head(&self.model, &rows, &mut self.work, &mut self.logits, compute);
             self.samplers.resize_with(block.len().max(self.samplers.len()), Sampler::default);
             let vocab_size = self.model.config.vocab_size;
             let logits = self.logits.chunks_exact(self.model.padded_vocab());
@@ -377,7 +378,7 @@ impl Engine {
         all.try_reserve_exact(ids.len() * vocab_size).map_err(|_| Error::Memory {
             what: format!("{bytes} bytes for {} rows of logits are not to be had", ids.len()),
         })?;
-        let frequencies = self.frequencies(self.model.config.regime(ids.len()));
+        let frequencies = self.frequencies(self.model.config.rope_variant(ids.len()));
         for chunk in ids.chunks(self.rows_per_step) {
             self.reserve(cache, chunk.len())?;
             let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
@@ -385,7 +386,7 @@ impl Engine {
             forward(&self.model, &mut runs, &mut self.work, compute)?;
             let rows: Vec<usize> = (0..chunk.len()).collect();
             for rows in rows.chunks(READOUT_ROWS) {
-                unembed(&self.model, rows, &mut self.work, &mut self.logits, compute);
+                lm_head(&self.model, rows, &mut self.work, &mut self.logits, compute);
                 for row in self.logits.chunks_exact(self.model.padded_vocab()) {
                     all.extend_from_slice(&row[..vocab_size]);
                 }

@@ -2,8 +2,8 @@
 
 use super::{Event, FinishReason, Goal, Scored, Sequence};
 use crate::error::Result;
-use crate::readout::{Readout, logprob_and_rank, read_out};
-use crate::sampler::{Draw, Sampler};
+use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
+use crate::sampling::{Draw, Sampler};
 
 /// One logit row to read out.
 pub(super) struct Job<'a> {
@@ -19,7 +19,7 @@ pub(super) struct Job<'a> {
 pub(super) struct Outcome {
     index: usize,
     position: usize,
-    readout: Readout,
+    readout: Logprobs,
     /// The token after the row (given or drawn) with its logprob and rank; None after the last given one.
     next: Option<(u32, f64, usize)>,
     draw: Option<Draw>,
@@ -32,7 +32,7 @@ impl Job<'_> {
             Goal::Score { readout_top_k } => (*readout_top_k, None),
             Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
         };
-        let readout = read_out(logits, top_k, position)?;
+        let readout = read_logprobs(logits, top_k, position)?;
         let draw = generation
             .map(|g| {
                 self.sampler.sample(

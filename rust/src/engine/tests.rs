@@ -8,7 +8,7 @@ use crate::config::{EmbeddingPosition, LayerRope};
 use crate::kernel::Isa;
 use crate::model::NormWeights;
 use crate::quant::DType;
-use crate::sampler::Sampling;
+use crate::sampling::Sampling;
 use common::{Folder, Noise, SHAPES, engine_with_kv, write_model};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -104,8 +104,8 @@ fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread:
             };
         }
         Fault::Angles => {
-            let LayerRope::Rotary(rope) = model.config.layers[1].rope else { unreachable!() };
-            model.config.layers[1].rope = LayerRope::Rotary(99 - rope);
+            let LayerRope::Rotary(rope) = model.layers[1].spec.rope else { unreachable!() };
+            model.layers[1].spec.rope = LayerRope::Rotary(99 - rope);
         }
         Fault::KeyNorm => std::mem::swap(&mut model.layers[2].qk_norms, &mut spares),
         Fault::LastNorm | Fault::NaN => std::mem::swap(&mut model.norm, &mut spare),

@@ -4,8 +4,8 @@
 //! arithmetic of `generic.rs`, so few rows (VNNI) and many (tiles) have the same bits. bf16 products round inside the
 //! tile unit, in an order of its own, so they go through tiles for one row and many alike.
 //!
-//! Rust has no stable AMX intrinsics: the instructions are written as assembly. The compiler itself never uses tile
-//! registers, so nothing needs to be saved around them.
+//! Rust has no stable AMX intrinsics: the instructions are written as assembly. Values stay in tiles within one block of
+//! it only. From block to block goes the configuration of the tiles, which Rust has no name for and nothing else sets.
 
 use super::blocks::{self, BlockFormat};
 use super::generic::Product;
@@ -15,7 +15,6 @@ use crate::quant::{BLOCK, DType, GROUP};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
-use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 /// This ISA's functions.
@@ -83,7 +82,14 @@ impl Config {
     /// Needs AMX.
     unsafe fn load(&self) {
         // SAFETY: the caller's duty; the operand is 64 valid bytes.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly, preserves_flags)) }
+        unsafe {
+            asm!(
+                "ldtilecfg [{}]", in(reg) self,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, preserves_flags)
+            );
+        }
     }
 }
 
@@ -93,7 +99,14 @@ impl Config {
 /// Needs AMX.
 unsafe fn release() {
     // SAFETY: the caller's duty.
-    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    unsafe {
+        asm!(
+            "tilerelease",
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, preserves_flags)
+        );
+    }
 }
 
 /// A format's product: few rows as AVX-512 does them, many in tiles.
@@ -124,9 +137,19 @@ tiled! {
 #[repr(C, align(64))]
 struct Line([i8; 64]);
 
-thread_local! {
+/// Integer sums of one step: two blocks of 16 rows by 16 lanes.
+type StepInts = [[Line; TILE]; 2];
+
+struct Scratch {
     /// One panel as signed bytes.
-    static SIGNED: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    signed: Vec<Line>,
+    /// Sums of the step at hand and of the next. Zero at first: a tile of fewer rows than 16 does not write the others.
+    ints: [StepInts; 2],
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> =
+        const { RefCell::new(Scratch { signed: Vec::new(), ints: [[[Line([0; 64]); TILE]; 2]; 2] }) };
 }
 
 /// The weights that come after those at hand, asked for bit by bit while these are multiplied: tiles leave the processor
@@ -157,7 +180,7 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
     unsafe {
         let rows = job.rows.min(TILE);
         Config::new(rows, BLOCK as u16, 8).load();
-        SIGNED.with_borrow_mut(|signed| {
+        SCRATCH.with_borrow_mut(|Scratch { signed, ints }| {
             signed.resize(signed.len().max(job.steps * TILE), Line([0; 64]));
             for panel in 0..job.panels {
                 let weights = job.weights.add(panel * job.panel_bytes);
@@ -169,7 +192,7 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
                 loop {
                     // The last tile overlaps the one before it rather than being short: the same bits twice.
                     row = row.min(job.rows - rows);
-                    block_tile::<F>(job, weights, signed, [panel, row, rows], &mut ahead);
+                    block_tile::<F>(job, weights, signed, [panel, row, rows], ints, &mut ahead);
                     row += rows;
                     if row >= job.rows {
                         break;
@@ -201,9 +224,6 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
     }
 }
 
-/// Integer sums of one step: two blocks of 16 rows by 16 lanes.
-type StepInts = [[Line; TILE]; 2];
-
 /// Up to 16 rows by one panel: per block one tile product, then sum += int * weight scale * activation scale.
 ///
 /// The tiles of a step are multiplied while the step before it is scaled.
@@ -213,16 +233,15 @@ unsafe fn block_tile<F: BlockFormat>(
     weights: *const u8,
     signed: &[Line],
     [panel, row, rows]: [usize; 3],
+    ints: &mut [StepInts; 2],
     ahead: &mut Ahead,
 ) {
-    // SAFETY: row + rows <= job.rows; rows beyond are read as the last one again and never stored. A step's sums
-    // are written by `multiply_step` before they are read.
+    // SAFETY: row + rows <= job.rows; rows beyond have the last one's scales, whatever integers, and are never stored.
     unsafe {
         let x = job.x.add(row * job.x_bytes);
         let x_scales: [*const f32; TILE] = std::array::from_fn(|m| {
             x.add(m.min(rows - 1) * job.x_bytes + blocks::x_scales_at(job.steps)).cast()
         });
-        let mut ints = [const { MaybeUninit::<StepInts>::uninit() }; 2];
         let mut sums = [_mm512_setzero_ps(); TILE];
         multiply_step(x, job.x_bytes, signed.as_ptr(), &mut ints[0]);
         for step in 0..job.steps {
@@ -236,7 +255,7 @@ unsafe fn block_tile<F: BlockFormat>(
                     &mut ints[next % 2],
                 );
             }
-            for (block, ints) in ints[step % 2].assume_init_ref().iter().enumerate() {
+            for (block, ints) in ints[step % 2].iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
                 let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / F::TIMES));
@@ -266,12 +285,7 @@ unsafe fn block_tile<F: BlockFormat>(
 /// # Safety
 /// Tiles are configured; `x` is valid for the configured rows of a step, `weights` for 16 lines.
 #[inline(always)]
-unsafe fn multiply_step(
-    x: *const u8,
-    x_bytes: usize,
-    weights: *const Line,
-    ints: &mut MaybeUninit<StepInts>,
-) {
+unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints: &mut StepInts) {
     // SAFETY: the caller's duty; the sums are 2 x 16 lines.
     unsafe {
         asm!(
@@ -288,8 +302,9 @@ unsafe fn multiply_step(
             x = in(reg) x,
             x_bytes = in(reg) x_bytes,
             weights = in(reg) weights,
-            line = in(reg) 64_usize,
-            ints = in(reg) ints.as_mut_ptr(),
+            line = in(reg) size_of::<Line>(),
+            ints = in(reg) ints,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack, preserves_flags)
         );
     }
@@ -300,7 +315,6 @@ const PAIRS: usize = DType::BF16_STEP_MULTIPLE;
 
 /// A bf16 product: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
 unsafe fn bf16(job: &Product) {
-    debug_assert!(job.steps.is_multiple_of(PAIRS));
     // SAFETY: this table is handed out when the CPU has AMX; tiles stay inside `rows` and `panels`.
     unsafe {
         let rows = job.rows.min(TILE);
@@ -326,64 +340,74 @@ unsafe fn bf16(job: &Product) {
     }
 }
 
+/// Two tiles of rows by two panels, or one tile of rows twice over: the sums stay in tiles from the first step to the last,
+/// so the loop is one block of assembly.
 unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2], ahead: &mut Ahead) {
-    // SAFETY: the caller passes panels and rows of the job.
+    let single = rows[0] == rows[1];
+    // SAFETY: the caller passes panels and rows of the job, whose steps are whole tiles, and at least one. A tile's step
+    // is 64 bytes of a row and 16 lines of a panel.
     unsafe {
         let x = rows.map(|row| job.x.add(row * job.x_bytes));
         let weights = panels.map(|panel| job.weights.add(panel * job.panel_bytes));
+        let out = |row: usize, panel: usize| job.out.add(row * job.out_stride + panel * LANES);
+        let out = rows.map(|row| panels.map(|panel| out(row, panel)));
         asm!(
             "tilezero tmm0",
             "tilezero tmm1",
             "tilezero tmm2",
             "tilezero tmm3",
-            options(nostack, nomem, preserves_flags)
+            "2:",
+            "add {soon}, {bytes_per_step}",
+            "3:",
+            "cmp {next}, {soon}",
+            "je 4f",
+            "prefetcht1 [{next}]",
+            "add {next}, 64",
+            "jmp 3b",
+            "4:",
+            "tileloadd tmm6, [{w0} + {line}]",
+            "tileloadd tmm4, [{x0} + {x_bytes}]",
+            "tileloadd tmm7, [{w1} + {line}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "test {x1}, {x1}",
+            "jz 5f",
+            "tileloadd tmm5, [{x1} + {x_bytes}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {x1}, 64",
+            "5:",
+            "add {x0}, 64",
+            "add {w0}, 1024",
+            "add {w1}, 1024",
+            "sub {steps}, 1",
+            "jnz 2b",
+            "mov {w0}, [{out}]",
+            "mov {w1}, [{out} + 8]",
+            "tilestored [{w0} + {stride}], tmm0",
+            "tilestored [{w1} + {stride}], tmm1",
+            "test {x1}, {x1}",
+            "jz 6f",
+            "mov {w0}, [{out} + 16]",
+            "mov {w1}, [{out} + 24]",
+            "tilestored [{w0} + {stride}], tmm2",
+            "tilestored [{w1} + {stride}], tmm3",
+            "6:",
+            x0 = inout(reg) x[0] => _,
+            x1 = inout(reg) if single { std::ptr::null() } else { x[1] } => _,
+            w0 = inout(reg) weights[0] => _,
+            w1 = inout(reg) weights[1] => _,
+            steps = inout(reg) job.steps / PAIRS => _,
+            next = inout(reg) ahead.next,
+            soon = inout(reg) ahead.next => _,
+            bytes_per_step = in(reg) ahead.bytes_per_step,
+            x_bytes = in(reg) job.x_bytes,
+            line = in(reg) size_of::<Line>(),
+            out = in(reg) &raw const out,
+            stride = in(reg) job.out_stride * size_of::<f32>(),
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
         );
-        let single = rows[0] == rows[1];
-        for step in (0..job.steps).step_by(PAIRS) {
-            ahead.step();
-            let (x_at, weights_at) = (step * 4, step * 4 * LANES);
-            asm!(
-                "tileloadd tmm6, [{w0} + {line}]",
-                "tileloadd tmm4, [{x0} + {x_bytes}]",
-                "tileloadd tmm7, [{w1} + {line}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                x0 = in(reg) x[0].add(x_at),
-                w0 = in(reg) weights[0].add(weights_at),
-                w1 = in(reg) weights[1].add(weights_at),
-                x_bytes = in(reg) job.x_bytes,
-                line = in(reg) 64_usize,
-                options(nostack, preserves_flags, readonly)
-            );
-            if !single {
-                asm!(
-                    "tileloadd tmm5, [{x1} + {x_bytes}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    x1 = in(reg) x[1].add(x_at),
-                    x_bytes = in(reg) job.x_bytes,
-                    options(nostack, preserves_flags, readonly)
-                );
-            }
-        }
-        let out = |row: usize, panel: usize| job.out.add(row * job.out_stride + panel * LANES);
-        asm!(
-            "tilestored [{o00} + {stride}], tmm0",
-            "tilestored [{o01} + {stride}], tmm1",
-            o00 = in(reg) out(rows[0], panels[0]),
-            o01 = in(reg) out(rows[0], panels[1]),
-            stride = in(reg) job.out_stride * 4,
-            options(nostack, preserves_flags)
-        );
-        if !single {
-            asm!(
-                "tilestored [{o10} + {stride}], tmm2",
-                "tilestored [{o11} + {stride}], tmm3",
-                o10 = in(reg) out(rows[1], panels[0]),
-                o11 = in(reg) out(rows[1], panels[1]),
-                stride = in(reg) job.out_stride * 4,
-                options(nostack, preserves_flags)
-            );
-        }
     }
 }

@@ -113,7 +113,7 @@ impl BlockFormat for Q4_0 {
 /// Where the lines of upper bits begin, after those of the low four bits.
 const UPPER: usize = 8 * 4 * LANES;
 
-/// Quad `t` of block `B` out of lines of `W` bits of each value, as `quant/plane.rs` draws them, from bit `TO` on.
+/// Quad `t` of block `B` out of lines of `W` bits of each value, as `quant/panels/bit_planes.rs` draws them, from bit `TO` on.
 #[inline(always)]
 unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
     lines: *const u8,
@@ -185,7 +185,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(job: &Product, pa
         let mut step = job.weights.add(panel * job.panel_bytes);
         // Rows in threes, two of them reached by an index: twelve pointers would not fit the registers.
         let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * job.x_bytes);
-        let mut x: [*const u8; 4] = std::array::from_fn(|third| job.x.add((row + 3 * third) * job.x_bytes));
+        let mut x: [*const u8; 4] =
+            std::array::from_fn(|third| job.x.add((row + (3 * third).min(M - 1)) * job.x_bytes));
         // Scales, starts and masses of a step, reached by constants that differ by whole rows of them.
         let mut numbers = x.map(|x| x.add(x_scales_at(job.steps)));
         let mut sums = [V::splat(0.0); M];
@@ -316,6 +317,7 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
         for (x, largest) in x.chunks_exact(BLOCK).zip(&mut largest) {
             let (a, b) = (V::load(x.as_ptr()), V::load(x.as_ptr().add(LANES)));
             poison = poison.add(a.sub(a).add(b.sub(b)));
+            // A NaN in here may give any number: the poison is what counts then.
             *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).largest();
         }
         let poison = poison.sum();

@@ -41,8 +41,8 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
             Activation::ClampedSwiglu { alpha, limit } => {
                 let (alpha, most, least) = (V::splat(alpha), V::splat(limit), V::splat(-limit));
                 map!(V, [g = gate, u = up] => to, len, {
-                    let g = g.min(most);
-                    let u = u.min(most).max(least).add(V::splat(1.0));
+                    let g = most.min(g);
+                    let u = least.max(most.min(u)).add(V::splat(1.0));
                     sigmoid_of(g, g.mul(alpha)).mul(u)
                 });
             }
@@ -96,7 +96,7 @@ unsafe fn gelu<V: Lanes>(x: V) -> V {
     // SAFETY: the ISA is the caller's duty.
     unsafe {
         let (zero, one, half) = (V::splat(0.0), V::splat(1.0), V::splat(0.5));
-        let magnitude = x.max(zero.sub(x));
+        let magnitude = x.max(zero.sub(x)); // NaN is both
         let z = magnitude.mul(V::splat(std::f32::consts::FRAC_1_SQRT_2));
         let t = one.div(z.mul_add(V::splat(0.327_591_1), one));
         let mut p = V::splat(1.061_405_4);
@@ -105,7 +105,7 @@ unsafe fn gelu<V: Lanes>(x: V) -> V {
         }
         // For x >= 0: x - x/2 erfc(|x| / sqrt 2); below: minus |x|/2 erfc.
         let tail = magnitude.mul(half).mul(p.mul(t).mul(exp(zero.sub(z.mul(z)))));
-        x.max(zero).sub(tail)
+        zero.max(x).sub(tail)
     }
 }
 
@@ -113,7 +113,7 @@ unsafe fn gelu<V: Lanes>(x: V) -> V {
 unsafe fn relu2<V: Lanes>(x: V) -> V {
     // SAFETY: the ISA is the caller's duty.
     unsafe {
-        let positive = x.max(V::splat(0.0));
+        let positive = V::splat(0.0).max(x);
         positive.mul(positive)
     }
 }

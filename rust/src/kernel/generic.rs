@@ -252,6 +252,8 @@ pub(super) unsafe fn rotate_half<V: Lanes>(head: &mut [f32], cos: &[f32], sin: &
 
 /// Softmax numerators: scores become e^(score - max) for the first `valid` positions and 0 for the rest of the last
 /// vector. Returns (max, sum).  // scores [>= valid, up to whole vectors], scaled by `scale` first
+///
+/// A score that is NaN or +inf makes its numerator NaN, and so the sum; `max` leaves NaN out.
 #[inline(always)]
 pub(super) unsafe fn softmax<V: Lanes>(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) {
     let whole = valid.next_multiple_of(LANES);
@@ -264,7 +266,7 @@ pub(super) unsafe fn softmax<V: Lanes>(scores: &mut [f32], valid: usize, scale: 
         for vector in scores.chunks_exact_mut(LANES) {
             let scaled = V::load(vector.as_ptr()).mul(scale);
             scaled.store(vector.as_mut_ptr());
-            max = scaled.max(max);
+            max = scaled.max(max); // never NaN: a NaN comes back as its numerator
         }
         let max = max.largest();
         let mut sum = V::splat(0.0);
@@ -315,12 +317,12 @@ pub(super) fn to_bf16(x: &[f32], out: &mut [u16]) {
 }
 
 /// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
-/// Below -87.3 the result is 0.
+/// Below -87.3 the result is 0; e^NaN is NaN.
 #[inline(always)]
 pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
     // SAFETY: the ISA is the caller's duty.
     unsafe {
-        let x = x.max(V::splat(-104.0)).min(V::splat(88.0));
+        let x = V::splat(88.0).min(V::splat(-104.0).max(x));
         let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
         let r = n.mul_add(V::splat(-0.693_359_4), x);
         let r = n.mul_add(V::splat(2.121_944_4e-4), r);

@@ -33,17 +33,18 @@ pub unsafe trait Lanes: Copy {
     unsafe fn mul(self, b: Self) -> Self;
     /// self / b.
     unsafe fn div(self, b: Self) -> Self;
-    /// The larger of each lane.
+    /// The larger of each lane: `b` where either is NaN. So a NaN survives as `b` and is lost as `self`: bounds come
+    /// first (`bound.max(value)`), and a running maximum (`value.max(running)`) needs another way for NaN to get out.
     unsafe fn max(self, b: Self) -> Self;
-    /// The smaller of each lane.
+    /// The smaller of each lane: `b` where either is NaN, as in [`Lanes::max`].
     unsafe fn min(self, b: Self) -> Self;
     /// The sum of all lanes, always by the same tree: 8, 4, 2, 1.
     unsafe fn sum(self) -> f32;
-    /// The largest lane.
+    /// The largest lane; any number where one is NaN.
     unsafe fn largest(self) -> f32;
     /// Round to the nearest integer, ties to even.
     unsafe fn round(self) -> Self;
-    /// self * 2^n for integral n >= -150; 0 where n <= -127.
+    /// self * 2^n for integral n >= -150; 0 where n <= -127. NaN where self is NaN, whatever n.
     unsafe fn scale_by_power(self, n: Self) -> Self;
     /// Sixteen i32 sums.
     type Int: Copy;

@@ -15,12 +15,13 @@ mod elementwise;
 mod generic;
 mod isa;
 mod lanes;
+pub mod logsumexp;
 mod scalar;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::error::{Error, Result};
-use crate::exp64::Sums;
+use crate::kernel::logsumexp::Sums;
 use crate::quant::{BLOCK, DType};
 pub use elementwise::Activation;
 use generic::Product;
@@ -95,7 +96,7 @@ macro_rules! kernel_table {
                 fn merge(acc: &mut [f32], partial: &[f32], a: f32, b: f32) = generic::merge::<V>;
                 fn to_f16(x: &[f32], out: &mut [u16]) = generic::to_f16::<V>;
                 fn to_bf16(x: &[f32], out: &mut [u16]) = generic::to_bf16;
-                fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::exp64::Sums = $crate::exp64::sums;
+                fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> $crate::kernel::logsumexp::Sums = $crate::kernel::logsumexp::sums;
             );
             Table {
                 isa: $isa, product_f32, product_f16, product_bf16, product_q8_0, product_q6_k,
@@ -121,7 +122,7 @@ pub(crate) use kernel_table;
 
 /// Panels of 16 output rows, `panel_bytes` apart.
 #[derive(Clone, Copy)]
-pub struct Panels<'a> {
+pub(crate) struct Panels<'a> {
     /// Storage type.
     pub format: DType,
     /// From the first panel on.
@@ -136,7 +137,7 @@ pub struct Panels<'a> {
 
 /// Activation rows, in the type that the panels' format is multiplied with.
 #[derive(Clone, Copy)]
-pub struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     /// From the first row on.
     pub bytes: &'a [u8],
     /// Distance of two rows in bytes.
@@ -154,6 +155,12 @@ pub fn x_row_bytes(format: DType, steps: usize) -> usize {
             blocks::x_row_bytes(format, steps)
         }
     }
+}
+
+/// Do `len` values hold `count` things of `size`, `distance` apart?
+fn holds(len: usize, count: usize, distance: usize, size: usize) -> bool {
+    let last = (count - 1).checked_mul(distance);
+    last.and_then(|last| last.checked_add(size)).is_some_and(|end| end <= len)
 }
 
 /// The n bytes of a row that [`Kernels::to_q8`] rounded, and the scales of its blocks of 32.
@@ -232,12 +239,12 @@ impl Kernels {
     /// out[r][16 p + lane] = sum over steps of x[r] * panels[p][lane], in the order of the steps.
     ///
     /// `out`: rows `out_stride` values apart.
-    pub fn product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
+    pub(crate) fn product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
         self.run_product(panels, x, out, out_stride, false);
     }
 
     /// The same onto what stands in `out`, in the same order: a reduction that goes on. f32 and f16 panels only.
-    pub fn add_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
+    pub(crate) fn add_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
         assert!(matches!(panels.format, DType::F32 | DType::F16));
         self.run_product(panels, x, out, out_stride, true);
     }
@@ -245,10 +252,14 @@ impl Kernels {
     fn run_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize, onto: bool) {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
         let Rows { bytes: x, stride: x_bytes, count: rows } = x;
-        assert!(rows > 0 && count > 0);
-        assert!(bytes.len() >= (count - 1) * panel_bytes + steps * format.step_bytes());
-        assert!(x.len() >= (rows - 1) * x_bytes + x_row_bytes(format, steps));
-        assert!(out.len() >= (rows - 1) * out_stride + count * LANES);
+        assert!(rows > 0 && count > 0 && steps > 0);
+        assert!(format != DType::BF16 || steps.is_multiple_of(DType::BF16_STEP_MULTIPLE)); // AMX reads whole tiles
+        assert!(panel_bytes <= bytes.len());
+        let panel = steps.checked_mul(format.step_bytes());
+        assert!(panel.is_some_and(|panel| holds(bytes.len(), count, panel_bytes, panel)));
+        // A row takes less than a panel of as many steps, which is in memory.
+        assert!(holds(x.len(), rows, x_bytes, x_row_bytes(format, steps)));
+        assert!(count.checked_mul(LANES).is_some_and(|width| holds(out.len(), rows, out_stride, width)));
         let product = match format {
             DType::F32 => self.0.product_f32,
             DType::F16 => self.0.product_f16,
@@ -383,7 +394,7 @@ impl Kernels {
     }
 }
 
-/// [`crate::exp64::sums`] on the widest vectors of this CPU. The bits are the same on all, so no [`Kernels`] need be named.
+/// [`crate::kernel::logsumexp::sums`] on the widest vectors of this CPU. The bits are the same on all, so no [`Kernels`] need be named.
 pub fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> Sums {
     static WIDEST: OnceLock<&'static Table> = OnceLock::new();
     let table =

@@ -1,7 +1,7 @@
 //! Every ISA of this CPU against naive sums, on odd sizes and tails, and against itself in bits.
 
 use super::*;
-use crate::buffer::plain_bytes as bytes;
+use crate::platform::memory::plain_bytes as bytes;
 use half::{bf16, f16};
 
 /// Numbers in [-1, 1) that every run repeats (an LCG: Knuth's MMIX constants).
@@ -280,6 +280,100 @@ fn squares_that_overflow_become_nan_and_not_zeros() {
     }
 }
 
+/// A NaN of either sign at any place reaches the result of every function, and its neighbours stay as they were.
+#[test]
+fn nan_survives_every_function() {
+    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, clamped];
+    const N: usize = 35; // two vectors and a tail
+    for (kernels, at) in kernels().flat_map(|kernels| [0, 17, 34].map(|at| (kernels, at))) {
+        for nan in [f32::NAN, -f32::NAN] {
+            let (ones, mut x, mut out) = (vec![1.0; N], vec![1.0; N], vec![0.0; N]);
+            x[at] = nan;
+            let one_nan = |out: &[f32], what: &str| {
+                let found = out.iter().enumerate().all(|(i, x)| x.is_nan() == (i == at));
+                assert!(found, "{kernels:?} {what} {at}: {out:?}");
+            };
+            for activation in all {
+                kernels.activate(activation, &x, &mut out);
+                one_nan(&out, &format!("{activation:?}"));
+                kernels.gate(activation, &x, &ones, &mut out);
+                one_nan(&out, &format!("gate of {activation:?}"));
+                kernels.gate(activation, &ones, &x, &mut out);
+                one_nan(&out, &format!("up of {activation:?}"));
+            }
+            out.copy_from_slice(&x);
+            kernels.softcap(&mut out, 1.0, 30.0);
+            one_nan(&out, "softcap");
+            out.copy_from_slice(&x);
+            kernels.scale(&mut out, 2.0);
+            one_nan(&out, "scale");
+            out.copy_from_slice(&x);
+            kernels.add(&mut out, &ones);
+            one_nan(&out, "add");
+            kernels.merge(&mut out, &ones, 0.0, 1.0);
+            one_nan(&out, "merge");
+            let mut halves = [0; N];
+            kernels.to_f16(&x, &mut halves);
+            one_nan(&halves.map(|bits| f16::from_bits(bits).to_f32()), "to_f16");
+            kernels.to_bf16(&x, &mut halves);
+            one_nan(&halves.map(|bits| bf16::from_bits(bits).to_f32()), "to_bf16");
+            kernels.rms_norm(&x, &ones, 1e-5, &mut out);
+            assert!(out.iter().all(|x| x.is_nan()), "{kernels:?} rms_norm {at}");
+            kernels.layer_norm(&x, &ones, &ones, 1e-5, &mut out);
+            assert!(out.iter().all(|x| x.is_nan()), "{kernels:?} layer_norm {at}");
+        }
+    }
+}
+
+#[test]
+fn a_score_that_is_no_number_makes_the_softmax_nan() {
+    for kernels in kernels() {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            for (valid, at) in [(1, 0), (16, 3), (35, 0), (35, 20), (35, 34)] {
+                let mut scores = [1.0; 3 * LANES];
+                scores[at] = bad;
+                let (_, sum) = kernels.softmax(&mut scores, valid, 0.5);
+                assert!(sum.is_nan() && scores[at].is_nan(), "{kernels:?} {bad} at {at} of {valid}: {sum}");
+            }
+            let mut scores = [bad; LANES];
+            assert!(kernels.softmax(&mut scores, 5, 0.5).1.is_nan(), "{kernels:?} {bad} alone");
+        }
+    }
+}
+
+/// In the weights, in the row, in the scales of either.
+#[test]
+fn nan_survives_every_product() {
+    let mut noise = Noise(10);
+    for format in DType::ALL {
+        for (k, at) in [(172, 0), (172, 171), (64, 40)] {
+            for rows in [1, 13, 29] {
+                let mut weights = noise.take(k);
+                weights[at] = f32::NAN;
+                let mut bad = operands(format, 2, rows, k, &mut noise);
+                format.pack_row(&weights, 5, &mut bad.weights[..bad.panel_bytes]);
+                let mut x = noise.take(k);
+                x[at] = f32::NAN;
+                let mut in_row = operands(format, 2, rows, k, &mut noise);
+                let row = activation_row(format, &x).0;
+                in_row.x[(rows - 1) * row.len()..].copy_from_slice(&row);
+                for kernels in kernels() {
+                    let name = format!("{kernels:?} {format:?} {k} {at} {rows}");
+                    for row in bad.product(kernels, 0..rows).chunks_exact(2 * LANES) {
+                        let found = row.iter().enumerate().all(|(i, x)| x.is_nan() == (i == 5));
+                        assert!(found, "{name}: a weight {row:?}");
+                    }
+                    let out = in_row.product(kernels, 0..rows);
+                    let (others, last) = out.split_at((rows - 1) * 2 * LANES);
+                    assert!(last.iter().all(|x| x.is_nan()), "{name}: a row");
+                    assert!(others.iter().all(|x| x.is_finite()), "{name}: other rows");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_are_rounded_to_bytes_alike_on_every_isa() {
     let mut noise = Noise(6);
@@ -388,6 +482,54 @@ fn a_product_goes_on_where_it_stopped() {
                 kernels.add_product(panels, x, &mut out, 3 * LANES);
             }
             assert!(out == expected, "{kernels:?} {format:?}");
+        }
+    }
+}
+
+/// Whatever the caller says of its slices, nothing is read or written beyond them.
+#[test]
+fn a_product_whose_operands_are_too_short_is_refused() {
+    const FAR: usize = usize::MAX / 2 + 1;
+    for (format, kernels) in DType::ALL.into_iter().flat_map(|format| kernels().map(move |k| (format, k))) {
+        let steps = format.steps(64);
+        let panel_bytes = steps * format.step_bytes();
+        let stride = x_row_bytes(format, steps);
+        let (weights, x) = (vec![0; 3 * panel_bytes], vec![0; 3 * stride]);
+        let refused = |panels: Panels<'_>, rows: Rows<'_>, out_len: usize, out_stride: usize| {
+            let mut out = vec![0.0; out_len];
+            let call = std::panic::AssertUnwindSafe(|| kernels.product(panels, rows, &mut out, out_stride));
+            std::panic::catch_unwind(call).is_err()
+        };
+        let panels = Panels { format, bytes: &weights, panel_bytes, count: 3, steps };
+        let rows = Rows { bytes: &x, stride, count: 3 };
+        let (len, width) = (9 * LANES, 3 * LANES);
+        assert!(!refused(panels, rows, len, width), "{kernels:?} {format:?}");
+        for (count, panel_bytes, steps) in [
+            (4, panel_bytes, steps),
+            (3, panel_bytes + 1, steps),
+            (3, FAR, steps),
+            (1, FAR, steps),
+            (3, panel_bytes, steps + DType::BF16_STEP_MULTIPLE),
+            (1, panel_bytes, usize::MAX / format.step_bytes() + 1),
+            (3, panel_bytes, 0),
+            (0, panel_bytes, steps),
+        ] {
+            let panels = Panels { count, panel_bytes, steps, ..panels };
+            assert!(
+                refused(panels, rows, len, width),
+                "{kernels:?} {format:?} {count} {panel_bytes} {steps}"
+            );
+        }
+        for (count, stride) in [(4, stride), (3, stride + 1), (3, FAR), (0, stride)] {
+            let rows = Rows { count, stride, ..rows };
+            assert!(refused(panels, rows, len, width), "{kernels:?} {format:?} {count} rows {stride} apart");
+        }
+        for (len, out_stride) in [(len - 1, width), (len, width + 1), (len, FAR)] {
+            assert!(refused(panels, rows, len, out_stride), "{kernels:?} {format:?} {len} of {out_stride}");
+        }
+        if format == DType::BF16 {
+            let odd = Panels { steps: steps - 1, ..panels };
+            assert!(refused(odd, rows, len, width), "{kernels:?}: a tile has no part of itself");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A block: keys and values of 32 positions in every layer, as panels of the matmul kernel.
 
-use crate::buffer::{Buffer, numbers, numbers_mut, plain_bytes};
 use crate::config::Config;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
+use crate::platform::memory::{Buffer, numbers, numbers_mut, plain_bytes};
 use crate::quant::{self, DType};
 use std::cell::RefCell;
 use std::sync::Arc;

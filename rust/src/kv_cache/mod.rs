@@ -13,8 +13,8 @@ mod block;
 
 pub use block::{BLOCK, Block, KvLayout};
 
-use crate::buffer::Buffer;
 use crate::error::Result;
+use crate::platform::memory::Buffer;
 use std::sync::Arc;
 
 /// The cached positions of one sequence.

@@ -1,61 +1,62 @@
-//! From a checkpoint's tensors to packed weights, slot by slot.
+//! From a checkpoint's tensors to packed weights.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{DenseMlp, Latent, Layer, MixtureMlp, Mlp, NormWeights, Projection};
+use super::pack::PanelSource;
+use super::weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
+use crate::compute::pool::Pool;
+use crate::compute::weight::{self, Arrangement, PanelShape, Source, Weight};
 use crate::config::{Config, MlpShape, NormWeight, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
-    self, ExpertSlots, Join, MatrixSlot, MlpSlots, NormSlot, ProjectionSlots, Rows, Source as TensorRows,
+    self, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, Rows, TensorRows,
 };
-use crate::pack_cache::Packs;
-use crate::parallel::Pool;
 use crate::quant::{DType, TensorType};
-use crate::weight::{self, Arrangement, PanelShape, Source, Weight};
 
-/// What loading a tensor needs to know.
+/// Everything that loading a tensor needs.
 pub(super) struct Loader<'a> {
     pub checkpoint: &'a Checkpoint,
     pub config: &'a Config,
     pub dtype: Option<DType>,
-    pub packs: &'a Packs,
+    pub panels: &'a PanelSource,
     pub pool: &'a Pool,
 }
 
 impl<'a> Loader<'a> {
     pub fn layer(&self, index: usize) -> Result<Layer> {
-        let slots = family::layer_slots(self.config, index);
-        let [attention_norm, attention_out_norm, mlp_norm, mlp_out_norm] = slots.norms;
-        let norm = |slot: Option<NormSlot>| slot.map(|slot| self.norm(&slot)).transpose();
-        let projection = match slots.projection {
-            ProjectionSlots::Heads(slot) => Projection::Heads(self.matrix(&slot)?),
-            ProjectionSlots::Latent(slots) => Projection::Latent(Box::new(Latent {
-                down: self.matrix(&slots.down)?,
-                q: match &slots.q {
-                    Some((norm, up)) => Some((self.norm(norm)?, self.matrix(up)?)),
+        let tensors = family::layer_tensors(self.config, index);
+        let [attention_norm, attention_out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
+        let norm = |spec: Option<NormSpec>| spec.map(|spec| self.norm(&spec)).transpose();
+        let projection = match tensors.projection {
+            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
+            QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
+                a_proj: self.matrix(&tensors.a_proj)?,
+                q_b: match &tensors.q_b {
+                    Some((norm, q_b_proj)) => Some((self.norm(norm)?, self.matrix(q_b_proj)?)),
                     None => None,
                 },
-                kv_norm: self.norm(&slots.kv_norm)?,
-                kv: self.matrix(&slots.kv)?,
+                kv_a_layernorm: self.norm(&tensors.kv_a_layernorm)?,
+                kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
             })),
         };
-        let qk_norms = match slots.qk_norms {
+        let qk_norms = match tensors.qk_norms {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
-        let mlp = match (slots.mlp, slots.experts) {
-            (Some(mlp), _) => Mlp::Dense(self.mlp(&mlp)?),
-            (None, Some(experts)) => Mlp::Experts(Box::new(self.mixture(&experts)?)),
-            (None, None) => return Err(Error::Internal(format!("layer {index} has no MLP"))),
+        let mlp = match &tensors.mlp {
+            MlpTensors::Dense(mlp) => Mlp::Dense(self.mlp(mlp)?),
+            MlpTensors::Moe(moe) => Mlp::Moe(Box::new(self.moe(moe)?)),
         };
         Ok(Layer {
+            index,
+            spec: self.config.layers[index],
             attention_norm: norm(attention_norm)?,
             projection,
             qk_norms,
-            sinks: self.rows(&slots.sinks, 1)?,
-            o_proj: self.matrix(&slots.o_proj)?,
+            sinks: self.rows(&tensors.sinks, 1)?,
+            o_proj: self.matrix(&tensors.o_proj)?,
             attention_out_norm: norm(attention_out_norm)?,
             mlp_norm: norm(mlp_norm)?,
             mlp,
@@ -63,49 +64,49 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn mlp(&self, slots: &MlpSlots) -> Result<DenseMlp> {
+    fn mlp(&self, tensors: &DenseTensors) -> Result<DenseMlp> {
         Ok(DenseMlp {
-            up: self.matrix(&slots.up)?,
-            down: self.matrix(&slots.down)?,
-            width: slots.down.in_features,
+            gate_up_proj: self.matrix(&tensors.gate_up_proj)?,
+            down_proj: self.matrix(&tensors.down_proj)?,
+            intermediate_size: tensors.down_proj.in_features,
         })
     }
 
-    fn mixture(&self, slots: &ExpertSlots) -> Result<MixtureMlp> {
+    fn moe(&self, tensors: &MoeTensors) -> Result<MoeMlp> {
         if self.config.mlp != MlpShape::Gated {
             return Err(Error::Internal("experts are gated MLPs".to_owned()));
         }
-        let (shared, gate) = match &slots.shared {
+        let (shared, gate) = match &tensors.shared_expert {
             Some((shared, gate)) => (Some(shared), gate.as_ref()),
             None => (None, None),
         };
-        // Which experts a token takes hangs on small differences: the router is not rounded.
+        // Small differences decide which experts a token takes: the router is not rounded.
         let exact = Loader { dtype: Some(DType::F32), ..*self };
-        Ok(MixtureMlp {
-            router: exact.matrix(&slots.router)?,
-            correction: self.rows(&slots.correction, 1)?,
-            experts: slots.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
-            shared: shared.map(|shared| self.mlp(shared)).transpose()?,
-            shared_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
+        Ok(MoeMlp {
+            router: exact.matrix(&tensors.router)?,
+            e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
+            experts: tensors.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
+            shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
+            shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
         })
     }
 
     /// The embedding, under whichever of its names it is stored (safetensors drops one of two shared tensors).
-    pub fn embedding(&self, slot: &MatrixSlot) -> Result<Weight> {
+    pub fn embedding(&self, spec: &MatrixSpec) -> Result<Weight> {
         let names = family::embedding_names(self.config);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let tensor = &slot.weights[0];
+        let tensor = &spec.weights[0];
         let view = match self.checkpoint.contains(names[0]) {
             true => self.checkpoint.require(names[0], &tensor.shape)?,
-            // Under the unembedding's name it is [vocab_size, hidden_size].
-            false => self.checkpoint.require_any(&names, &[self.config.vocab_size, slot.in_features])?,
+            // Under the name of lm_head it is [vocab_size, hidden_size].
+            false => self.checkpoint.require_any(&names, &[self.config.vocab_size, spec.in_features])?,
         };
         let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
-        self.pack(&[(view, stored)], slot)
+        self.pack(&[(view, stored)], spec)
     }
 
-    /// Embedding and unembedding in few bits cost too much quality; finer ones are what users of such files get elsewhere
-    /// too.
+    /// The loader of the embedding and lm_head, which lose too much quality in few bits: they get a finer type, as in
+    /// llama.cpp.
     pub fn table(&self) -> Self {
         Self {
             dtype: self.dtype.map(|dtype| match dtype {
@@ -117,31 +118,31 @@ impl<'a> Loader<'a> {
         }
     }
 
-    pub fn matrix(&self, slot: &MatrixSlot) -> Result<Weight> {
+    pub fn matrix(&self, spec: &MatrixSpec) -> Result<Weight> {
         let take = |source: &TensorRows| {
             let view = self.checkpoint.require(&source.name, &source.shape)?;
             Ok((view, source.stored))
         };
-        let parts = slot.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
-        let weight = self.pack(&parts, slot)?;
-        if slot.biases.is_empty() {
+        let parts = spec.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
+        let weight = self.pack(&parts, spec)?;
+        if spec.biases.is_empty() {
             return Ok(weight);
         }
         let biases: Result<Vec<_>> =
-            slot.biases.iter().map(|bias| self.rows(std::slice::from_ref(bias), 1)).collect();
-        Ok(weight.with_bias(&biases?, arrangement(slot.join)))
+            spec.biases.iter().map(|bias| self.rows(std::slice::from_ref(bias), 1)).collect();
+        Ok(weight.with_bias(&biases?, arrangement(spec.join)))
     }
 
-    /// The weight of a slot, out of these tensors, one per source of the slot: from the pack if there is one.
-    fn pack(&self, parts: &[(TensorView<'a>, Stored)], slot: &MatrixSlot) -> Result<Weight> {
+    /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one.
+    fn pack(&self, parts: &[(TensorView<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
         let dtype = self.dtype.unwrap_or_else(|| packed_together(parts));
-        let rows: Vec<usize> = slot.weights.iter().map(|source| source.rows.count()).collect();
-        let shape = PanelShape::new(&rows, arrangement(slot.join), slot.in_features, dtype);
-        let data = self.packs.storage(&slot.name(), shape, || {
+        let rows: Vec<usize> = spec.weights.iter().map(|source| source.rows.count()).collect();
+        let shape = PanelShape::new(&rows, arrangement(spec.join), spec.in_features, dtype);
+        let data = self.panels.storage(&spec.name(), shape, || {
             let gather = |(&(view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
-                gathered(view, stored, source.rows, slot.in_features)
+                gathered(view, stored, source.rows, spec.in_features)
             };
-            let parts: Vec<Gathered<'_>> = parts.iter().zip(&slot.weights).map(gather).collect();
+            let parts: Vec<Gathered<'_>> = parts.iter().zip(&spec.weights).map(gather).collect();
             let sources: Vec<Source<'_>> = parts
                 .iter()
                 .zip(&rows)
@@ -151,28 +152,29 @@ impl<'a> Loader<'a> {
                     bytes: &part.bytes,
                 })
                 .collect();
-            // Mapped pages go as they are packed: what is loaded takes little more than what it becomes.
+            // Mapped pages are released as soon as they are packed: loading takes little more memory than the result.
             let done = |source: usize, rows: Range<usize>| {
                 if let Cow::Borrowed(piece) = &parts[source].bytes {
                     let row = piece.len() / sources[source].out_features;
-                    self.checkpoint.let_go(&parts[source].view, &piece[rows.start * row..rows.end * row]);
+                    self.checkpoint
+                        .release_pages(&parts[source].view, &piece[rows.start * row..rows.end * row]);
                 }
             };
-            let join = arrangement(slot.join);
-            let panels = weight::pack(&sources, join, slot.in_features, dtype, self.pool, &done)?;
-            // Gathered rows were copied from all over the tensor.
-            parts.iter().for_each(|part| self.checkpoint.let_go(&part.view, part.view.bytes));
+            let join = arrangement(spec.join);
+            let panels = weight::pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
+            // Gathered rows were copied from anywhere in the tensor.
+            parts.iter().for_each(|part| self.checkpoint.release_pages(&part.view, part.view.bytes));
             Ok(panels)
         })?;
         Ok(Weight::new(shape, data))
     }
 
-    pub fn norm(&self, slot: &NormSlot) -> Result<NormWeights> {
+    pub fn norm(&self, spec: &NormSpec) -> Result<NormWeights> {
         let values = |sources: &[TensorRows], absent: f32| match sources {
-            [] => Ok(vec![absent; slot.width]),
+            [] => Ok(vec![absent; spec.width]),
             sources => self.rows(sources, 1),
         };
-        let (mut weight, bias) = (values(&slot.weight, 1.0)?, values(&slot.bias, 0.0)?);
+        let (mut weight, bias) = (values(&spec.weight, 1.0)?, values(&spec.bias, 0.0)?);
         if self.config.norm_weight == NormWeight::MinusOne {
             weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
@@ -191,14 +193,14 @@ impl<'a> Loader<'a> {
             }
             all.resize(first + source.rows.count() * width, 0.0);
             kind.dequantize(&gathered(view, source.stored, source.rows, width).bytes, &mut all[first..]);
-            self.checkpoint.let_go(&view, view.bytes);
+            self.checkpoint.release_pages(&view, view.bytes);
         }
         Ok(all)
     }
 }
 
-/// One type for a matrix out of several tensors: what the finest of them is packed into by itself, but no type of less
-/// than a byte in which others would be rounded once more.
+/// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
+/// be rounded again.
 fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
     let kinds = || parts.iter().map(|(view, _)| view.tensor_type);
     let bits = |dtype: &DType| dtype.step_bytes() * 64 / dtype.step_values();
@@ -212,14 +214,14 @@ fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
 fn arrangement(join: Join) -> Arrangement {
     match join {
         Join::Stacked => Arrangement::Stacked,
-        Join::InTurn => Arrangement::Interleaved,
+        Join::Interleaved => Arrangement::Interleaved,
     }
 }
 
-/// Rows of a tensor, on their way to be packed.
+/// Rows of a tensor to be packed.
 struct Gathered<'a> {
     view: TensorView<'a>,
-    /// What `bytes` hold: the tensor's type, but for blocks that had to be taken apart.
+    /// The type of `bytes`: the tensor's, unless blocks had to be split.
     tensor_type: TensorType,
     bytes: Cow<'a, [u8]>,
 }

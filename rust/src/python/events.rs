@@ -1,13 +1,13 @@
 //! What a step reports, as Python sees it: frozen values.
 
 use crate::engine::{Event, FinishReason};
-use crate::readout::Readout;
-use crate::sampler::Stage;
+use crate::sampling::Stage;
+use crate::sampling::readout::Logprobs;
 use pyo3::prelude::*;
 
 /// What one logit row says.
 #[pyclass(frozen, name = "Row", module = "ropechat.engine._core")]
-pub struct PyRow(Readout);
+pub struct PyRow(Logprobs);
 
 #[pymethods]
 impl PyRow {
@@ -95,7 +95,7 @@ impl PyEvent {
             done: 0,
             total: 0,
         };
-        let row = |readout: Option<Readout>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
+        let row = |readout: Option<Logprobs>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
         let (kind, scored, rest) = match event {
             Event::Prefill { done, total } => return Ok(Self { done, total, ..blank }),
             Event::Next { position, row: next } => {

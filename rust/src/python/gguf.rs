@@ -12,25 +12,31 @@ use crate::checkpoint::gguf::{Header, Kind, Value};
 /// All metadata of a `.gguf` file, by key. The weights are not looked at.
 #[pyfunction]
 pub(super) fn gguf_metadata<'py>(py: Python<'py>, path: &str) -> PyResult<Bound<'py, PyDict>> {
-    let header = door(py, || Header::open(Path::new(path)))?;
-    let metadata = PyDict::new(py);
+    let header = door(py, || Ok(Header::open(Path::new(path))?))?;
+    let (metadata, mut copy) = (PyDict::new(py), Vec::new());
     for (key, value) in header.metadata().iter() {
-        metadata.set_item(key, python(py, value)?)?;
+        metadata.set_item(key, python(py, value, &mut copy)?)?;
     }
     Ok(metadata)
 }
 
 /// A text that is not UTF-8 stays bytes: the caller knows what it means that it is none.
-fn python<'py>(py: Python<'py>, value: Value<'_>) -> PyResult<Bound<'py, PyAny>> {
+///
+/// `copy` holds a text while it is checked and converted: others may write to a mapped file.
+fn python<'py>(py: Python<'py>, value: Value<'_>, copy: &mut Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
     match value {
         Value::Unsigned(number) => number.into_bound_py_any(py),
         Value::Signed(number) => number.into_bound_py_any(py),
         Value::Float(number) => number.into_bound_py_any(py),
         Value::Bool(flag) => flag.into_bound_py_any(py),
-        Value::Text(bytes) => Ok(match std::str::from_utf8(bytes) {
-            Ok(text) => PyString::new(py, text).into_any(),
-            Err(_) => PyBytes::new(py, bytes).into_any(),
-        }),
+        Value::Text(bytes) => {
+            copy.clear();
+            copy.extend_from_slice(bytes);
+            Ok(match std::str::from_utf8(copy) {
+                Ok(text) => PyString::new(py, text).into_any(),
+                Err(_) => PyBytes::new(py, copy).into_any(),
+            })
+        }
         // As Python has it; so an array of bytes where numbers belong is seen to be one.
         Value::List(list) if list.kind() == Kind::U8 => {
             let bytes = list.iter().filter_map(|value| match value {
@@ -40,7 +46,7 @@ fn python<'py>(py: Python<'py>, value: Value<'_>) -> PyResult<Bound<'py, PyAny>>
             Ok(PyBytes::new(py, &bytes.collect::<Vec<_>>()).into_any())
         }
         Value::List(list) => {
-            let values = list.iter().map(|value| python(py, value)).collect::<PyResult<Vec<_>>>()?;
+            let values = list.iter().map(|value| python(py, value, copy)).collect::<PyResult<Vec<_>>>()?;
             Ok(PyList::new(py, values)?.into_any())
         }
     }

@@ -5,19 +5,19 @@ mod events;
 mod gguf;
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::pool::{CancelToken, Pool};
 use crate::config::Config;
+use crate::engine::fit::{self, KvRoom};
 use crate::engine::{Context, Engine, Event, Generation, Goal};
 use crate::error::Error;
 use crate::family;
-use crate::fit::{self, KvRoom};
 use crate::kernel::Kernels;
-use crate::mapped;
 use crate::model::Model;
-use crate::pack_cache::{Keeper, PackCache, Packs, WORTH_A_PACK};
-use crate::parallel::{CancelToken, Pool};
+use crate::model::pack::{PackCache, PackWriter, PanelSource, WORTH_A_PACK};
+use crate::platform::limits::available_memory;
+use crate::platform::mapped;
 use crate::quant::DType;
-use crate::sampler::Sampling;
-use crate::system::available_memory;
+use crate::sampling::Sampling;
 use events::{PyEvent, PyRow, PyStage};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -31,16 +31,32 @@ use std::time::Duration;
 /// Most tokens of a sequence unless the caller says otherwise: the KV cache grows to it, no more.
 const DEFAULT_CONTEXT: usize = 8192;
 
+/// Why work behind the [`door`] ends without a result.
+enum Failure {
+    Engine(Error),
+    /// An exception of a function that was called back: it is raised as it is.
+    Callback(PyErr),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Engine(error)
+    }
+}
+
 /// Runs `work` without the GIL; errors and panics become Python exceptions.
-fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send) -> PyResult<T> {
+fn door<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
     let result = py.detach(|| {
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
-            Err(Error::Internal(text.to_owned()))
+            Err(Error::Internal(text.to_owned()).into())
         })
     });
-    result.map_err(|error| exception(py, &error))
+    result.map_err(|failure| match failure {
+        Failure::Engine(error) => exception(py, &error),
+        Failure::Callback(error) => error,
+    })
 }
 
 /// The exception of `ropechat.errors` for an error.
@@ -102,7 +118,7 @@ struct PyEngine {
     notes: Vec<String>,
     from_pack: bool,
     /// Writes what was packed to the cache.
-    keeper: Option<Keeper>,
+    keeper: Option<PackWriter>,
 }
 
 /// Numbers stored as each type.
@@ -114,7 +130,7 @@ impl PyEngine {
         py: Python<'_>,
         work: impl FnOnce(&mut Engine) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
-        door(py, || work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner)))
+        door(py, || Ok(work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner))?))
     }
 }
 
@@ -151,12 +167,12 @@ impl PyEngine {
             let packs = match pack_cache.map(PackCache::new) {
                 Some(cache) => {
                     let smallest = pack_smallest.unwrap_or(cache.smallest);
-                    PackCache { smallest, ..cache }.open(&checkpoint, choice.dtype, &pool)
+                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool)
                 }
-                None => Packs::none(),
+                None => PanelSource::none(),
             };
             if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
-                before_packing.map_or(Ok(()), call)?;
+                before_packing.map_or(Ok(()), call).map_err(Failure::Callback)?;
             }
             let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
             let model = Arc::new(model.with_kv(kv_dtype));
@@ -176,7 +192,7 @@ impl PyEngine {
                 warnings,
                 notes,
                 from_pack,
-                keeper: packs.keeper(),
+                keeper: packs.writer(),
             })
         })
     }
@@ -243,7 +259,7 @@ impl PyEngine {
         let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
         // Not before there is something to show for the wait.
         if events.iter().any(|(_, event)| !matches!(event, Event::Prefill { .. })) {
-            self.keeper.iter().for_each(Keeper::start);
+            self.keeper.iter().for_each(PackWriter::start);
         }
         events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
     }
@@ -291,7 +307,7 @@ fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> 
 /// The facts of `Engine.facts` that the config says; no tensor is looked at.
 #[pyfunction]
 fn read_config<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let config = door(py, || family::config(&Checkpoint::open(Path::new(directory))?))?;
+    let config = door(py, || Ok(family::config(&Checkpoint::open(Path::new(directory))?)?))?;
     config_facts(py, &config)
 }
 
@@ -312,9 +328,8 @@ fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, Py
 }
 
 /// Calls back, from where the GIL is released.
-fn call(function: Py<PyAny>) -> Result<(), Error> {
-    let outcome = Python::attach(|py| function.call0(py).map(|_| ()));
-    outcome.map_err(|error| Error::Internal(error.to_string()))
+fn call(function: Py<PyAny>) -> PyResult<()> {
+    Python::attach(|py| function.call0(py).map(|_| ()))
 }
 
 fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
@@ -354,12 +369,13 @@ fn context_size(context: Option<usize>, config: &Config) -> Result<Context, Erro
     }
 }
 
-/// From now on the process ends with exit code 74 when a mapped file is cut.
+/// Bytes that the process may still use; None where the system does not say.
 #[pyfunction]
 fn free_memory() -> Option<u64> {
     available_memory().map(|available| available.bytes)
 }
 
+/// From now on the process ends with exit code 74 when a mapped file is cut.
 #[pyfunction]
 #[pyo3(signature = (*, screen = false))]
 fn exit_when_cut(screen: bool) {

@@ -2,11 +2,11 @@
 #![allow(dead_code)] // each test file takes what it needs
 
 use ropechat_core::checkpoint::Checkpoint;
+use ropechat_core::compute::pool::Pool;
 use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::model::Model;
-use ropechat_core::parallel::Pool;
 use ropechat_core::quant::DType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! A place in the file that moves on as values are read, and never beyond the end.
+//! A reading position in the file that never moves beyond the end.
 
 use std::path::Path;
 
-use crate::checkpoint::shown;
+use crate::checkpoint::escape_for_terminal;
 use crate::error::{Error, Result};
 
 /// Longest text: chat templates have some 100 KB, tokens some 100 bytes.
@@ -38,7 +38,7 @@ impl<'a> Cursor<'a> {
 
     /// `what` is `<what it is>; <what is allowed>; <what to do>`; `field` is escaped here.
     pub fn fault(&self, field: &str, what: &str) -> Error {
-        Error::Format { path: self.path.to_owned(), field: shown(field), what: what.to_owned() }
+        Error::Format { path: self.path.to_owned(), field: escape_for_terminal(field), what: what.to_owned() }
     }
 
     /// The next `len` bytes.
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    /// A text's bytes: whoever reads it decides what to do when they are not UTF-8.
+    /// A text's bytes; the caller decides what to do when they are not UTF-8.
     pub fn text(&mut self, field: &str) -> Result<&'a [u8]> {
         let len = self.u64(field)?;
         if len > LONGEST_TEXT {
@@ -82,18 +82,18 @@ impl<'a> Cursor<'a> {
         self.take(len, field)
     }
 
-    /// A text that has to be UTF-8: a name.
-    pub fn name(&mut self, field: &str) -> Result<&'a str> {
+    /// A text that has to be UTF-8: a name. Copied before it is checked, because others may write to a mapped file.
+    pub fn name(&mut self, field: &str) -> Result<String> {
         let at = self.at;
         let bytes = self.text(field)?;
-        std::str::from_utf8(bytes).map_err(|_| {
+        String::from_utf8(bytes.to_vec()).map_err(|_| {
             let what =
                 format!("the name at byte {at} is not UTF-8; UTF-8 is expected; download the file again");
             self.fault(field, &what)
         })
     }
 
-    /// Can the rest of the file hold `count` things of `least` bytes each?
+    /// Checks that the rest of the file can hold `count` items of at least `least` bytes each.
     pub fn fits(&self, count: u64, least: u64, field: &str) -> Result<()> {
         let rest = (self.file.len() - self.at) as u64;
         if count <= rest / least {

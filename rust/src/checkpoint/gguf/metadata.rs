@@ -1,11 +1,11 @@
 //! Metadata: typed values by key. Only where each one lies is kept; it is read out of the map when it is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::ops::Range;
 
 use super::cursor::Cursor;
-use crate::checkpoint::shown;
+use crate::checkpoint::escape_for_terminal;
 use crate::error::Result;
 
 /// Most values of a list; the largest vocabularies have a quarter of a million.
@@ -80,17 +80,17 @@ pub enum Value<'a> {
     Float(f64),
     /// Bool.
     Bool(bool),
-    /// A text, which should be UTF-8.
+    /// A text, which should be UTF-8: see [`Value::text`].
     Text(&'a [u8]),
     /// Values of one type.
     List(List<'a>),
 }
 
-impl<'a> Value<'a> {
-    /// The text, if it is one and UTF-8.
-    pub fn as_str(&self) -> Option<&'a str> {
+impl Value<'_> {
+    /// The text, if it is one and UTF-8. A copy: others may write to a mapped file, and a `str` must stay UTF-8.
+    pub fn text(&self) -> Option<String> {
         match self {
-            Value::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            Value::Text(bytes) => String::from_utf8(bytes.to_vec()).ok(),
             _ => None,
         }
     }
@@ -103,9 +103,9 @@ impl fmt::Display for Value<'_> {
             Value::Signed(number) => write!(formatter, "{number} of a signed type"),
             Value::Float(number) => write!(formatter, "{number}"),
             Value::Bool(flag) => write!(formatter, "{flag}"),
-            Value::Text(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => write!(formatter, "the text \"{}\"", shown(text)),
-                Err(_) => write!(formatter, "a text that is not UTF-8"),
+            Value::Text(_) => match self.text() {
+                Some(text) => write!(formatter, "the text \"{}\"", escape_for_terminal(&text)),
+                None => write!(formatter, "a text that is not UTF-8"),
             },
             Value::List(list) => write!(formatter, "a list of {}", list.count),
         }
@@ -141,7 +141,7 @@ impl<'a> List<'a> {
         let mut rest = self.bytes;
         (0..self.count).map_while(move |_| {
             let size = match self.kind {
-                Kind::Text => 8 + u64::from_le_bytes(*rest.first_chunk::<8>()?) as usize,
+                Kind::Text => u64::from_le_bytes(*rest.first_chunk::<8>()?).saturating_add(8) as usize,
                 kind => kind.size() as usize,
             };
             let (value, after) = rest.split_at_checked(size)?;
@@ -174,7 +174,7 @@ fn scalar(kind: Kind, bytes: &[u8]) -> Value<'_> {
 
 /// Where the value of each key lies.
 #[derive(Debug, Default)]
-pub(in crate::checkpoint) struct Keys(BTreeMap<String, Place>);
+pub(crate) struct Keys(BTreeMap<String, Place>);
 
 #[derive(Debug)]
 struct Place {
@@ -199,11 +199,14 @@ impl Keys {
                 );
                 return Err(cursor.fault(&field, &what));
             }
-            let place = Place::read(cursor, key)?;
-            if keys.insert(key.to_owned(), place).is_some() {
-                let what = "the key is there twice; every key may appear once; download the file again";
-                return Err(cursor.fault(key, what));
-            }
+            let place = Place::read(cursor, &key)?;
+            match keys.entry(key) {
+                btree_map::Entry::Vacant(entry) => entry.insert(place),
+                btree_map::Entry::Occupied(entry) => {
+                    let what = "the key is there twice; every key may appear once; download the file again";
+                    return Err(cursor.fault(entry.key(), what));
+                }
+            };
         }
         Ok(Keys(keys))
     }

@@ -9,12 +9,11 @@
 //!
 //! A text is a u64 length and its bytes; a list is a u32 type, a u64 count and the values. Everything is little endian.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Whatever the bytes are, reading them neither
-//! panics nor allocates more than a small multiple of the file: a count is held against the bytes that are left before
-//! anything is made of it.
+//! panics nor allocates more than a small multiple of the file: a count is checked against the bytes that are left before
+//! it is used.
 
 mod cursor;
 mod metadata;
-mod open;
 mod split;
 mod tensors;
 
@@ -22,13 +21,15 @@ use std::path::Path;
 
 pub(super) use metadata::Keys;
 pub use metadata::{Kind, List, Metadata, Value};
-pub use open::Header;
-pub(super) use open::open;
 use tensors::Tensors;
 
-use crate::checkpoint::shown;
+use super::escape::escape_for_terminal;
+use super::faults::{PICKLE, is_pickle};
+use super::folder::{Folder, open_regular};
+use super::shards::{Shard, Shards};
 use crate::error::{Error, Result};
 use cursor::Cursor;
+use split::{Split, siblings};
 
 /// The key that says where tensors may begin.
 const ALIGNMENT: &str = "general.alignment";
@@ -42,6 +43,95 @@ const MAGIC: &[u8] = b"GGUF";
 const LEAST_KEY: u64 = 8 + 4 + 1;
 /// Bytes of the smallest tensor entry: an empty name, no dimension, a type, an offset.
 const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
+
+/// The metadata of a `.gguf` file; its weights are not checked.
+#[derive(Debug)]
+pub struct Header {
+    file: Shard,
+    keys: Keys,
+}
+
+impl Header {
+    /// Maps a file and reads its metadata.
+    ///
+    /// Errors: `NotFound`, `Io`, `UnsafePath` (no regular file), `Format`, `Unsupported` (another version or byte order).
+    pub fn open(path: &Path) -> Result<Header> {
+        let file = Shard::map(open_regular(path)?)?;
+        let keys = read_keys(&file.path, &file.map)?;
+        Ok(Header { file, keys })
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> Metadata<'_> {
+        self.keys.on(&self.file.map)
+    }
+}
+
+/// Opens a model in one `.gguf` file, or in several of which this is the first.
+///
+/// The file itself may be a link to anywhere: whoever called named it. Its siblings must lie beside it.
+pub(super) fn open(path: &Path) -> Result<(Shards, Keys)> {
+    let (parent, name) = parts(path)?;
+    if is_pickle(name) {
+        return Err(Error::Unsupported {
+            path: path.to_owned(),
+            key: escape_for_terminal(name),
+            what: PICKLE.to_owned(),
+        });
+    }
+    let folder = Folder::open(parent)?;
+    let shard = Shard::map(open_regular(path)?)?;
+    let contents = read(&shard.path, &shard.map)?;
+    let split = Split::read(path, contents.keys.on(&shard.map))?;
+    let mut shards = Shards::new(&folder, path.to_owned());
+    let names = match split {
+        Some(split) => siblings(path, name, split)?,
+        None => Vec::new(),
+    };
+    let keys = add(&mut shards, shard, contents)?;
+    for (number, name) in (1..).zip(names.iter().skip(1)) {
+        let shard = Shard::map(folder.open_file(name)?)?;
+        let contents = read(&shard.path, &shard.map)?;
+        let own = Split::read(&shard.path, contents.keys.on(&shard.map))?;
+        if own.map(|own| (own.number, own.count)) != Some((number, names.len() as u64)) {
+            let what = format!(
+                "its split.no and split.count are not those of part {} of {}; the parts of one model are expected; \
+                 download them again",
+                number + 1,
+                names.len()
+            );
+            return Err(Error::Format { path: shard.path, field: "split.no".to_owned(), what });
+        }
+        add(&mut shards, shard, contents)?;
+    }
+    let (found, stated) = (shards.tensors.len() as u64, split.and_then(|split| split.tensors));
+    if let Some(stated) = stated.filter(|&stated| stated != found) {
+        let what = format!("{stated}, and the parts hold {found}; download the model again");
+        return Err(Error::Format { path: path.to_owned(), field: "split.tensors.count".to_owned(), what });
+    }
+    Ok((shards, keys))
+}
+
+/// Adds a file and its tensors; returns its metadata.
+fn add(shards: &mut Shards, shard: Shard, contents: Contents) -> Result<Keys> {
+    if contents.tensors.trailing > 0 {
+        let path = shard.path.display();
+        let bytes = contents.tensors.trailing;
+        shards.warnings.push(format!("{path}: data: {bytes} bytes follow the last tensor"));
+    }
+    shards.add(shard, contents.tensors.entries)?;
+    Ok(contents.keys)
+}
+
+/// The folder and the name of a file.
+fn parts(path: &Path) -> Result<(&Path, &str)> {
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| Error::UnsafePath {
+        path: path.to_owned(),
+        what: "this is no name of a file; the path of a .gguf file in UTF-8 is expected".to_owned(),
+    })?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")), name))
+}
 
 /// What a file holds.
 #[derive(Debug)]
@@ -64,7 +154,7 @@ fn read(path: &Path, file: &[u8]) -> Result<Contents> {
     Ok(Contents { keys, tensors })
 }
 
-/// The metadata alone: of vocabularies without weights, and of files whose weights are not computed with.
+/// The metadata alone, of files whose weights are not read.
 fn read_keys(path: &Path, file: &[u8]) -> Result<Keys> {
     let (counts, mut cursor) = header(path, file)?;
     Keys::read(&mut cursor, counts.keys)
@@ -104,7 +194,7 @@ fn header<'a>(path: &'a Path, file: &'a [u8]) -> Result<(Counts, Cursor<'a>)> {
     Ok((Counts { keys, tensors }, cursor))
 }
 
-/// Says what a file is that does not begin as GGUF does.
+/// Names the kind of a file that does not begin like GGUF.
 fn not_gguf(file: &[u8]) -> String {
     let what = match file {
         [] => "the file is empty; a GGUF file is expected; download it again",
@@ -118,14 +208,15 @@ fn not_gguf(file: &[u8]) -> String {
             "this is a GGML file, the form before GGUF; GGUF is supported; use a newer copy of the model"
         }
         _ => {
-            let first = shown(&String::from_utf8_lossy(&file[..file.len().min(4)]));
+            let first = file[..file.len().min(4)].to_vec();
+            let first = escape_for_terminal(&String::from_utf8_lossy(&first));
             return format!("it begins with \"{first}\"; \"GGUF\" is expected; download the file again");
         }
     };
     what.to_owned()
 }
 
-/// Where tensors may begin: multiples of this.
+/// Tensors begin at multiples of this.
 fn alignment(path: &Path, metadata: Metadata<'_>) -> Result<u64> {
     let Some(value) = metadata.get(ALIGNMENT) else {
         return Ok(USUAL_ALIGNMENT);

@@ -8,9 +8,9 @@ use crate::error::{Error, Result};
 /// More files than any model has.
 const MOST_FILES: u64 = 65_535;
 
-/// What a file says of the others.
+/// What a file of a split model says about the split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::checkpoint) struct Split {
+pub(crate) struct Split {
     /// `split.no`, from 0.
     pub number: u64,
     /// `split.count`.
@@ -42,7 +42,7 @@ impl Split {
 /// The names of a split's files, all beside the first.
 ///
 /// Errors: `NotFound` when the name does not follow the pattern or is not the first file's.
-pub(in crate::checkpoint) fn siblings(path: &Path, name: &str, split: Split) -> Result<Vec<String>> {
+pub(crate) fn siblings(path: &Path, name: &str, split: Split) -> Result<Vec<String>> {
     let not_found = |what: String| Error::NotFound { path: path.to_owned(), what };
     let place = |number: u64| format!("-{number:05}-of-{:05}.gguf", split.count);
     let Some(stem) = name.strip_suffix(&place(split.number + 1)) else {

@@ -1,10 +1,10 @@
-//! The list of tensors: names, shapes, types and places, held against the file.
+//! The list of tensors: names, shapes, types and offsets, checked against the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use super::cursor::Cursor;
-use crate::checkpoint::safetensors::Entry;
-use crate::checkpoint::shown;
+use crate::checkpoint::escape::escape_for_terminal;
+use crate::checkpoint::tensor::Entry;
 use crate::error::{Error, Result};
 
 /// ggml's own limit.
@@ -21,7 +21,7 @@ struct Type {
     bytes: u64,
 }
 
-/// The type of that number (`ggml.h`); those that the engine does not compute with are measured too.
+/// The type of that number (`ggml.h`), also of types that the engine does not read: their sizes are checked too.
 fn type_of(number: u32) -> Option<Type> {
     let (name, values, bytes) = match number {
         0 => ("F32", 1, 4),
@@ -65,7 +65,7 @@ fn type_of(number: u32) -> Option<Type> {
 
 /// The tensors of a file.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Tensors {
+pub(crate) struct Tensors {
     /// By name; every place lies inside the file.
     pub entries: BTreeMap<String, Entry>,
     /// Bytes after the last tensor and its padding.
@@ -86,17 +86,21 @@ impl Tensors {
                 );
                 return Err(cursor.fault(&field, &what));
             }
-            let tensor = RawTensor::read(cursor, name, alignment)?;
-            if raw.insert(name.to_owned(), tensor).is_some() {
-                let what = "the name is there twice; every tensor may appear once; download the file again";
-                return Err(cursor.fault(name, what));
-            }
+            let tensor = RawTensor::read(cursor, &name, alignment)?;
+            match raw.entry(name) {
+                btree_map::Entry::Vacant(entry) => entry.insert(tensor),
+                btree_map::Entry::Occupied(entry) => {
+                    let what =
+                        "the name is there twice; every tensor may appear once; download the file again";
+                    return Err(cursor.fault(entry.key(), what));
+                }
+            };
         }
         place(cursor, raw, alignment)
     }
 }
 
-/// An entry before its place was held against the file.
+/// An entry before its offset was checked against the file.
 struct RawTensor {
     dtype: &'static str,
     /// Outermost first.
@@ -125,7 +129,11 @@ impl RawTensor {
                 "its type has the number {number}, which is no type of weights; F32, F16, BF16, Q8_0, Q4_0 and others \
                  are supported; use another copy of the model"
             );
-            return Err(Error::Unsupported { path: cursor.path().to_owned(), key: shown(name), what });
+            return Err(Error::Unsupported {
+                path: cursor.path().to_owned(),
+                key: escape_for_terminal(name),
+                what,
+            });
         };
         let offset = cursor.u64(name)?;
         if row.is_some_and(|row| !row.is_multiple_of(kind.values)) {
@@ -198,7 +206,7 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
             let what = format!(
                 "it begins at byte {begin} of the data, and {} ends at {covered}; \
                  tensors must not overlap; download the file again",
-                shown(before)
+                escape_for_terminal(before)
             );
             return Err(cursor.fault(name, &what));
         }

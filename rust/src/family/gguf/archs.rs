@@ -1,27 +1,27 @@
-//! The architectures: a line of facts for each, whose family has the rest.
+//! The GGUF architectures: a few facts for each; everything else is in its family.
 
 use super::source::Source;
-use crate::checkpoint::shown;
+use crate::checkpoint::escape_for_terminal;
 use crate::config::HeadRows;
 use crate::error::Result;
 
-/// What files of one architecture mean, and what they leave unsaid.
+/// What the files of one architecture mean, and what they do not state.
 pub(super) struct Arch {
     /// `general.architecture`.
     pub name: &'static str,
     /// The family that computes it.
     pub model_type: &'static str,
-    /// Its family when there are experts.
+    /// The family that computes it when the file has experts.
     pub mixture: Option<&'static str>,
     /// Key of config.json for the norms' epsilon.
     pub epsilon: &'static str,
     /// The order of a head's rows in q and k.
     pub head_rows: HeadRows,
-    /// How much of a head rotates.
+    /// How much of a head is rotated.
     pub rotary: Rotary,
-    /// Its own keys: (of config.json, of the file).
+    /// Keys of this architecture only: (of config.json, of the file).
     pub keys: &'static [(&'static str, &'static str)],
-    /// What stands in no file: (key of config.json, its value in JSON).
+    /// Facts that are in no file: (key of config.json, its value in JSON).
     pub facts: &'static [(&'static str, &'static str)],
     /// Flags of config.json that are true when the first layer has this tensor.
     pub flags: &'static [(&'static str, &'static str)],
@@ -29,7 +29,7 @@ pub(super) struct Arch {
     pub layers_of_quotient_scale: Option<u64>,
 }
 
-/// How much of a head rotates.
+/// How much of a head is rotated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rotary {
     /// Nothing: positions are learned.
@@ -38,8 +38,8 @@ pub(super) enum Rotary {
     Whole,
     /// `rope.dimension_count` dimensions, which config.json gives as a share of the head.
     Share,
-    /// So many dimensions that all heads share, beside a latent.
-    Latent,
+    /// `rope.dimension_count` dimensions that all heads share, beside the latent of MLA.
+    Mla,
 }
 
 const RMS: &str = "rms_norm_eps";
@@ -49,7 +49,7 @@ const EXPERTS: (&str, &str) = ("num_experts", "expert_count");
 const EXPERTS_USED: (&str, &str) = ("num_experts_per_tok", "expert_used_count");
 const EXPERT_WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_length");
 
-/// Llama's, without anything of its own.
+/// Llama: no keys or facts of its own.
 const LLAMA: Arch = Arch {
     name: "llama",
     model_type: "llama",
@@ -63,12 +63,12 @@ const LLAMA: Arch = Arch {
     layers_of_quotient_scale: None,
 };
 
-/// Those whose q and k rows the converter leaves where they are.
+/// Architectures whose q and k rows the converter does not reorder.
 const IN_ORDER: Arch = Arch { mixture: None, head_rows: HeadRows::InOrder, ..LLAMA };
-/// Those whose rows it moves.
+/// Architectures whose q and k rows the converter reorders.
 const PAIRED: Arch = Arch { mixture: None, ..LLAMA };
 
-/// Every architecture there is.
+/// All architectures.
 static ARCHS: &[Arch] = &[
     LLAMA,
     Arch { name: "qwen2", model_type: "qwen2", ..IN_ORDER },
@@ -196,7 +196,7 @@ static ARCHS: &[Arch] = &[
     Arch {
         name: "deepseek2",
         model_type: "deepseek_v3",
-        rotary: Rotary::Latent,
+        rotary: Rotary::Mla,
         keys: &[
             ("q_lora_rank", "attention.q_lora_rank"),
             ("kv_lora_rank", "attention.kv_lora_rank"),
@@ -228,7 +228,7 @@ const GLM_FLAGS: &[(&str, &str)] = &[("attention_bias", "attn_q.bias"), ("attent
 pub(super) fn find(source: &Source<'_>) -> Result<&'static Arch> {
     ARCHS.iter().find(|arch| arch.name == source.arch).ok_or_else(|| {
         let known: Vec<&str> = ARCHS.iter().map(|arch| arch.name).collect();
-        let what = format!("\"{}\"; supported: {}", shown(source.arch), known.join(", "));
+        let what = format!("\"{}\"; supported: {}", escape_for_terminal(&source.arch), known.join(", "));
         source.unsupported("general.architecture", what)
     })
 }

@@ -1,14 +1,13 @@
-//! An architecture's keys as config.json has them.
+//! From an architecture's GGUF keys to the keys of config.json.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::archs::{Arch, Rotary};
 use super::source::Source;
-use super::{latent, rope};
+use super::translated::Translated;
+use super::{mla, rope};
+use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::gguf::{self, Kind};
-use crate::checkpoint::shown;
 use crate::error::Result;
 
 /// Keys that all architectures share: (of config.json, of the file).
@@ -22,7 +21,7 @@ const COMMON: &[(&str, &str)] = &[
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", HEAD_DIM),
 ];
-/// `rope.freq_base` of files that do not say (llama.cpp).
+/// `rope.freq_base` of files without the key (llama.cpp).
 const USUAL_THETA: f64 = 10_000.0;
 /// Beyond any model's `embedding_length`.
 const WIDEST: u64 = 1 << 24;
@@ -31,31 +30,7 @@ const ROTARY_DIM: &str = "rope.dimension_count";
 const EXPERTS: &str = "expert_count";
 const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 
-/// Metadata as if it had been read out of config.json.
-#[derive(Default)]
-pub(super) struct Translated {
-    /// The values.
-    pub values: Map<String, Value>,
-    /// Where each key comes from, for messages: (path of config.json, key of the file).
-    pub origins: BTreeMap<String, String>,
-}
-
-impl Translated {
-    /// Takes a key of the architecture over.
-    pub fn take(&mut self, source: &Source<'_>, key: &str, own: &str) -> Result<()> {
-        self.origins.insert(key.to_owned(), source.full(own));
-        if let Some(value) = source.get(own)? {
-            self.values.insert(key.to_owned(), value);
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, key: &str, value: impl Into<Value>) {
-        self.values.insert(key.to_owned(), value.into());
-    }
-}
-
-/// Translates everything that config.json would say.
+/// Translates all keys that config.json would have.
 ///
 /// Errors: `Config` for sizes that do not fit each other, `Unsupported` for scaling types that are not known.
 pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> {
@@ -90,7 +65,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     vocabulary(source, &mut out)?;
     experts(source, arch, &mut out)?;
     let head_dim = match arch.rotary {
-        Rotary::Latent => latent::translate(source, &mut out).map(|()| None)?,
+        Rotary::Mla => mla::translate(source, &mut out).map(|()| None)?,
         Rotary::None | Rotary::Whole | Rotary::Share => heads(source, &mut out)?,
     };
     if let (Some(layers), Some(head_dim)) = (arch.layers_of_quotient_scale, head_dim) {
@@ -123,7 +98,7 @@ fn family_facts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Resul
             out.set("num_ln_in_parallel_attn", if source.has_in_layer("attn_norm_2.weight") { 2 } else { 1 });
         }
         "stablelm" => {
-            // Some files say so wrongly; the norm that parallel blocks lack tells.
+            // Some files state the wrong value; parallel blocks have no norm before the MLP.
             source.get("use_parallel_residual")?;
             out.set("use_parallel_residual", !source.has_in_layer("ffn_norm.weight"));
         }
@@ -179,7 +154,7 @@ fn vocabulary(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     Ok(())
 }
 
-/// `model_type`, and the experts' keys of architectures that have them or not.
+/// `model_type`, and the experts' keys of architectures that may or may not have them.
 fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
     let count = source.whole(EXPERTS)?.unwrap_or(0);
     out.set("model_type", arch.model_type);
@@ -195,14 +170,16 @@ fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
             out.take(source, "num_experts_per_tok", "expert_used_count")
         }
         None => {
-            let what = format!("{count}; {} is computed without experts; 0 is supported", shown(arch.name));
+            let what = format!(
+                "{count}; {} is computed without experts; 0 is supported",
+                escape_for_terminal(arch.name)
+            );
             Err(source.unsupported(&source.full(EXPERTS), what))
         }
     }
 }
 
-/// Width of a head: the file's, or what is left of the row for each. Nothing when the sizes are no numbers: the family
-/// will say so.
+/// Width of a head: as stated, or hidden_size / heads. None when the sizes are not numbers, which the family then refuses.
 fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
     let stated = source.whole(HEAD_DIM)?;
     let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
@@ -251,10 +228,10 @@ fn windows(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
     Ok(())
 }
 
-/// How much of a head rotates.
+/// How much of a head is rotated.
 fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Translated) -> Result<()> {
     let (Some(stated), Some(head_dim)) = (source.get(ROTARY_DIM)?, head_dim) else {
-        // A file that does not say means whole heads, whatever the family's class says.
+        // Without the key whole heads are rotated, whatever the default of the family's class is.
         if arch.rotary == Rotary::Share {
             out.set("partial_rotary_factor", 1.0);
         }
@@ -274,7 +251,7 @@ fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Tra
     }
     if arch.rotary == Rotary::Share {
         out.origins.insert("partial_rotary_factor".to_owned(), source.full(ROTARY_DIM));
-        // A quarter of a dimension more: the share of the head, rounded down, then gives the number back.
+        // A quarter of a dimension more, so that share * head_dim, rounded down, gives `dim` again.
         let share = (dim as f64 + 0.25) / head_dim as f64;
         out.set("partial_rotary_factor", share.min(1.0));
     }

@@ -1,11 +1,11 @@
-//! From GGUF's metadata to a [`Config`]: translated once, here, into the names of config.json, so that the family files
-//! need not know where a model came from.
+//! From GGUF's metadata to a [`Config`]: translated here, once, into the names of config.json, so that the family files
+//! do not depend on the file format.
 //!
 //! ```text
 //! <arch>.* --keys.rs, rope.rs--> keys of config.json --<family>.rs--> Config --stored.rs--> what the file's tensors need
 //! ```
 //!
-//! `archs.rs` has a line per architecture. What differs between the two worlds: keys and tensor names; q and k rows, which
+//! `archs.rs` has a line per architecture. The two formats differ in keys and tensor names; q and k rows, which
 //! some architectures store for the rotation of neighbours (they are picked in the family's order as they are packed, so
 //! that the logits have the bits of the safetensors model's); norms that hold the weight itself where Hugging Face's hold it
 //! minus one; experts in one tensor; and facts that llama.cpp keeps in its code instead of the file. Source of them all:
@@ -14,22 +14,24 @@
 
 mod archs;
 mod keys;
-mod latent;
+mod mla;
 mod rope;
 mod source;
 mod stored;
+mod translated;
 
 use std::cell::RefCell;
 
-use self::keys::Translated;
 use self::source::Source;
-use super::generation::{self, GenerationConfig};
-use super::metadata::Metadata;
-use super::{ModelCard, from_metadata};
+use self::translated::Translated;
+use super::card::ModelCard;
+use super::keys::generation::{self, GenerationConfig};
+use super::keys::metadata::Metadata;
+use super::models::from_metadata;
 use crate::checkpoint::{Checkpoint, gguf};
 use crate::error::Result;
 
-/// Reads what a `.gguf` file says of its model.
+/// Reads the config and the sampling defaults of a `.gguf` file.
 ///
 /// Errors: `Config` for values that no model can have, `Unsupported` for architectures and keys that the engine does not
 /// compute. Each names the file and its key.

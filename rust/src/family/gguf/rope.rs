@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::archs::{Arch, Rotary};
-use super::keys::Translated;
 use super::source::Source;
+use super::translated::Translated;
 use crate::checkpoint::json::describe;
 use crate::error::Result;
 
@@ -94,7 +94,7 @@ fn yarn(
         let usual = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
         put("attention_factor", Some((extra * usual).into()));
     }
-    if arch.rotary == Rotary::Latent
+    if arch.rotary == Rotary::Mla
         && let Some(scale) = source.get("rope.scaling.yarn_log_multiplier")?.and_then(|scale| scale.as_f64())
     {
         // 0.1 mscale_all_dim; `mscale` is not in the file, and in all published models the same.

@@ -1,4 +1,4 @@
-//! The file's metadata with a memory of the keys that were read, so that law 6 holds here too.
+//! The file's metadata, which records the keys that were read, so that law 6 holds here too.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Number, Value as Json};
 
 use crate::checkpoint::gguf::{Metadata, Value};
-use crate::checkpoint::{Checkpoint, shown};
+use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::error::{Error, Result};
 
 /// The key that names the architecture.
@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
     pub checkpoint: &'a Checkpoint,
     pub metadata: Metadata<'a>,
     /// `general.architecture`.
-    pub arch: &'a str,
+    pub arch: String,
     read: RefCell<BTreeSet<String>>,
 }
 
@@ -37,12 +37,12 @@ impl<'a> Source<'a> {
         };
         let arch = match metadata.get(ARCHITECTURE) {
             None => return Err(bad(ARCHITECTURE, "it is missing".to_owned())),
-            Some(value) => value.as_str().ok_or_else(|| bad(ARCHITECTURE, value.to_string()))?,
+            Some(value) => value.text().ok_or_else(|| bad(ARCHITECTURE, value.to_string()))?,
         };
         let source = Source { checkpoint, metadata, arch, read: RefCell::default() };
         match metadata.get("general.type") {
             None => Ok(source),
-            Some(value) if value.as_str() == Some("model") => Ok(source),
+            Some(value) if value.text().as_deref() == Some("model") => Ok(source),
             Some(other) => {
                 let what =
                     format!("{other}; \"model\" is supported; open the model that this file belongs to");
@@ -57,7 +57,7 @@ impl<'a> Source<'a> {
 
     /// The whole name of a key of the architecture.
     pub fn full(&self, key: &str) -> String {
-        format!("{}.{key}", shown(self.arch))
+        format!("{}.{key}", escape_for_terminal(&self.arch))
     }
 
     /// The value of a key of the architecture, as JSON. Marks it as understood.
@@ -87,12 +87,12 @@ impl<'a> Source<'a> {
     /// `what` is `<what it is>; <what is allowed>`; `key` is whole.
     pub fn bad(&self, key: &str, what: String) -> Error {
         let what = format!("{what}; correct the file, or download it again");
-        Error::Config { path: self.path().to_owned(), key: shown(key), what }
+        Error::Config { path: self.path().to_owned(), key: escape_for_terminal(key), what }
     }
 
     /// `what` is `<what it is>; <what is supported>`; `key` is whole.
     pub fn unsupported(&self, key: &str, what: String) -> Error {
-        Error::Unsupported { path: self.path().to_owned(), key: shown(key), what }
+        Error::Unsupported { path: self.path().to_owned(), key: escape_for_terminal(key), what }
     }
 
     /// Is there a tensor of that name in the first layer?
@@ -100,7 +100,7 @@ impl<'a> Source<'a> {
         self.checkpoint.contains(&format!("blk.0.{name}"))
     }
 
-    /// Refuses every key of the architecture that no one has read: it may change what the model computes.
+    /// Refuses every key of the architecture that was not read: it may change what the model computes.
     pub fn refuse_unread(&self) -> Result<()> {
         let read = self.read.borrow();
         let prefix = format!("{}.", self.arch);
@@ -119,9 +119,13 @@ impl<'a> Source<'a> {
 
     /// Texts outside of the architecture that are not UTF-8, one warning each.
     pub fn not_utf8(&self) -> Vec<String> {
-        let broken = |value: &Value<'_>| matches!(value, Value::Text(_)) && value.as_str().is_none();
+        let broken = |value: &Value<'_>| matches!(value, Value::Text(_)) && value.text().is_none();
         let broken = self.metadata.iter().filter(|(_, value)| broken(value));
-        broken.map(|(key, _)| format!("{}: {}: it is not UTF-8", self.path().display(), shown(key))).collect()
+        broken
+            .map(|(key, _)| {
+                format!("{}: {}: it is not UTF-8", self.path().display(), escape_for_terminal(key))
+            })
+            .collect()
     }
 }
 
@@ -132,7 +136,7 @@ fn json(value: Value<'_>) -> Option<Json> {
         Value::Signed(number) => number.into(),
         Value::Float(number) => Json::Number(Number::from_f64(number)?),
         Value::Bool(flag) => flag.into(),
-        Value::Text(_) => value.as_str()?.into(),
+        Value::Text(_) => value.text()?.into(),
         Value::List(list) if list.len() > LONGEST_LIST => return None,
         Value::List(list) => Json::Array(list.iter().map(json).collect::<Option<_>>()?),
     })

@@ -1,16 +1,16 @@
-//! What the tensors of a `.gguf` file are called, and what they hold where Hugging Face's hold something else.
+//! The names of the tensors of a `.gguf` file, and what differs between them and Hugging Face's.
 
 use super::archs::{Arch, Rotary};
 use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Bias, Config, ExpertNames, HeadRows, KvB, LatentNames, MlpShape, Names, NormWeight, QkNorm, Qkv,
-    RopeScaling, Stored, Up, tensor,
+    Bias, Config, GateUp, HeadRows, KvB, MlaNames, MlpShape, MoeNames, Names, NormWeight, QkNorm, Qkv,
+    RopeScaling, Stored, tensor,
 };
 use crate::error::Result;
 
-/// Scores are multiplied with it.
+/// Key of the factor of the attention scores.
 const SCALE: &str = "attention.scale";
 
 /// llama.cpp's names (`tensor_mapping.py`).
@@ -33,24 +33,24 @@ const NAMES: Names = Names {
     q_norm: tensor!("attn_q_norm"),
     k_norm: tensor!("attn_k_norm"),
     sinks: "attn_sinks.weight",
-    latent: LatentNames {
-        q: tensor!("attn_q"),
-        q_a: tensor!("attn_q_a"),
-        q_a_norm: tensor!("attn_q_a_norm"),
-        q_b: tensor!("attn_q_b"),
-        kv_a: tensor!("attn_kv_a_mqa"),
-        kv_a_norm: tensor!("attn_kv_a_norm"),
-        kv_b: KvB::Together(tensor!("attn_kv_b")),
+    mla: MlaNames {
+        q_proj: tensor!("attn_q"),
+        q_a_proj: tensor!("attn_q_a"),
+        q_a_layernorm: tensor!("attn_q_a_norm"),
+        q_b_proj: tensor!("attn_q_b"),
+        kv_a_proj: tensor!("attn_kv_a_mqa"),
+        kv_a_layernorm: tensor!("attn_kv_a_norm"),
+        kv_b_proj: KvB::Together(tensor!("attn_kv_b")),
     },
     o_proj: tensor!("attn_output"),
-    up: Up::Separate { gate: tensor!("ffn_gate"), up: tensor!("ffn_up") },
+    gate_up_proj: GateUp::Separate { gate: tensor!("ffn_gate"), up: tensor!("ffn_up") },
     down_proj: tensor!("ffn_down"),
-    experts: ExpertNames::Merged {
+    moe: MoeNames::Merged {
         router: tensor!("ffn_gate_inp"),
         parts: [tensor!("ffn_gate_exps"), tensor!("ffn_up_exps"), tensor!("ffn_down_exps")],
         shared: [tensor!("ffn_gate_shexp"), tensor!("ffn_up_shexp"), tensor!("ffn_down_shexp")],
         shared_gate: tensor!("ffn_gate_inp_shexp"),
-        correction: "exp_probs_b.bias",
+        correction_bias: "exp_probs_b.bias",
     },
 };
 
@@ -100,7 +100,7 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
         names.qkv = Qkv::Stacked(tensor!("attn_qkv"));
     }
     if source.has_in_layer("attn_k_b.weight") {
-        names.latent.kv_b = KvB::Apart { keys: tensor!("attn_k_b"), values: tensor!("attn_v_b") };
+        names.mla.kv_b_proj = KvB::Apart { keys: tensor!("attn_k_b"), values: tensor!("attn_v_b") };
     }
     if source.has_in_layer("attn_norm_2.weight") {
         // falcon 40B: the second is attention's.
@@ -110,15 +110,15 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
     } else if arch.name == "gpt-oss" {
         names.mlp_norm = tensor!("post_attention_norm");
     }
-    names.up = match of_family.up {
-        Up::Stacked(_) if !source.has_in_layer("ffn_gate.weight") => Up::Stacked(tensor!("ffn_up")),
+    names.gate_up_proj = match of_family.gate_up_proj {
+        GateUp::Stacked(_) if !source.has_in_layer("ffn_gate.weight") => GateUp::Stacked(tensor!("ffn_up")),
         _ if config.mlp == MlpShape::Plain => Names::plain_up(tensor!("ffn_up")),
-        _ => names.up,
+        _ => names.gate_up_proj,
     };
     names
 }
 
-/// A file without some of its layers, or with more than it says, is not the model that it claims to be.
+/// Refuses a file with fewer or more layers than it states.
 fn check_layers(config: &Config, source: &Source<'_>) -> Result<()> {
     let numbers = source.checkpoint.names().filter_map(|name| {
         let (number, _) = name.strip_prefix("blk.")?.split_once('.')?;
@@ -133,7 +133,7 @@ fn check_layers(config: &Config, source: &Source<'_>) -> Result<()> {
     Err(source.bad(&source.full("block_count"), what))
 }
 
-/// Llama 3's scaling, of which the file has the result.
+/// Llama 3's scaling, which the file holds as divisors.
 fn divide(config: &mut Config, source: &Source<'_>) -> Result<()> {
     let divisors = divisors(source, FREQS)?;
     for rope in &mut config.ropes {

@@ -1,0 +1,149 @@
+//! What a model is, in the field's words: enums that are resolved at load, so that no later code asks for the family.
+//!
+//! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
+
+mod frequencies;
+mod moe;
+mod rope;
+mod structure;
+mod tensor_names;
+
+pub use crate::kernel::Activation;
+pub use frequencies::{RopeFrequencies, RopeVariant};
+pub use moe::{ExpertGroups, Moe, Scoring, SharedExpert};
+pub use rope::{Rope, RopeLayout, RopeScaling};
+pub use structure::{
+    Attention, Bias, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask, MlpShape, Norm,
+    NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Sinks,
+};
+pub(crate) use tensor_names::tensor;
+pub use tensor_names::{GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
+
+use crate::quant::DType;
+
+/// Everything that the forward pass needs besides the weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `model_type` of config.json.
+    pub model_type: String,
+    /// What the tensors are called.
+    pub names: Names,
+    /// Rows of the embedding; length of a logit row.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the dense MLP.
+    pub intermediate_size: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key/value heads; divides `num_attention_heads`.
+    pub num_key_value_heads: usize,
+    /// Width of one head's query and key.
+    pub head_dim: usize,
+    /// Width of one head's value; `head_dim` except for latent attention.
+    pub v_head_dim: usize,
+    /// Trained length in tokens.
+    pub max_position_embeddings: usize,
+    /// One per layer, in order.
+    pub layers: Vec<LayerSpec>,
+    /// What a token's position does to its embedding.
+    pub position: EmbeddingPosition,
+    /// Factor of the embedding (gemma: sqrt(hidden_size); granite).
+    pub embedding_multiplier: f32,
+    /// Normalization of rows, of the residual stream and of q and k alike.
+    pub norm: Norm,
+    /// What the norms' weight tensors hold.
+    pub norm_weight: NormWeight,
+    /// Biases of the norms.
+    pub norm_bias: Bias,
+    /// Where a layer has its norms.
+    pub norm_placement: NormPlacement,
+    /// How attention and MLP are added to the residual stream.
+    pub residual: Residual,
+    /// Factor of both results before they are added (granite).
+    pub residual_multiplier: f32,
+    /// How queries, keys and values are projected.
+    pub attention: Attention,
+    /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
+    /// `attention_scale` is another factor.
+    pub attention_multiplier: f32,
+    /// What a query's position does to its scores.
+    pub query_scaling: QueryScaling,
+    /// Norm of q and k before rotation.
+    pub qk_norm: QkNorm,
+    /// `clip_qkv`: q, k and v are cut to +- this (olmo).
+    pub clip_qkv: Option<f32>,
+    /// `attn_logit_softcapping`: scores become cap * tanh(score / cap) (gemma2).
+    pub attn_logit_softcapping: Option<f32>,
+    /// Attention sinks.
+    pub sinks: Sinks,
+    /// Biases of q, k and v projections.
+    pub attention_bias: Bias,
+    /// Bias of the o projection.
+    pub attention_out_bias: Bias,
+    /// The MLP's shape.
+    pub mlp: MlpShape,
+    /// The MLP's activation.
+    pub activation: Activation,
+    /// Biases of gate, up and down projections.
+    pub mlp_bias: Bias,
+    /// The mixture of experts of the layers that have one.
+    pub moe: Option<Moe>,
+    /// Rotary position embeddings; each layer's spec names one of them.
+    pub ropes: Vec<Rope>,
+    /// Where the projection to logits comes from.
+    pub lm_head: LmHead,
+    /// Bias of the projection to logits (gptj, phi).
+    pub lm_head_bias: Bias,
+    /// Factor of the logits (`logit_scale`, 1 / `logits_scaling`).
+    pub logit_scale: f32,
+    /// `final_logit_softcapping`: logits become cap * tanh(logit / cap) (gemma2).
+    pub final_logit_softcapping: Option<f32>,
+    /// `bos_token_id`, when the config states one.
+    pub bos_token_id: Option<u32>,
+    /// `eos_token_id` as a list (old configs hold one number).
+    pub eos_token_id: Vec<u32>,
+    /// `torch_dtype` / `dtype`: the type that config.json states for the weights.
+    pub torch_dtype: Option<DType>,
+}
+
+impl Config {
+    /// The longest sequence in tokens: the trained length, or the length that dynamic NTK extends it to.
+    pub fn usable_length(&self) -> usize {
+        match self.ropes.first().map(|rope| &rope.scaling) {
+            Some(RopeScaling::Dynamic { factor, .. }) => {
+                (self.max_position_embeddings as f64 * factor) as usize
+            }
+            _ => self.max_position_embeddings,
+        }
+    }
+
+    /// The number of positions that can be computed; only a learned table limits it.
+    pub fn position_limit(&self) -> usize {
+        match self.position {
+            EmbeddingPosition::Learned => self.max_position_embeddings,
+            EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => usize::MAX,
+        }
+    }
+
+    /// The rope variant of a sequence of `sequence_len` tokens (all tokens of the sequence, not only those of this call).
+    pub fn rope_variant(&self, sequence_len: usize) -> RopeVariant {
+        self.ropes.iter().map(|rope| rope.variant(sequence_len)).max().unwrap_or_default()
+    }
+
+    /// The frequencies of each rope in a variant.
+    pub fn frequencies(&self, variant: RopeVariant) -> Vec<RopeFrequencies> {
+        self.ropes.iter().map(|rope| rope.frequencies(variant)).collect()
+    }
+
+    /// Query heads that share one key/value head.
+    pub fn group_size(&self) -> usize {
+        self.num_attention_heads / self.num_key_value_heads
+    }
+
+    /// Values of a row of queries, keys and values together.
+    pub fn qkv_width(&self) -> usize {
+        (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+            + self.num_key_value_heads * self.v_head_dim
+    }
+}

@@ -1,0 +1,239 @@
+//! The names of a model's tensors on the hub, below the layer's path, and how fused tensors are laid out.
+
+/// A weight and its bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor {
+    /// Path of the weight.
+    pub weight: &'static str,
+    /// Path of the bias.
+    pub bias: &'static str,
+}
+
+/// `<path>.weight` and `<path>.bias`.
+macro_rules! tensor {
+    ($path:literal) => {
+        $crate::config::Tensor { weight: concat!($path, ".weight"), bias: concat!($path, ".bias") }
+    };
+}
+pub(crate) use tensor;
+
+/// How a matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// [out, in], as PyTorch's Linear.
+    OutIn,
+    /// [in, out], as gpt2's Conv1D.
+    InOut,
+}
+
+/// Where queries, keys and values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Qkv {
+    /// A matrix each.
+    Separate([Tensor; 3]),
+    /// One matrix: all queries, all keys, all values (phi3, gpt2).
+    Stacked(Tensor),
+    /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).
+    Grouped(Tensor),
+}
+
+/// In which order the rows of a head are stored in q and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadRows {
+    /// In the order that the family rotates.
+    InOrder,
+    /// The two rows of a pair are adjacent, which the family has half a head apart (llama.cpp's converter moves them).
+    Paired,
+}
+
+/// Where the MLP's first projections, gate_proj and up_proj, are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateUp {
+    /// `gate` (of a gated MLP) and `up`.
+    Separate {
+        /// The gate's.
+        gate: Tensor,
+        /// The other factor's, or a plain MLP's only one.
+        up: Tensor,
+    },
+    /// One matrix: gate, then up (phi3, glm).
+    Stacked(Tensor),
+}
+
+/// Where the tensors of latent attention are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MlaNames {
+    /// Queries, where they have no latent.
+    pub q_proj: Tensor,
+    /// The latent of queries.
+    pub q_a_proj: Tensor,
+    /// The norm of that latent.
+    pub q_a_layernorm: Tensor,
+    /// Queries from their latent.
+    pub q_b_proj: Tensor,
+    /// The latent of keys and values, then the rotated part of the keys.
+    pub kv_a_proj: Tensor,
+    /// The norm of that latent.
+    pub kv_a_layernorm: Tensor,
+    /// Keys and values from their latent.
+    pub kv_b_proj: KvB,
+}
+
+/// Where the projection from the latent to keys and values is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvB {
+    /// One matrix: per head its keys, its values.
+    Together(Tensor),
+    /// Keys [head, in, out] and values [head, out, in] (newer GGUF files).
+    Apart {
+        /// The keys'.
+        keys: Tensor,
+        /// The values'.
+        values: Tensor,
+    },
+}
+
+/// Where the tensors of a mixture of experts are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoeNames {
+    /// `<experts>.<number>.<gate, up, down>`.
+    Each {
+        /// The router.
+        router: Tensor,
+        /// The list of experts.
+        experts: &'static str,
+        /// gate, up and down of one expert.
+        parts: [&'static str; 3],
+        /// The expert that every token passes.
+        shared: &'static str,
+    },
+    /// All experts in one tensor [expert, in, out], whose columns alternate between gate and up (gpt_oss).
+    Interleaved {
+        /// The router.
+        router: Tensor,
+        /// Columns gate 0, up 0, gate 1 ...
+        gate_up: Tensor,
+        /// The second projection.
+        down: Tensor,
+    },
+    /// All experts' gates in one tensor [expert, out, in], their ups in another, their downs in a third (GGUF).
+    Merged {
+        /// The router.
+        router: Tensor,
+        /// gate, up and down of all experts.
+        parts: [Tensor; 3],
+        /// gate, up and down of the expert that every token passes.
+        shared: [Tensor; 3],
+        /// Its gate, a vector.
+        shared_gate: Tensor,
+        /// `e_score_correction_bias` of routers that score by a sigmoid.
+        correction_bias: &'static str,
+    },
+}
+
+/// What a model's tensors are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names {
+    /// Possible prefixes of every path except `lm_head`; the first is the usual one.
+    pub bases: &'static [&'static str],
+    /// The prefix in this checkpoint.
+    pub base: &'static str,
+    /// Token embedding.
+    pub embed_tokens: &'static str,
+    /// How it is stored: [vocab_size, hidden_size] is `OutIn`.
+    pub embedding_stored: Stored,
+    /// Learned positions.
+    pub position_embedding: &'static str,
+    /// The list of layers; `.<number>.` follows.
+    pub layers: &'static str,
+    /// How the layers' matrices are stored.
+    pub stored: Stored,
+    /// The norm after the last layer.
+    pub norm: Tensor,
+    /// The projection to logits, without a base.
+    pub lm_head: Tensor,
+    /// Norm before attention.
+    pub attention_norm: Tensor,
+    /// Norm after attention.
+    pub attention_out_norm: Tensor,
+    /// Norm before the MLP.
+    pub mlp_norm: Tensor,
+    /// Norm after the MLP.
+    pub mlp_out_norm: Tensor,
+    /// Queries, keys and values.
+    pub qkv: Qkv,
+    /// The order of a head's rows in q and k.
+    pub head_rows: HeadRows,
+    /// Norm of queries.
+    pub q_norm: Tensor,
+    /// Norm of keys.
+    pub k_norm: Tensor,
+    /// Attention sinks.
+    pub sinks: &'static str,
+    /// The tensors of latent attention.
+    pub mla: MlaNames,
+    /// Attention's output.
+    pub o_proj: Tensor,
+    /// The MLP's first projections.
+    pub gate_up_proj: GateUp,
+    /// The MLP's second projection.
+    pub down_proj: Tensor,
+    /// The tensors of a mixture of experts.
+    pub moe: MoeNames,
+}
+
+impl Names {
+    /// Llama's names, which most families use.
+    pub const LLAMA: Names = Names {
+        bases: &["model."],
+        base: "model.",
+        embed_tokens: "embed_tokens.weight",
+        embedding_stored: Stored::OutIn,
+        position_embedding: "",
+        layers: "layers",
+        stored: Stored::OutIn,
+        norm: tensor!("norm"),
+        lm_head: tensor!("lm_head"),
+        attention_norm: tensor!("input_layernorm"),
+        attention_out_norm: tensor!("post_attention_layernorm"),
+        mlp_norm: tensor!("post_attention_layernorm"),
+        mlp_out_norm: tensor!("post_feedforward_layernorm"),
+        qkv: Qkv::Separate([
+            tensor!("self_attn.q_proj"),
+            tensor!("self_attn.k_proj"),
+            tensor!("self_attn.v_proj"),
+        ]),
+        head_rows: HeadRows::InOrder,
+        q_norm: tensor!("self_attn.q_norm"),
+        k_norm: tensor!("self_attn.k_norm"),
+        sinks: "self_attn.sinks",
+        mla: MlaNames {
+            q_proj: tensor!("self_attn.q_proj"),
+            q_a_proj: tensor!("self_attn.q_a_proj"),
+            q_a_layernorm: tensor!("self_attn.q_a_layernorm"),
+            q_b_proj: tensor!("self_attn.q_b_proj"),
+            kv_a_proj: tensor!("self_attn.kv_a_proj_with_mqa"),
+            kv_a_layernorm: tensor!("self_attn.kv_a_layernorm"),
+            kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        },
+        o_proj: tensor!("self_attn.o_proj"),
+        gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
+        down_proj: tensor!("mlp.down_proj"),
+        moe: MoeNames::Each {
+            router: tensor!("mlp.gate"),
+            experts: "mlp.experts",
+            parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
+            shared: "mlp.shared_expert",
+        },
+    };
+
+    /// The single first projection of a plain MLP.
+    pub const fn plain_up(up: Tensor) -> GateUp {
+        GateUp::Separate { gate: up, up }
+    }
+
+    /// Path of the token embedding.
+    pub fn embedding(&self) -> String {
+        format!("{}{}", self.base, self.embed_tokens)
+    }
+}

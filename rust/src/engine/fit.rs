@@ -1,0 +1,242 @@
+//! Does a model fit into memory, and in which type: asked before a weight is packed.
+//!
+//! What is needed is measured by the walk that loads, with nothing packed (`PanelSource::measuring`): no second list of
+//! weights can disagree with the first.
+
+use crate::checkpoint::Checkpoint;
+use crate::compute::pool::Pool;
+use crate::config::Config;
+use crate::engine::{Engine, READOUT_ROWS};
+use crate::error::{Error, Result};
+use crate::kv_cache::BLOCK;
+use crate::model::Model;
+use crate::model::pack::PanelSource;
+use crate::platform::limits::Available;
+use crate::quant::DType;
+
+/// What `auto` falls back to when a model does not fit as it is stored, largest first.
+const SMALLER: [DType; 6] = [DType::BF16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];
+/// A model fits comfortably when it leaves this part of the memory to others.
+const LEFT_TO_OTHERS: u64 = 5;
+/// Threads' stacks, the program's own memory.
+const PROGRAM: u64 = 16 << 20;
+/// No smaller context is worth a suggestion.
+const SMALLEST_CONTEXT: u64 = 256;
+
+/// The type that a model is loaded in, and why.
+#[derive(Debug)]
+pub struct Choice {
+    /// None: each weight as it is stored.
+    pub dtype: Option<DType>,
+    /// Bytes of the packed weights.
+    pub weights: u64,
+    /// For people, one line.
+    pub words: String,
+    /// Whether `auto` had to choose a smaller type than the stored one.
+    pub is_smaller: bool,
+}
+
+/// The KV cache that is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct KvRoom {
+    /// Most tokens.
+    pub tokens: usize,
+    /// F32, F16, Q8_0, or None: what the weights' type brings.
+    pub dtype: Option<DType>,
+}
+
+/// Bytes that a model needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Need {
+    dtype: DType,
+    weights: u64,
+    /// Of so many tokens.
+    kv: u64,
+    kv_block: u64,
+    scratch: u64,
+}
+
+impl Need {
+    fn measure(
+        checkpoint: &Checkpoint,
+        config: &Config,
+        dtype: Option<DType>,
+        kv: KvRoom,
+        pool: &Pool,
+    ) -> Result<Self> {
+        let model = Model::load_with(&PanelSource::measuring(), checkpoint, config.clone(), dtype, pool)?;
+        let model = model.with_kv(kv.dtype);
+        let kv_block = model.kv_layout.block_bytes() as u64;
+        let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;
+        Ok(Self {
+            dtype: model.dtype(),
+            weights: model.weight_bytes() as u64,
+            kv: blocks.saturating_mul(kv_block),
+            kv_block,
+            scratch: scratch(&model),
+        })
+    }
+
+    fn total(&self) -> u64 {
+        self.weights.saturating_add(self.scratch).saturating_add(self.kv)
+    }
+
+    /// The longest context, in whole steps of 256 tokens, that fits.
+    fn longest_context(&self, available: u64) -> u64 {
+        let room = available.saturating_sub(self.weights.saturating_add(self.scratch));
+        let tokens = (room / self.kv_block.max(1)).saturating_mul(BLOCK as u64);
+        tokens - tokens % SMALLEST_CONTEXT
+    }
+}
+
+/// The buffers of a forward pass and of its logits, about.
+fn scratch(model: &Model) -> u64 {
+    let config = &model.config;
+    let rows = Engine::rows_at_once(model.weight_bytes());
+    // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input made of it.
+    let per_row = 4 * config.hidden_size + 2 * config.qkv_width() + 2 * config.intermediate_size;
+    let values = rows * per_row + READOUT_ROWS * model.padded_vocab();
+    4 * values as u64 + PROGRAM
+}
+
+/// The type to load in: the one asked for, or for `auto` as stored when that fits comfortably, else the largest that does.
+///
+/// # Errors
+/// Memory: what is needed, what there is, and what would fit. As [`Model::load`] for the tensors.
+pub fn choose(
+    checkpoint: &Checkpoint,
+    config: &Config,
+    dtype: Option<DType>,
+    kv: KvRoom,
+    pool: &Pool,
+    available: Option<Available>,
+) -> Result<Choice> {
+    let context = kv.tokens;
+    let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
+    let in_file = stored_as(checkpoint);
+    let smaller = |than: u64| -> Result<Vec<(DType, Need)>> {
+        let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
+        Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
+    };
+    let need = measure(dtype)?;
+    let Some(available) = available else { return Ok(chosen(dtype, &need, &in_file)) };
+    if dtype.is_some() && need.total() > available.bytes {
+        return Err(refusal(checkpoint, &need, context, &smaller(need.weights)?, available));
+    }
+    let comfortable = available.bytes - available.bytes / LEFT_TO_OTHERS;
+    if dtype.is_some() || need.total() <= comfortable {
+        return Ok(chosen(dtype, &need, &in_file));
+    }
+    let (stored, smaller) = (need, smaller(need.weights)?);
+    let by_room = |limit: u64| smaller.iter().find(|(_, need)| need.total() <= limit);
+    let as_stored_fits = stored.total() <= available.bytes;
+    match by_room(comfortable).or_else(|| by_room(available.bytes)) {
+        Some((dtype, need)) => Ok(Choice {
+            dtype: Some(*dtype),
+            weights: need.weights,
+            words: format!(
+                "dtype: {} ({}): as stored ({}) the model takes {} with its KV cache, and {} are {}",
+                dtype.name(),
+                size(need.weights),
+                in_file,
+                size(stored.total()),
+                size(available.bytes),
+                available.limit
+            ),
+            is_smaller: true,
+        }),
+        None if as_stored_fits => Ok(chosen(None, &stored, &in_file)),
+        None => Err(refusal(checkpoint, &stored, context, &smaller, available)),
+    }
+}
+
+/// What most of a model's numbers are stored as.
+fn stored_as(checkpoint: &Checkpoint) -> String {
+    let types = checkpoint.tensor_types();
+    types
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map_or_else(String::new, |(name, _)| name.to_lowercase())
+}
+
+/// What was asked for, or as stored.
+fn chosen(asked: Option<DType>, need: &Need, in_file: &str) -> Choice {
+    let (name, size) = (need.dtype.name(), size(need.weights));
+    let words = match name == in_file {
+        true => format!("dtype: {name}, as stored ({size})"),
+        false => format!("dtype: {name}, made from {in_file} ({size})"),
+    };
+    Choice { dtype: asked, weights: need.weights, words, is_smaller: false }
+}
+
+fn refusal(
+    checkpoint: &Checkpoint,
+    need: &Need,
+    context: usize,
+    smaller: &[(DType, Need)],
+    available: Available,
+) -> Error {
+    let longest = need.longest_context(available.bytes);
+    let mut help = Vec::new();
+    if longest >= SMALLEST_CONTEXT && longest < context as u64 {
+        help.push(format!("--context {longest}"));
+    }
+    let fits = |(_, other): &&(DType, Need)| other.total() <= available.bytes;
+    help.extend(smaller.iter().find(fits).map(|(dtype, _)| format!("--dtype {}", dtype.name())));
+    let help = match help.is_empty() {
+        true => "a smaller model is needed, or both a smaller --dtype and --context".to_owned(),
+        false => format!("{} fits", help.join(" or ")),
+    };
+    Error::Memory {
+        what: format!(
+            "{}: memory: {} bytes are needed ({} of weights in {}, {} of KV cache for {context} tokens, {} of scratch); \
+             {} are {}; {help}",
+            checkpoint.path().display(),
+            need.total(),
+            size(need.weights),
+            need.dtype.name(),
+            size(need.kv),
+            size(need.scratch),
+            available.bytes,
+            available.limit
+        ),
+    }
+}
+
+/// Bytes, for people: three digits.
+fn size(bytes: u64) -> String {
+    let (mut value, mut units) = (bytes as f64, ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"].iter());
+    let mut unit = units.next().unwrap_or(&"");
+    for next in units {
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
+    }
+    let digits = match value {
+        _ if *unit == "bytes" || value >= 99.95 => 0,
+        _ if value >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_for_people() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (1000, "1.00 kB"),
+            (142_953_984, "143 MB"),
+            (9_996_000, "10.0 MB"),
+            (1_313_000_000, "1.31 GB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

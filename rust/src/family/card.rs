@@ -1,0 +1,36 @@
+//! What the files of a model folder say of the model: config.json and generation_config.json.
+
+use std::cell::RefCell;
+
+use super::keys::generation::{self, GenerationConfig};
+use super::keys::metadata::{Metadata, read_object};
+use super::{models, tensors};
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::error::Result;
+
+/// The file that describes a model.
+const FILE: &str = "config.json";
+
+/// What a model folder says of the model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelCard {
+    /// config.json.
+    pub config: Config,
+    /// generation_config.json.
+    pub generation: GenerationConfig,
+    /// What is unusual but harmless, one line each, in the form of the errors.
+    pub warnings: Vec<String>,
+}
+
+/// Reads both files of the checkpoint's folder.
+pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
+    let folder = checkpoint.folder();
+    let path = folder.join(FILE);
+    let values = read_object(folder, FILE)?;
+    let warnings = RefCell::default();
+    let mut config = models::from_metadata(Metadata::new(&path, &values, &warnings))?;
+    config.names = tensors::with_base_of(config.names, checkpoint);
+    let generation = generation::read(folder, config.vocab_size, &warnings)?;
+    Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
+}

@@ -1,0 +1,10 @@
+//! The keys of config.json: typed access, what nearly all families share, and which keys are refused.
+
+pub(crate) mod base;
+pub(crate) mod generation;
+pub(crate) mod known;
+pub mod metadata;
+pub(crate) mod moe;
+pub(crate) mod refused;
+pub(crate) mod rope;
+pub(crate) mod windows;

@@ -1,0 +1,47 @@
+//! Mixtral: Mistral with a mixture of experts in every layer.
+//!
+//! Jiang et al. 2024 (Mixtral of Experts). Defaults of absent keys: transformers 5.23, `configuration_mixtral.py`: base
+//! 1e6, no window, 8 experts of which 2.
+
+use super::mistral::DEFAULTS;
+use crate::config::{Bias, Config, ExpertGroups, Moe, MoeNames, Names, Scoring, SharedExpert, tensor};
+use crate::error::Result;
+use crate::family::keys::base::{Defaults, Family, NormKey, RopeDefaults, base};
+use crate::family::keys::metadata::Metadata;
+use crate::family::keys::moe::{experts_per_token, moe_in_all_layers};
+use crate::family::keys::windows::{window, with_windows};
+
+pub(crate) static MIXTRAL: Family = Family { model_types: &["mixtral"], aliases: &[], config };
+
+const NAMES: Names = Names {
+    moe: MoeNames::Each {
+        router: tensor!("block_sparse_moe.gate"),
+        experts: "block_sparse_moe.experts",
+        parts: ["w1.weight", "w3.weight", "w2.weight"],
+        shared: "",
+    },
+    ..Names::LLAMA
+};
+
+fn config(metadata: &Metadata<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        names: NAMES,
+        norm: NormKey::Rms("rms_norm_eps", 1e-5),
+        rope: Some(RopeDefaults { theta: 1e6, ..RopeDefaults::WHOLE }),
+        ..DEFAULTS
+    };
+    let config = base(metadata, &defaults)?;
+    let num_experts = metadata.integer_if_any("num_local_experts", 1..=1 << 16)?.unwrap_or(8);
+    let moe = Moe {
+        num_experts,
+        num_experts_per_tok: experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(2))?,
+        intermediate_size: config.intermediate_size,
+        scoring: Scoring::SoftmaxOfChosen,
+        groups: ExpertGroups::None,
+        scaling: 1.0,
+        bias: Bias::None,
+        shared: SharedExpert::None,
+    };
+    let window = window(metadata, None)?;
+    with_windows(metadata, moe_in_all_layers(config, moe), window, |_| true)
+}

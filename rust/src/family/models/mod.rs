@@ -1,0 +1,127 @@
+//! The registry of families: a family is one short file here and one line in [`FAMILIES`].
+
+mod cohere;
+mod deepseek;
+mod dtransformer;
+mod exaone4;
+mod falcon;
+mod gemma;
+mod gemma3;
+mod glm;
+mod gpt2;
+mod gpt_neo;
+mod gpt_neox;
+mod gpt_oss;
+mod gptj;
+mod granite;
+mod llama;
+mod mistral;
+mod mixtral;
+mod nemotron;
+mod olmo;
+mod phi;
+mod phi3;
+mod qwen2;
+mod qwen2_moe;
+mod qwen3;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+
+use super::keys::base::Family;
+use super::keys::metadata::Metadata;
+use super::keys::{known, refused};
+use crate::checkpoint::escape_for_terminal;
+use crate::checkpoint::json::describe;
+use crate::config::Config;
+use crate::error::Result;
+
+/// Longer than any model's trained length: gives a warning, since memory is planned by it.
+const LONG_CONTEXT: usize = 1 << 27;
+
+/// All families.
+pub static FAMILIES: &[&Family] = &[
+    &llama::LLAMA,
+    &mistral::MISTRAL,
+    &mistral::MINISTRAL3,
+    &mixtral::MIXTRAL,
+    &qwen2::QWEN2,
+    &qwen2_moe::QWEN2_MOE,
+    &qwen3::QWEN3,
+    &qwen3::QWEN3_MOE,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma3::GEMMA3_TEXT,
+    &gemma3::GEMMA3,
+    &phi::PHI,
+    &phi3::PHI3,
+    &gpt_neox::GPT_NEOX,
+    &gptj::GPTJ,
+    &stablelm::STABLELM,
+    &olmo::OLMO,
+    &olmo::OLMO2,
+    &smollm3::SMOLLM3,
+    &granite::GRANITE,
+    &cohere::COHERE,
+    &cohere::COHERE2,
+    &starcoder2::STARCODER2,
+    &exaone4::EXAONE4,
+    &falcon::FALCON,
+    &glm::GLM,
+    &glm::GLM4,
+    &nemotron::NEMOTRON,
+    &gpt_oss::GPT_OSS,
+    &deepseek::DEEPSEEK_V2,
+    &deepseek::DEEPSEEK_V3,
+    &gpt2::GPT2,
+    &gpt_neo::GPT_NEO,
+    &dtransformer::DTRANSFORMER_ROPE,
+];
+
+/// From metadata under Hugging Face's names to a [`Config`], through the family that `model_type` names.
+pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
+    let model_type = metadata.text_if_any("model_type")?.ok_or_else(|| {
+        metadata.bad("model_type", &format!("it is missing; one of {} is needed", model_types()))
+    })?;
+    let Some(family) = FAMILIES.iter().find(|family| family.model_types.contains(&model_type)) else {
+        let supported = format!("supported: {}", model_types());
+        let what = match refused::reason(model_type) {
+            Some(reason) => format!("\"{}\"; {reason}; {supported}", escape_for_terminal(model_type)),
+            None => format!("\"{}\"; {supported}", escape_for_terminal(model_type)),
+        };
+        return Err(metadata.unsupported("model_type", &what));
+    };
+    let metadata = &metadata.with_aliases(family.aliases);
+    refuse_quantization(metadata)?;
+    let config = (family.config)(metadata)?;
+    known::refuse_unknown(metadata)?;
+    if config.max_position_embeddings > LONG_CONTEXT {
+        metadata.warn(
+            "max_position_embeddings",
+            &format!("{} is longer than any model was trained for", config.max_position_embeddings),
+        );
+    }
+    Ok(config)
+}
+
+/// The names of all families' models, for messages.
+fn model_types() -> String {
+    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses quantized weights: they need kernels of their own, and read as plain numbers they are noise.
+fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
+    for key in ["quantization_config", "compression_config", "quantization"] {
+        let Some(value) = metadata.get(key) else {
+            continue;
+        };
+        let method = value.get("quant_method").map_or_else(|| describe(value), describe);
+        return Err(metadata.unsupported(
+            key,
+            &format!(
+                "quant_method is {method}; F32, F16 and BF16 weights are supported; use an unquantized copy"
+            ),
+        ));
+    }
+    Ok(())
+}

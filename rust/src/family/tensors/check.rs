@@ -1,0 +1,98 @@
+//! Every tensor of a model by name, and the check of a checkpoint against them; loading uses the same list.
+
+use std::collections::BTreeMap;
+
+use super::layout::{layer_tensors, model_tensors};
+use super::rows::TensorRows;
+use crate::checkpoint::{Checkpoint, escape_for_terminal};
+use crate::config::{Config, LmHead, Names};
+use crate::error::{Error, Result};
+
+/// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
+/// [`embedding_names`] says where else it may be.
+pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> + use<> {
+    let mut all = BTreeMap::new();
+    let mut add = |sources: &[TensorRows]| {
+        all.extend(sources.iter().map(|source| (source.name.clone(), source.shape.clone())));
+    };
+    model_tensors(config).each(&mut add);
+    for layer in 0..config.layers.len() {
+        layer_tensors(config, layer).each(&mut add);
+    }
+    all.into_iter()
+}
+
+/// Names under which the embedding may be stored, the usual one first.
+pub fn embedding_names(config: &Config) -> Vec<String> {
+    let mut names = vec![config.names.embedding()];
+    if config.lm_head == LmHead::Tied {
+        names.push(config.names.lm_head.weight.to_owned());
+    }
+    names
+}
+
+/// The names with the base that the checkpoint uses: some files leave it out, or nest the model in another.
+pub fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
+    let found = names.bases.iter().find(|base| checkpoint.contains(&Names { base, ..names }.embedding()));
+    Names { base: found.copied().unwrap_or(names.base), ..names }
+}
+
+/// Checks the whole checkpoint against the config before a weight is read.
+///
+/// Returns warnings: tensors that the model does not use. Errors: `Tensor` or `Unsupported` for the first tensor that
+/// is missing, misshapen or of an unusable type; `Config` when tied embeddings are stored twice and differ.
+pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<String>> {
+    let mut used = std::collections::BTreeSet::new();
+    let embedding = embedding_names(config);
+    let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
+    for (name, shape) in required_tensors(config) {
+        let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
+        used.insert(checkpoint.require_any(names, &shape)?.name);
+    }
+    if let [embed_tokens, lm_head] = embedding[..] {
+        check_tied(checkpoint, embed_tokens, lm_head)?;
+        used.insert(checkpoint.tensor(lm_head).map_or("", |tensor| tensor.name));
+    }
+    let mut unused = checkpoint.names().filter(|name| !used.contains(name) && !is_buffer(name));
+    let Some(first) = unused.next() else {
+        return Ok(Vec::new());
+    };
+    let others = match unused.count() {
+        0 => String::new(),
+        count => format!(" (and {count} more)"),
+    };
+    Ok(vec![format!(
+        "{}: {}{others}: the model does not use it",
+        checkpoint.path().display(),
+        escape_for_terminal(first)
+    )])
+}
+
+/// Frequencies and masks in old files, which are computed here, and divisors, which are in the config.
+fn is_buffer(name: &str) -> bool {
+    const DIVISORS: [&str; 3] =
+        ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
+    let ends = [".rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"];
+    DIVISORS.contains(&name) || ends.iter().any(|end| name.ends_with(end))
+}
+
+/// When the file holds both names of a tied embedding, transformers 4 uses the embedding for both, 5 unties them when they
+/// differ. So equal tensors are accepted, and different ones need a decision in config.json.
+fn check_tied(checkpoint: &Checkpoint, embed_tokens: &str, head: &str) -> Result<()> {
+    let (Some(embedding), Some(lm_head)) = (checkpoint.tensor(embed_tokens), checkpoint.tensor(head)) else {
+        return Ok(());
+    };
+    if (embedding.tensor_type, embedding.shape, embedding.bytes)
+        == (lm_head.tensor_type, lm_head.shape, lm_head.bytes)
+    {
+        return Ok(());
+    }
+    Err(Error::Config {
+        path: checkpoint.path().with_file_name("config.json"),
+        key: "tie_word_embeddings".to_owned(),
+        what: format!(
+            "true, and {head} differs from {embed_tokens}; tied embeddings are one matrix; \
+             set it to false to use both"
+        ),
+    })
+}

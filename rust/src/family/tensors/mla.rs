@@ -1,0 +1,76 @@
+//! The tensors of multi-head latent attention (MLA), as DeepSeek names them.
+
+use super::prefix::Prefix;
+use super::rows::{Rows, TensorRows};
+use super::spec::{Join, MatrixSpec, MlaTensors, NormSpec, QkvTensors};
+use crate::config::{Attention, Bias, KvB, Stored, Tensor};
+
+impl Prefix<'_> {
+    /// The projections and norms of latent attention.
+    ///
+    /// In the file the rotated part of a query and of a key is the last one; here it is the first, as for all models.
+    /// Both are reordered in the same way, so the scores stay the same.
+    pub fn mla(&self, attention: Attention) -> QkvTensors {
+        let config = self.config;
+        let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, .. } = attention else {
+            return QkvTensors::Heads(self.matrix(&[], config.hidden_size, Bias::None));
+        };
+        let (heads, dim, hidden) = (config.num_attention_heads, config.head_dim, config.hidden_size);
+        let (nope, names) = (dim - rope, &config.names.mla);
+        let queries = [Rows::each(heads, dim, nope, dim)];
+        let kv_a = self.matrix(&[(names.kv_a_proj, kv_lora_rank + rope)], hidden, config.attention_bias);
+        let norm = |name, width| NormSpec { bias: Vec::new(), ..self.norm(name, width) };
+        let (q_or_q_a, q_b) = match q_lora_rank {
+            None => (self.rows_of(names.q_proj, heads * dim, &queries, hidden, Bias::None), None),
+            Some(rank) => {
+                let q_a = self.matrix(&[(names.q_a_proj, rank)], hidden, config.attention_bias);
+                let q_b = self.rows_of(names.q_b_proj, heads * dim, &queries, rank, Bias::None);
+                (q_a, Some((norm(names.q_a_layernorm, rank), q_b)))
+            }
+        };
+        QkvTensors::Mla(Box::new(MlaTensors {
+            a_proj: stacked(q_or_q_a, kv_a),
+            q_b,
+            kv_a_layernorm: norm(names.kv_a_layernorm, kv_lora_rank),
+            kv_b_proj: self.kv_b_proj(kv_lora_rank, nope),
+        }))
+    }
+
+    /// The part of all heads' keys that is not rotated, then all heads' values.
+    fn kv_b_proj(&self, rank: usize, nope: usize) -> MatrixSpec {
+        let (heads, width) = (self.config.num_attention_heads, self.config.v_head_dim);
+        let of_head = nope + width;
+        match self.config.names.mla.kv_b_proj {
+            KvB::Together(name) => {
+                let parts = [Rows::each(heads, of_head, 0, nope), Rows::each(heads, of_head, nope, width)];
+                self.rows_of(name, heads * of_head, &parts, rank, Bias::None)
+            }
+            KvB::Apart { keys, values } => {
+                let source = |name: Tensor, shape: [usize; 3], stored, rows| TensorRows {
+                    name: self.name(name.weight),
+                    shape: shape.to_vec(),
+                    stored,
+                    rows: Rows::all(rows),
+                };
+                let keys = source(keys, [heads, rank, nope], Stored::InOut, heads * nope);
+                let values = source(values, [heads, width, rank], Stored::OutIn, heads * width);
+                MatrixSpec {
+                    weights: vec![keys, values],
+                    biases: Vec::new(),
+                    in_features: rank,
+                    join: Join::Stacked,
+                }
+            }
+        }
+    }
+}
+
+/// Two matrices of the same input as one. Either both have biases or none has.
+fn stacked(first: MatrixSpec, second: MatrixSpec) -> MatrixSpec {
+    let join = |a: Vec<_>, b: Vec<_>| a.into_iter().chain(b).collect();
+    MatrixSpec {
+        weights: join(first.weights, second.weights),
+        biases: join(first.biases, second.biases),
+        ..second
+    }
+}

@@ -1,0 +1,76 @@
+//! The names of one layer's tensors, or the model's, and the matrices and norms that are built from them.
+
+use super::rows::{Rows, TensorRows};
+use super::spec::{Join, MatrixSpec, NormSpec};
+use crate::config::{Bias, Config, NormWeight, Tensor};
+
+/// A layer's (or the model's) path, with the dot.
+pub(super) struct Prefix<'a> {
+    pub config: &'a Config,
+    pub path: String,
+}
+
+/// The sources where there is a bias, nothing otherwise.
+pub(super) fn with_bias(bias: Bias, sources: Vec<TensorRows>) -> Vec<TensorRows> {
+    match bias {
+        Bias::None => Vec::new(),
+        Bias::Added => sources,
+    }
+}
+
+impl Prefix<'_> {
+    /// The full name of a tensor.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.path)
+    }
+
+    /// Some elements of a vector.
+    pub fn vector(&self, name: &str, rows: Rows) -> TensorRows {
+        TensorRows::vector(self.name(name), rows)
+    }
+
+    /// Whole tensors with (name, rows), stacked.
+    pub fn matrix(&self, parts: &[(Tensor, usize)], in_features: usize, bias: Bias) -> MatrixSpec {
+        let weight = |&(name, rows): &(Tensor, usize)| {
+            TensorRows::whole(self.name(name.weight), self.config.names.stored, rows, in_features)
+        };
+        let biases = parts.iter().map(|(name, rows)| self.vector(name.bias, Rows::all(*rows))).collect();
+        MatrixSpec {
+            weights: parts.iter().map(weight).collect(),
+            biases: with_bias(bias, biases),
+            in_features,
+            join: Join::Stacked,
+        }
+    }
+
+    /// Some rows of one tensor of `total` rows, stacked in this order.
+    pub fn rows_of(
+        &self,
+        name: Tensor,
+        total: usize,
+        parts: &[Rows],
+        in_features: usize,
+        bias: Bias,
+    ) -> MatrixSpec {
+        let whole = TensorRows::whole(self.name(name.weight), self.config.names.stored, total, in_features);
+        let whole_bias = self.vector(name.bias, Rows::all(total));
+        let pick = |of: &TensorRows| parts.iter().map(|&rows| TensorRows { rows, ..of.clone() }).collect();
+        MatrixSpec {
+            weights: pick(&whole),
+            biases: with_bias(bias, pick(&whole_bias)),
+            in_features,
+            join: Join::Stacked,
+        }
+    }
+
+    /// A norm of the residual stream or of a latent.
+    pub fn norm(&self, name: Tensor, width: usize) -> NormSpec {
+        let config = self.config;
+        let weight = self.vector(name.weight, Rows::all(width));
+        NormSpec {
+            weight: if config.norm_weight == NormWeight::Absent { Vec::new() } else { vec![weight] },
+            bias: with_bias(config.norm_bias, vec![self.vector(name.bias, Rows::all(width))]),
+            width,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a model is loaded from: for each of its matrices and vectors, which rows of which stored tensors it takes.
+
+use super::rows::TensorRows;
+
+/// A matrix of the model.
+#[derive(Debug, Clone)]
+pub struct MatrixSpec {
+    /// Its rows, in order.
+    pub weights: Vec<TensorRows>,
+    /// Their biases, one entry per entry of `weights`; empty when the matrix has no bias.
+    pub biases: Vec<TensorRows>,
+    /// Values per row.
+    pub in_features: usize,
+    /// How the entries become one weight.
+    pub join: Join,
+}
+
+/// How several tensors become one weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Join {
+    /// One after the other.
+    Stacked,
+    /// Alternating rows of two: gate and up.
+    Interleaved,
+}
+
+/// A norm of the model.
+#[derive(Debug, Clone)]
+pub struct NormSpec {
+    /// The weight; empty when the model has none, which means ones.
+    pub weight: Vec<TensorRows>,
+    /// The bias; empty when the model has none.
+    pub bias: Vec<TensorRows>,
+    /// Length of the weight and of the bias.
+    pub width: usize,
+}
+
+/// The tensors of one MLP.
+#[derive(Debug, Clone)]
+pub struct DenseTensors {
+    /// gate_proj and up_proj, or up_proj alone.
+    pub gate_up_proj: MatrixSpec,
+    /// down_proj.
+    pub down_proj: MatrixSpec,
+}
+
+/// The tensors of a mixture of experts.
+#[derive(Debug, Clone)]
+pub struct MoeTensors {
+    /// The router.
+    pub router: MatrixSpec,
+    /// `e_score_correction_bias`; empty when the model has none.
+    pub e_score_correction_bias: Vec<TensorRows>,
+    /// The experts, in order.
+    pub experts: Vec<DenseTensors>,
+    /// The expert that every token passes, and its gate.
+    pub shared_expert: Option<(DenseTensors, Option<MatrixSpec>)>,
+}
+
+/// The tensors of a layer's MLP.
+#[derive(Debug, Clone)]
+pub enum MlpTensors {
+    /// One MLP for all tokens.
+    Dense(DenseTensors),
+    /// A mixture of experts.
+    Moe(MoeTensors),
+}
+
+/// How a layer projects queries, keys and values.
+#[derive(Debug, Clone)]
+pub enum QkvTensors {
+    /// One matrix for q, k and v of all heads.
+    Heads(MatrixSpec),
+    /// Multi-head latent attention.
+    Mla(Box<MlaTensors>),
+}
+
+/// The tensors of multi-head latent attention.
+#[derive(Debug, Clone)]
+pub struct MlaTensors {
+    /// q_proj or q_a_proj, then kv_a_proj_with_mqa.
+    pub a_proj: MatrixSpec,
+    /// q_a_layernorm and q_b_proj, where queries have a latent.
+    pub q_b: Option<(NormSpec, MatrixSpec)>,
+    /// Norm of the latent of keys and values.
+    pub kv_a_layernorm: NormSpec,
+    /// kv_b_proj: keys of all heads, then values of all heads.
+    pub kv_b_proj: MatrixSpec,
+}
+
+/// A layer's tensors.
+#[derive(Debug, Clone)]
+pub struct LayerTensors {
+    /// Norms before and after attention, before and after the MLP.
+    pub norms: [Option<NormSpec>; 4],
+    /// Queries, keys and values.
+    pub projection: QkvTensors,
+    /// Norms of q and k.
+    pub qk_norms: Option<[NormSpec; 2]>,
+    /// Attention sinks, one score per query head; empty when the model has none.
+    pub sinks: Vec<TensorRows>,
+    /// Attention's output projection.
+    pub o_proj: MatrixSpec,
+    /// The MLP.
+    pub mlp: MlpTensors,
+}
+
+/// The tensors outside the layers.
+#[derive(Debug, Clone)]
+pub struct ModelTensors {
+    /// Token embedding.
+    pub embed_tokens: MatrixSpec,
+    /// Learned positions; empty when the model has none.
+    pub positions: Vec<TensorRows>,
+    /// The norm after the last layer.
+    pub norm: NormSpec,
+    /// The projection to logits, unless it is the embedding.
+    pub lm_head: Option<MatrixSpec>,
+}
+
+impl MatrixSpec {
+    /// A name made of the matrix's tensors and rows: no two matrices of a model have the same.
+    pub fn name(&self) -> String {
+        let source = |source: &TensorRows| format!("{} {:?} {:?}", source.name, source.stored, source.rows);
+        let sources: Vec<String> = self.weights.iter().map(source).collect();
+        format!("{:?} {}", self.join, sources.join(" + "))
+    }
+
+    /// The same with alternating rows.
+    pub(super) fn interleaved(self) -> Self {
+        Self { join: Join::Interleaved, ..self }
+    }
+
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        add(&self.weights);
+        add(&self.biases);
+    }
+}
+
+impl NormSpec {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        add(&self.weight);
+        add(&self.bias);
+    }
+}
+
+impl DenseTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        self.gate_up_proj.each(add);
+        self.down_proj.each(add);
+    }
+}
+
+impl ModelTensors {
+    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        add(&self.embed_tokens.weights);
+        add(&self.positions);
+        self.norm.each(add);
+        self.lm_head.iter().for_each(|matrix| matrix.each(add));
+    }
+}
+
+impl LayerTensors {
+    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        self.norms.iter().flatten().for_each(|norm| norm.each(add));
+        match &self.projection {
+            QkvTensors::Heads(matrix) => matrix.each(add),
+            QkvTensors::Mla(mla) => {
+                let MlaTensors { a_proj, q_b, kv_a_layernorm, kv_b_proj } = &**mla;
+                a_proj.each(add);
+                kv_a_layernorm.each(add);
+                kv_b_proj.each(add);
+                if let Some((norm, q_b_proj)) = q_b {
+                    norm.each(add);
+                    q_b_proj.each(add);
+                }
+            }
+        }
+        self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
+        add(&self.sinks);
+        self.o_proj.each(add);
+        match &self.mlp {
+            MlpTensors::Dense(mlp) => mlp.each(add),
+            MlpTensors::Moe(moe) => {
+                moe.router.each(add);
+                add(&moe.e_score_correction_bias);
+                moe.experts.iter().for_each(|expert| expert.each(add));
+                if let Some((shared, gate)) = &moe.shared_expert {
+                    shared.each(add);
+                    gate.iter().for_each(|gate| gate.each(add));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Softmax attention over the cache, in chunks of 256 positions.
+//!
+//! A chunk gives one partial result per query: the largest score, the sum of the exponentials, the weighted values.
+//! Chunks begin at fixed positions and are merged in order ([`super::online_softmax`]), so prefill and decode do the same
+//! additions in the same order, whichever thread does which chunk (law 1). Inside a chunk the cache's blocks of 32
+//! positions are the tiles of two matrix products.
+//!
+//! A task is some rows of one run. With many rows it takes one key/value head, so that a tile is loaded once for many
+//! queries. With few rows it takes all heads, whose keys are next to each other in memory; and when there are fewer tasks
+//! than the threads need, each task takes one chunk only (split KV).
+
+use super::online_softmax::{Partials, Widths, merge, reset};
+use crate::config::Mask;
+use crate::forward::state::Pass;
+use crate::kernel::{LANES, Panels, Rows, prefetch};
+use crate::kv_cache::{BLOCK, Block, KvSequence};
+use crate::model::Layer;
+use crate::platform::memory::plain_bytes;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Query vectors (rows x query heads of the group) per task: the keys of a tile are loaded once for all of them.
+const QUERIES_PER_TASK: usize = 48;
+/// Positions per partial result.
+const CHUNK: usize = 8 * BLOCK;
+/// With at least this many tasks per thread, no run is split along its positions.
+const TASKS_PER_THREAD: usize = 2;
+
+/// Some rows of one run, for some heads and chunks.
+struct Task<'a> {
+    cache: &'a KvSequence,
+    /// The block that the next task reads first, if there is one: to be prefetched.
+    next: Option<&'a Block>,
+    heads: Range<usize>,
+    chunks: Range<usize>,
+    /// Position of the first row.
+    position: usize,
+    /// Rows in `qkv`.
+    rows: Range<usize>,
+    out: &'a mut [f32], // [heads, rows, group_size, partial]
+}
+
+/// Attention of every row to its own sequence up to itself, as far as the layer's mask lets it see.
+///
+/// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated.
+pub(super) fn attend(
+    pass: Pass<'_>,
+    layer: &Layer,
+    caches: &[(&KvSequence, usize)],
+    qkv: &[f32],
+    partials: &mut Partials,
+) {
+    let widths = widths(pass);
+    let splits = plan_splits(caches, layer.spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
+    let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
+    let mut outs = partials.allocate(shapes, widths);
+    let mut tasks = Vec::new();
+    for split in &splits {
+        for head in (0..widths.heads).step_by(split.heads) {
+            for chunks in &split.kv {
+                tasks.push(Task {
+                    cache: caches[split.run].0,
+                    next: caches.get(split.run + 1).and_then(|(cache, _)| Some(&**cache.blocks().first()?)),
+                    heads: head..head + split.heads,
+                    chunks: chunks.clone(),
+                    position: split.position,
+                    rows: split.rows.clone(),
+                    out: outs.next().expect("room for every task"),
+                });
+            }
+        }
+    }
+    let stride = layer.projection.stride(pass.config);
+    let attention = LayerAttention { pass, layer, widths, qkv, stride };
+    pass.pool.for_each(&mut tasks, |task| {
+        SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
+    });
+}
+
+/// Sizes of a model's partial results.
+pub(super) fn widths(pass: Pass<'_>) -> Widths {
+    let config = pass.config;
+    Widths {
+        heads: config.num_key_value_heads,
+        group: config.group_size(),
+        value: config.v_head_dim,
+        padded: pass.kv_layout.padded_value_dim(),
+    }
+}
+
+/// How some rows of a run are split into tasks.
+struct Split {
+    run: usize,
+    position: usize,
+    rows: Range<usize>,
+    /// Key/value heads per task.
+    heads: usize,
+    /// The chunks of each task along the positions.
+    kv: Vec<Range<usize>>,
+}
+
+/// How the rows of all runs are split into tasks; `wanted` tasks keep every thread busy.
+fn plan_splits(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, wanted: usize) -> Vec<Split> {
+    let mut splits = Vec::new();
+    let mut row = 0;
+    for (run, &(cache, rows)) in caches.iter().enumerate() {
+        let many = rows * widths.group >= QUERIES_PER_TASK;
+        let rows_per_task = QUERIES_PER_TASK / if many { widths.group } else { widths.group * widths.heads };
+        let rows_per_task = rows_per_task.max(1);
+        for first in (0..rows).step_by(rows_per_task) {
+            let count = rows_per_task.min(rows - first);
+            let position = cache.len() + first;
+            let chunks = mask.first(position) / CHUNK..(position + count - 1) / CHUNK + 1;
+            splits.push(Split {
+                run,
+                position,
+                rows: row + first..row + first + count,
+                heads: if many { 1 } else { widths.heads },
+                kv: vec![chunks],
+            });
+        }
+        row += rows;
+    }
+    let tasks: usize = splits.iter().map(|split| widths.heads / split.heads).sum();
+    if tasks < wanted {
+        for split in &mut splits {
+            split.kv = split.kv.drain(..).flatten().map(|chunk| chunk..chunk + 1).collect();
+        }
+    }
+    splits
+}
+
+/// What the tasks of a layer share.
+struct LayerAttention<'a> {
+    pass: Pass<'a>,
+    layer: &'a Layer,
+    widths: Widths,
+    qkv: &'a [f32],
+    stride: usize,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// Buffers of one task; M is the number of its query vectors per head.
+#[derive(Default)]
+struct Scratch {
+    queries: Vec<f32>, // [heads, M, head_dim]
+    scores: Vec<f32>,  // [heads, M, CHUNK]
+    part: Vec<f32>,    // [heads, M, partial]
+    /// A tile's keys or values where the cache holds bytes.
+    tile: Vec<f32>, // [32, head_dim]
+}
+
+impl LayerAttention<'_> {
+    fn attend(&self, task: &mut Task<'_>, scratch: &mut Scratch) {
+        let (dim, group) = (self.pass.config.head_dim, self.widths.group);
+        let queries = task.heads.len() * task.rows.len() * group;
+        scratch.queries.clear();
+        for head in task.heads.clone() {
+            for row in task.rows.clone() {
+                let at = row * self.stride + head * group * dim;
+                scratch.queries.extend_from_slice(&self.qkv[at..][..group * dim]);
+            }
+        }
+        scratch.scores.resize(queries * CHUNK, 0.0);
+        scratch.part.resize(queries * self.widths.partial(), 0.0);
+        let width = self.widths.partial();
+        task.out.chunks_exact_mut(width).for_each(reset);
+        for chunk in task.chunks.clone() {
+            self.chunk(task, chunk, scratch);
+            for (total, part) in task.out.chunks_exact_mut(width).zip(scratch.part.chunks_exact(width)) {
+                merge(total, part, self.pass.kernels);
+            }
+        }
+    }
+
+    /// The partial results of one chunk, into `scratch.part`.
+    fn chunk(&self, task: &Task<'_>, chunk: usize, scratch: &mut Scratch) {
+        let last = task.position + task.rows.len() - 1;
+        let tiles = chunk * CHUNK / BLOCK..(chunk + 1) * CHUNK / BLOCK;
+        let tiles = tiles.start.max(self.layer.spec.mask.first(task.position) / BLOCK)
+            ..tiles.end.min(last / BLOCK + 1);
+        // Blocks are not contiguous: the hardware prefetcher finds neither the next one nor its values.
+        let (blocks, layer) = (task.cache.blocks(), self.layer.index);
+        let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
+        for tile in tiles.clone() {
+            for (index, head) in task.heads.clone().enumerate() {
+                prefetch(match block_after(tile) {
+                    Some(next) => next.keys(layer, head),
+                    None => blocks[tiles.start].values(layer, head),
+                });
+                self.scores(task, index, head, tile, scratch);
+            }
+        }
+        let softmaxes =
+            scratch.scores.chunks_exact_mut(CHUNK).zip(scratch.part.chunks_exact_mut(self.widths.partial()));
+        for (query, (scores, part)) in softmaxes.enumerate() {
+            let row = query / self.widths.group % task.rows.len();
+            let seen = self.layer.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
+            reset(part);
+            if !seen.is_empty() {
+                let softmax = self.softmax(scores, seen);
+                part[self.widths.padded..].copy_from_slice(&softmax);
+            }
+        }
+        let first_later = blocks.get(tiles.end).map(|block| &**block).or(task.next);
+        for tile in tiles.clone() {
+            for (index, head) in task.heads.clone().enumerate() {
+                prefetch(match (block_after(tile), first_later) {
+                    (Some(next), _) => next.values(layer, head),
+                    (None, Some(later)) => later.keys(layer, head),
+                    (None, None) => &[],
+                });
+                self.add_weighted_values(task, index, head, tile, scratch);
+            }
+        }
+    }
+
+    /// Scores of a head's queries with the keys of one tile.
+    fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
+        let (dim, count) = (self.pass.config.head_dim, task.rows.len() * self.widths.group);
+        let block = &task.cache.blocks()[tile];
+        let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
+        let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
+        let queries = plain_bytes(&scratch.queries[index * count * dim..]);
+        let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
+        let queries = Rows { bytes: queries, stride: dim * 4, count };
+        self.pass.kernels.product(keys, queries, scores, CHUNK);
+    }
+
+    /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
+    fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
+        let Pass { config, kernels, .. } = self.pass;
+        let scale = config.attention_multiplier * self.layer.spec.attention_scale;
+        let scale = match config.attn_logit_softcapping {
+            None => scale,
+            Some(cap) => {
+                kernels.softcap(&mut scores[..seen.end], scale, cap);
+                1.0
+            }
+        };
+        scores[..seen.start].fill(f32::NEG_INFINITY);
+        let (max, sum) = kernels.softmax(scores, seen.end, scale);
+        [max, sum]
+    }
+
+    /// Adds the values of one tile, weighted, to a head's partial results.
+    fn add_weighted_values(
+        &self,
+        task: &Task<'_>,
+        index: usize,
+        head: usize,
+        tile: usize,
+        scratch: &mut Scratch,
+    ) {
+        let Widths { group, padded, .. } = self.widths;
+        let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
+        let block = &task.cache.blocks()[tile];
+        let (format, values) =
+            block.value_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
+        let seen =
+            |row: usize| self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
+        // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
+        let mut row = 0;
+        while row < rows {
+            let part = seen(row);
+            let together = (row..rows).take_while(|&other| seen(other) == part).count();
+            if !part.is_empty() {
+                let first = (index * rows + row) * group;
+                let values = Panels {
+                    format,
+                    bytes: values,
+                    panel_bytes: values.len() / panels,
+                    count: panels,
+                    steps: part.end,
+                };
+                let weights = plain_bytes(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
+                let out = &mut scratch.part[first * width..];
+                let weights = Rows { bytes: weights, stride: CHUNK * 4, count: together * group };
+                self.pass.kernels.add_product(values, weights, out, width);
+            }
+            row += together;
+        }
+    }
+}
+
+impl Mask {
+    /// The first position that `position` sees.
+    fn first(self, position: usize) -> usize {
+        match self {
+            Mask::Causal => 0,
+            Mask::Sliding(window) => (position + 1).saturating_sub(window),
+        }
+    }
+
+    /// The part of the positions `of` that `position` sees, relative to the first of them.
+    fn part(self, of: Range<usize>, position: usize) -> Range<usize> {
+        let end = (position + 1).clamp(of.start, of.end) - of.start;
+        self.first(position).saturating_sub(of.start).min(end)..end
+    }
+}

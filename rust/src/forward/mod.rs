@@ -1,0 +1,137 @@
+//! THE forward pass: rows of tokens through the decoder, once, for chat, inspector and batch alike.
+//!
+//! [`forward`] takes *runs* of consecutive tokens, of any number of sequences, as one block of rows: embed, then per
+//! layer attention and MLP on the residual stream, each behind its norm. [`lm_head`] computes the logits of the
+//! rows that are read out. Attention reads keys and values from the cache in its type, also those of the rows of this
+//! pass, so a row's result does not depend on how its sequence was split into runs (law 1).
+//!
+//! Shapes: `rows` = tokens of all runs; x `[rows, hidden_size]`; q `[rows, num_heads, head_dim]`; k and v
+//! `[rows, num_kv_heads, head_dim]`.
+
+mod attention;
+mod mlp;
+mod moe;
+mod residual;
+mod rope;
+mod state;
+
+pub use state::{Compute, Run};
+
+use crate::compute::activations::by_rows;
+use crate::compute::weight::Epilogue;
+use crate::config::{EmbeddingPosition, Residual};
+use crate::error::Result;
+use crate::model::{Mlp, Model};
+use attention::{AttentionBuffers, attention};
+use mlp::{down_proj, gate_up_proj};
+use moe::{MoeBuffers, moe_forward};
+use residual::{BranchBuffers, norm_or_copy, normed_input};
+use rope::RopeAngles;
+use state::Pass;
+
+/// Buffers of a forward pass, kept from step to step.
+#[derive(Default)]
+pub struct Workspace {
+    /// The residual stream.  // [rows, hidden_size]
+    x: Vec<f32>,
+    branch: BranchBuffers,
+    attention: AttentionBuffers,
+    gated: Vec<f32>, // [rows, intermediate_size]
+    moe: MoeBuffers,
+}
+
+/// Runs all rows through all layers. Leaves the residual stream in `work`, and keys and values behind each cache's
+/// length, uncommitted.
+///
+/// # Errors
+/// Cancelled; nothing is committed, so every sequence is as it was.
+pub fn forward(
+    model: &Model,
+    runs: &mut [Run<'_>],
+    work: &mut Workspace,
+    compute: Compute<'_>,
+) -> Result<()> {
+    let pass = Pass::new(model, compute);
+    let Workspace { x, branch, attention: buffers, gated, moe } = work;
+    let angles = RopeAngles::of_ropes(&model.config, runs);
+    embed(model, pass, runs, &angles, x);
+    for layer in &model.layers {
+        compute.cancel.check()?;
+        let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
+        match (model.config.residual, &layer.mlp) {
+            (Residual::Parallel, Mlp::Dense(mlp)) => {
+                // Both read x as it came: the MLP's first half goes before attention adds to it.
+                normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
+                gate_up_proj(pass, mlp, &branch.input, gated);
+                attention(pass, layer, runs, &angles, x, branch, buffers);
+                down_proj(pass, mlp, mlp_out_norm, gated, branch, x);
+            }
+            (_, Mlp::Dense(mlp)) => {
+                attention(pass, layer, runs, &angles, x, branch, buffers);
+                normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
+                gate_up_proj(pass, mlp, &branch.input, gated);
+                down_proj(pass, mlp, mlp_out_norm, gated, branch, x);
+            }
+            (_, Mlp::Moe(mlp)) => {
+                attention(pass, layer, runs, &angles, x, branch, buffers);
+                moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], x, branch, moe);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]
+pub fn lm_head(
+    model: &Model,
+    rows: &[usize],
+    work: &mut Workspace,
+    logits: &mut Vec<f32>,
+    compute: Compute<'_>,
+) {
+    let (pass, weight) = (Pass::new(model, compute), model.lm_head());
+    let Workspace { x, branch: BranchBuffers { input, .. }, .. } = work;
+    let hidden_size = model.config.hidden_size;
+    input.fill(rows.len(), hidden_size, weight.dtype(), pass.kernels, pass.pool, |r, out| {
+        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+    });
+    logits.resize(rows.len() * model.padded_vocab(), 0.0);
+    weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(logits));
+    scale_and_cap(pass, logits, model.padded_vocab());
+}
+
+/// logits = cap * tanh(scale * logits / cap); a model may have both, either or none.  // logits [rows, stride]
+fn scale_and_cap(pass: Pass<'_>, logits: &mut [f32], stride: usize) {
+    let (scale, kernels) = (pass.config.logit_scale, pass.kernels);
+    match pass.config.final_logit_softcapping {
+        None if scale == 1.0 => {}
+        None => by_rows(pass.pool, logits, stride, |_, row| kernels.scale(row, scale)),
+        Some(cap) => by_rows(pass.pool, logits, stride, |_, row| kernels.softcap(row, scale, cap)),
+    }
+}
+
+/// x = the embeddings of all rows, with their positions where those enter here.  // x [rows, hidden_size]
+fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles], x: &mut Vec<f32>) {
+    let (config, kernels) = (&model.config, pass.kernels);
+    let tokens: Vec<(u32, usize)> =
+        runs.iter().flat_map(|run| run.ids.iter().copied().zip(run.cache.len()..)).collect();
+    let hidden_size = config.hidden_size;
+    x.resize(tokens.len() * hidden_size, 0.0);
+    by_rows(pass.pool, x, hidden_size, |row, x| {
+        let (id, position) = tokens[row];
+        model.embedding().row(id as usize, x);
+        if config.embedding_multiplier != 1.0 {
+            kernels.scale(x, config.embedding_multiplier);
+        }
+        match config.position {
+            EmbeddingPosition::None => {}
+            EmbeddingPosition::Learned => {
+                kernels.add(x, &model.positions[position * hidden_size..][..hidden_size]);
+            }
+            EmbeddingPosition::Rotated { .. } => {
+                let (cos, sin) = angles[0].row(row);
+                kernels.rotate_pairs(x, cos, sin);
+            }
+        }
+    });
+}

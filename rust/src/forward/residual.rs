@@ -1,0 +1,94 @@
+//! The two ends of a branch of the residual stream: the norm before it, and the addition of its result.
+
+use super::state::Pass;
+use crate::compute::activations::{Activations, by_rows};
+use crate::compute::weight::{Epilogue, Weight};
+use crate::config::Norm;
+use crate::kernel::Kernels;
+use crate::model::NormWeights;
+use crate::quant::DType;
+use std::cell::RefCell;
+
+/// The buffers between a branch and the residual stream; every branch of every layer uses the same.
+#[derive(Default)]
+pub(super) struct BranchBuffers {
+    /// The next matmul's input.
+    pub input: Activations,
+    /// The branch's result where it is not added right away.  // [rows, hidden_size up to whole panels]
+    pub out: Vec<f32>,
+}
+
+/// input = norm(x), in the type that weights of `dtype` are multiplied with.  // x [rows, hidden_size]
+pub(super) fn normed_input(
+    pass: Pass<'_>,
+    weights: Option<&NormWeights>,
+    dtype: DType,
+    x: &[f32],
+    input: &mut Activations,
+) {
+    let hidden_size = pass.config.hidden_size;
+    input.fill(pass.rows(x), hidden_size, dtype, pass.kernels, pass.pool, |row, out| {
+        norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
+    });
+}
+
+/// x += residual_multiplier * norm(weight(branch.input)).  // x [rows, hidden_size]
+pub(super) fn add_residual(
+    pass: Pass<'_>,
+    weight: &Weight,
+    out_norm: Option<&NormWeights>,
+    branch: &mut BranchBuffers,
+    x: &mut [f32],
+) {
+    let BranchBuffers { input, out } = branch;
+    if out_norm.is_none() && pass.config.residual_multiplier == 1.0 {
+        return weight.matmul(input, pass.kernels, pass.pool, Epilogue::AddTo(x, pass.config.hidden_size));
+    }
+    matmul(pass, weight, input, out);
+    add_result(pass, out_norm, out, weight.padded_out(), x);
+}
+
+/// x += residual_multiplier * norm(result).  // result [rows, stride], x [rows, hidden_size]
+pub(super) fn add_result(
+    pass: Pass<'_>,
+    out_norm: Option<&NormWeights>,
+    result: &[f32],
+    stride: usize,
+    x: &mut [f32],
+) {
+    let hidden_size = pass.config.hidden_size;
+    by_rows(pass.pool, x, hidden_size, |row, x| {
+        SCRATCH.with_borrow_mut(|normed| {
+            normed.resize(hidden_size, 0.0);
+            norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
+            pass.kernels.merge(x, normed, 1.0, pass.config.residual_multiplier);
+        });
+    });
+}
+
+thread_local! {
+    /// One row of a branch's result, normed.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// out = weight(input).  // out [rows, padded_out]
+pub(super) fn matmul(pass: Pass<'_>, weight: &Weight, input: &Activations, out: &mut Vec<f32>) {
+    out.resize(input.rows() * weight.padded_out(), 0.0);
+    weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(out));
+}
+
+/// out = norm(x), or x where the model has no norm.  // [hidden_size]
+pub(super) fn norm_or_copy(pass: Pass<'_>, x: &[f32], weights: Option<&NormWeights>, out: &mut [f32]) {
+    match weights {
+        None => out.copy_from_slice(x),
+        Some(NormWeights { weight, bias }) => norm(pass.config.norm, x, weight, bias, out, pass.kernels),
+    }
+}
+
+/// The normalization of one row.  // all [n]
+pub(super) fn norm(kind: Norm, x: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32], kernels: Kernels) {
+    match kind {
+        Norm::RmsNorm { eps } => kernels.rms_norm(x, weight, eps, out),
+        Norm::LayerNorm { eps } => kernels.layer_norm(x, weight, bias, eps, out),
+    }
+}

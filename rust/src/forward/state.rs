@@ -1,0 +1,49 @@
+//! What goes into a forward pass: runs of tokens, and what every step computes with.
+
+use crate::compute::pool::{CancelToken, Pool};
+use crate::config::{Config, RopeFrequencies};
+use crate::kernel::Kernels;
+use crate::kv_cache::{KvLayout, KvSequence};
+use crate::model::Model;
+
+/// Consecutive tokens of one sequence.
+pub struct Run<'a> {
+    /// Token ids; the first one has the position `cache.len()`.
+    pub ids: &'a [u32],
+    /// The sequence's cache, with room reserved for the ids.
+    pub cache: &'a mut KvSequence,
+    /// The frequencies of each of the model's ropes, for the sequence's length.
+    pub frequencies: &'a [RopeFrequencies],
+}
+
+/// What a forward pass runs on.
+#[derive(Clone, Copy)]
+pub struct Compute<'a> {
+    /// The instruction set's functions.
+    pub kernels: Kernels,
+    /// The threads.
+    pub pool: &'a Pool,
+    /// Checked before every layer.
+    pub cancel: &'a CancelToken,
+}
+
+/// What every step of a pass reads and none writes.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'a> {
+    pub config: &'a Config,
+    pub kv_layout: KvLayout,
+    pub kernels: Kernels,
+    pub pool: &'a Pool,
+}
+
+impl<'a> Pass<'a> {
+    pub fn new(model: &'a Model, compute: Compute<'a>) -> Self {
+        let Compute { kernels, pool, .. } = compute;
+        Self { config: &model.config, kv_layout: model.kv_layout, kernels, pool }
+    }
+
+    /// Rows of a residual stream.  // x [rows, hidden_size]
+    pub fn rows(&self, x: &[f32]) -> usize {
+        x.len() / self.config.hidden_size
+    }
+}

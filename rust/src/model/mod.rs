@@ -1,0 +1,108 @@
+//! A model: its configuration and its packed weights.
+
+mod load;
+pub mod pack;
+mod weights;
+
+pub use weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
+
+use crate::checkpoint::Checkpoint;
+use crate::compute::pool::Pool;
+use crate::compute::weight::Weight;
+use crate::config::Config;
+use crate::error::Result;
+use crate::family;
+use crate::kv_cache::KvLayout;
+use crate::model::pack::PanelSource;
+use crate::quant::DType;
+use load::Loader;
+
+/// Everything that a forward reads.
+pub struct Model {
+    /// What the model is.
+    pub config: Config,
+    /// How its cache looks.
+    pub kv_layout: KvLayout,
+    /// `model.layers`.
+    pub layers: Vec<Layer>,
+    /// `model.norm`.
+    pub norm: NormWeights,
+    /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
+    pub positions: Vec<f32>,
+    embed_tokens: Weight,
+    lm_head: Option<Weight>,
+}
+
+impl Model {
+    /// PanelSource the weights of `checkpoint`, converted to `dtype` (None: each as it is stored).
+    ///
+    /// # Errors
+    /// A tensor is missing or misshapen; memory.
+    pub fn load(checkpoint: &Checkpoint, config: Config, dtype: Option<DType>, pool: &Pool) -> Result<Self> {
+        Self::load_with(&PanelSource::none(), checkpoint, config, dtype, pool)
+    }
+
+    /// As [`Model::load`], with the panels that `panels` has.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn load_with(
+        panels: &PanelSource,
+        checkpoint: &Checkpoint,
+        config: Config,
+        dtype: Option<DType>,
+        pool: &Pool,
+    ) -> Result<Self> {
+        let loader = Loader { checkpoint, config: &config, dtype, panels, pool };
+        let tensors = family::model_tensors(&config);
+        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
+        let embed_tokens = loader.table().embedding(&tensors.embed_tokens)?;
+        let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
+        let norm = loader.norm(&tensors.norm)?;
+        let positions = loader.rows(&tensors.positions, config.hidden_size)?;
+        let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == DType::F32);
+        let kv_layout = KvLayout::new(&config, if exact { DType::F32 } else { DType::F16 });
+        Ok(Self { config, kv_layout, layers, norm, positions, embed_tokens, lm_head })
+    }
+
+    /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 beside f32 weights and f16 beside others.
+    #[must_use]
+    pub fn with_kv(mut self, dtype: Option<DType>) -> Self {
+        self.kv_layout.dtype = dtype.unwrap_or(self.kv_layout.dtype);
+        self
+    }
+
+    /// Token id to residual stream.  // [vocab_size, hidden_size]
+    pub fn embedding(&self) -> &Weight {
+        &self.embed_tokens
+    }
+
+    /// Residual stream to logits.  // [vocab_size, hidden_size]
+    pub fn lm_head(&self) -> &Weight {
+        self.lm_head.as_ref().unwrap_or(&self.embed_tokens)
+    }
+
+    /// Stride of a row of logits: `vocab_size` up to whole panels.
+    pub fn padded_vocab(&self) -> usize {
+        self.lm_head().padded_out()
+    }
+
+    /// The type that most bytes of the layers' weights are stored in.
+    pub fn dtype(&self) -> DType {
+        let mut all: Vec<(DType, usize)> = Vec::new();
+        for weight in self.layers.iter().flat_map(Layer::weights) {
+            match all.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
+                Some((_, bytes)) => *bytes += weight.bytes(),
+                None => all.push((weight.dtype(), weight.bytes())),
+            }
+        }
+        let most = all.into_iter().max_by_key(|(_, bytes)| *bytes);
+        most.map_or(self.embed_tokens.dtype(), |(dtype, _)| dtype)
+    }
+
+    /// Bytes of all packed matrices.
+    pub fn weight_bytes(&self) -> usize {
+        let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
+        self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()
+    }
+}

@@ -1,0 +1,44 @@
+//! What identifies a pack, and what is in it.
+
+use crate::checkpoint::Checkpoint;
+use crate::compute::weight::{PanelShape, Storage};
+use crate::error::Result;
+use crate::platform::checksum::checksum;
+use crate::quant::{DType, PANEL_LAYOUT};
+
+/// Ending of a pack's file name.
+pub(super) const PACK: &str = ".pack";
+
+/// Everything that the bytes of a pack depend on.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// One line each: version, layout, type, files.
+    pub(super) text: String,
+    /// The file that lists the model's tensors; packs of one model replace each other.
+    pub(super) model: String,
+    /// The type asked for, or `auto`: each weight as it is stored.
+    pub(super) dtype: &'static str,
+    pub(super) file_name: String,
+}
+
+impl Key {
+    pub(super) fn new(checkpoint: &Checkpoint, dtype: Option<DType>) -> Result<Self> {
+        let dtype = dtype.map_or("auto", DType::name);
+        let files = checkpoint.identity()?.join("\n");
+        let text =
+            format!("ropechat {}\npanels {PANEL_LAYOUT}\n{dtype}\n{files}\n", env!("CARGO_PKG_VERSION"));
+        let path = checkpoint.path();
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let model = path.display().to_string();
+        let file_name = format!("{dtype}-{:016x}{PACK}", checksum(text.as_bytes()));
+        Ok(Self { text, model, dtype, file_name })
+    }
+}
+
+/// A weight of a pack.
+#[derive(Clone)]
+pub(super) struct PackedTensor {
+    pub name: String,
+    pub shape: PanelShape,
+    pub data: Storage,
+}

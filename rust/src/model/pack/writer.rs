@@ -1,0 +1,230 @@
+//! Writes packs, and keeps their folder within its limits.
+
+use super::file::{PIECE, head_of_file, read_header};
+use super::key::{Key, PACK, PackedTensor};
+use crate::platform::limits;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Ending of the name of a pack that is being written: `<pack>.<process>-<number>.part`, locked by its writer.
+const PART: &str = ".part";
+
+/// Bytes of weights from which a pack is worth its place: fewer are packed in a tenth of a second.
+pub const WORTH_A_PACK: usize = 32 << 20;
+
+/// The folder of packs, and how much space they may take.
+#[derive(Debug, Clone)]
+pub struct PackCache {
+    /// Made when the first pack is written.
+    pub folder: PathBuf,
+    /// Models of fewer bytes get no pack.
+    pub smallest: usize,
+    /// Bytes of all packs; the least recently used are removed first.
+    pub total: u64,
+    /// Bytes that must stay free on the disk.
+    pub keep_free: u64,
+}
+
+impl PackCache {
+    /// The usual limits: 32 MiB, 20 GB, 5 GB.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, smallest: WORTH_A_PACK, total: 20_000_000_000, keep_free: 5_000_000_000 }
+    }
+}
+
+/// Writes the pack of a load when it is asked to. Writing stops when this is dropped.
+pub struct PackWriter {
+    job: Mutex<Option<Job>>,
+    shared: Arc<Shared>,
+    /// Threads do not survive fork(2).
+    process: u32,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    is_over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl PackWriter {
+    pub(super) fn new(cache: PackCache, key: Key, tensors: Vec<PackedTensor>) -> Self {
+        let job = Mutex::new(Some(Job { cache, key, tensors }));
+        Self { job, shared: Arc::default(), process: std::process::id() }
+    }
+
+    /// Starts to write, in a thread of low priority; only the first call does anything.
+    pub fn start(&self) {
+        let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let shared = Arc::clone(&self.shared);
+        let work = move || {
+            limits::give_way();
+            // When a pack cannot be written (no room, no permission), the next start packs again.
+            let _ = job.write(&|| !shared.stop.load(Ordering::Relaxed));
+            drop(job); // releases its share of the weights before waiting threads go on
+            shared.end();
+        };
+        if std::thread::Builder::new().name("ropechat-pack".to_owned()).spawn(work).is_err() {
+            self.shared.end();
+        }
+    }
+
+    /// Waits until writing is over, for `at_most` at the longest; returns whether it is. Starts it if needed.
+    pub fn wait(&self, at_most: Duration) -> bool {
+        if self.process != std::process::id() {
+            return true;
+        }
+        self.start();
+        let is_over = self.shared.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.shared.changed.wait_timeout_while(is_over, at_most, |is_over| !*is_over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Shared {
+    fn end(&self) {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for PackWriter {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Job {
+    cache: PackCache,
+    key: Key,
+    tensors: Vec<PackedTensor>,
+}
+
+impl Job {
+    /// Writes the pack under a temporary name, syncs it to the disk, and renames it.
+    fn write(&self, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
+        let folder = &self.cache.folder;
+        make_private(folder)?;
+        if !self.clear_parts()? {
+            return Ok(()); // another process is writing it
+        }
+        let Some(head) = head_of_file(&self.key, &self.tensors, goes_on) else { return Ok(()) };
+        let bytes =
+            head.len() as u64 + self.tensors.iter().map(|tensor| tensor.shape.bytes() as u64).sum::<u64>();
+        if !self.make_room(bytes)? {
+            return Ok(());
+        }
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(&self.key.file_name);
+        let part = folder.join(format!("{}.{}-{number}{PART}", self.key.file_name, std::process::id()));
+        let mut file = new_private(&part)?;
+        let written = file.try_lock().map_err(io::Error::from).and_then(|()| {
+            if !self.write_to(&mut file, &head, goes_on)? {
+                return Ok(false);
+            }
+            file.sync_all()?;
+            fs::rename(&part, &path).map(|()| true)
+        });
+        if !matches!(written, Ok(true)) {
+            let _ = fs::remove_file(&part);
+            return written.map(|_| ());
+        }
+        File::open(folder).and_then(|folder| folder.sync_all())
+    }
+
+    /// Returns false when it was stopped.
+    fn write_to(&self, file: &mut File, head: &[u8], goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+        file.write_all(head)?;
+        for piece in self.tensors.iter().flat_map(|tensor| tensor.data.bytes().chunks(PIECE)) {
+            if !goes_on() {
+                return Ok(false);
+            }
+            file.write_all(piece)?;
+        }
+        Ok(true)
+    }
+
+    /// Removes the files of writers that died; returns false when another process is writing this pack.
+    fn clear_parts(&self) -> io::Result<bool> {
+        let mut is_free = true;
+        for path in entries(&self.cache.folder, PART)? {
+            // A part without a lock has lost its writer.
+            match File::open(&path).map(|file| file.try_lock()) {
+                Ok(Ok(())) => fs::remove_file(&path)?,
+                Ok(Err(TryLockError::WouldBlock)) => {
+                    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+                    is_free &= !name.starts_with(self.key.file_name.as_bytes());
+                }
+                _ => {}
+            }
+        }
+        Ok(is_free)
+    }
+
+    /// Removes packs that this one replaces, then the least recently used until `bytes` more fit. Returns false when they
+    /// do not fit, or when too little of the disk would stay free.
+    fn make_room(&self, bytes: u64) -> io::Result<bool> {
+        let mut others: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+        for path in entries(&self.cache.folder, PACK)? {
+            let Ok(metadata) = path.symlink_metadata() else { continue };
+            if self.replaces(&path) {
+                fs::remove_file(&path)?;
+            } else {
+                others.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
+            }
+        }
+        if bytes > self.cache.total {
+            return Ok(false);
+        }
+        others.sort();
+        let mut used: u64 = others.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, size, path) in &others {
+            if used + bytes <= self.cache.total {
+                break;
+            }
+            fs::remove_file(path)?;
+            used -= size;
+        }
+        let free = limits::free_disk(&self.cache.folder);
+        Ok(free.is_none_or(|free| free >= bytes.saturating_add(self.cache.keep_free)))
+    }
+
+    /// Whether a pack is of the same model and type: made from older files or by another version, or damaged.
+    fn replaces(&self, path: &Path) -> bool {
+        if path.file_name() == Some(OsStr::new(&self.key.file_name)) {
+            return true;
+        }
+        let header = File::open(path).ok().and_then(|file| read_header(&file));
+        header.is_some_and(|header| header["model"] == self.key.model && header["dtype"] == self.key.dtype)
+    }
+}
+
+/// The files of a folder whose names have this ending.
+fn entries(folder: &Path, end: &str) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    Ok(paths
+        .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(end.as_bytes())))
+        .collect())
+}
+
+/// Makes a folder that only its owner can enter.
+fn make_private(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Makes a file that only its owner can read.
+fn new_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).create_new(true).open(path)
+}

@@ -1,0 +1,164 @@
+//! Blocks of 256 values with two levels of scales (ggml's "k-quants"): an f16 for the block, small integers for its parts.
+//!
+//! ```text
+//! Q2_K | 16 x (min << 4 | scale) | 64 bytes of 2 bits | d f16 | dmin f16 |     parts of 16
+//! Q3_K | 32 bytes of third bits | 64 bytes of 2 bits | 12 bytes: 16 scales of 6 bits | d f16 |   parts of 16
+//! Q4_K | d f16 | dmin f16 | 12 bytes: 8 scales, 8 mins of 6 bits | 128 bytes of 4 bits |   parts of 32
+//! Q5_K | d f16 | dmin f16 | 12 bytes, the same | 32 bytes of fifth bits | 128 bytes of 4 bits |   parts of 32
+//! Q6_K | 128 bytes of 4 bits | 64 bytes of 2 high bits | 16 scales i8 | d f16 |   parts of 16
+//!
+//! Q2_K, Q4_K, Q5_K: value = (d * scale) * q - (dmin * min)
+//! Q3_K, Q6_K:       value = (d * scale) * (q - 4 or 32), Q3_K's scale less 32
+//! ```
+//!
+//! Values that share bytes lie 32 apart: of 32 bytes of 2 bits the lowest are values 0..32, the next 32..64, and so on;
+//! of 32 bytes of 4 bits the low nibbles are values 0..32, the high ones 32..64. Q6_K takes 64 bytes of nibbles that way,
+//! with 32 bytes of high bits.
+
+use super::bytes::{first, half};
+use half::f16;
+
+/// 6-bit scales and mins of 8 parts out of 12 bytes.
+///
+/// ```text
+/// 0..4   | high 2 of scale 4..8 | scale 0..4 |
+/// 4..8   | high 2 of min 4..8   | min 0..4   |
+/// 8..12  | low 4 of min 4..8 | low 4 of scale 4..8 |
+/// ```
+fn scale_and_min(bytes: &[u8], part: usize) -> (f32, f32) {
+    let (scale, min) = match part {
+        0..4 => (bytes[part] & 0x3f, bytes[part + 4] & 0x3f),
+        _ => {
+            let (low, scale, min) = (bytes[part + 4], bytes[part - 4], bytes[part]);
+            ((low & 0x0f) | (scale >> 2 & 0x30), (low >> 4) | (min >> 2 & 0x30))
+        }
+    };
+    (f32::from(scale), f32::from(min))
+}
+
+pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
+    let (scales, quants) = (&block[..16], &block[16..80]);
+    let (d, dmin) = (half(&block[80..]), half(&block[82..]));
+    for (part, out) in out.chunks_exact_mut(16).enumerate() {
+        let scale = d * f32::from(scales[part] & 0x0f);
+        let min = dmin * f32::from(scales[part] >> 4);
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(two_bits(quants, part * 16 + i)) - min;
+        }
+    }
+}
+
+/// 2 bits of value i, in 32 bytes per 128 values.
+fn two_bits(bytes: &[u8], i: usize) -> u8 {
+    bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
+}
+
+pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
+    let d = half(&block[108..]);
+    for (part, out) in out.chunks_exact_mut(16).enumerate() {
+        let scale = d * f32::from(q3_k_scale(block, part));
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(q3_k_value(block, part * 16 + i));
+        }
+    }
+}
+
+/// Scale of a part of 16.
+fn q3_k_scale(block: &[u8], part: usize) -> i8 {
+    let scales = &block[96..108];
+    let nibble = scales[part % 8] >> (part / 8 * 4) & 0x0f;
+    (nibble | (scales[8 + part % 4] >> (part / 4 * 2) & 3) << 4) as i8 - 32
+}
+
+/// Integer i, in -4..4.
+fn q3_k_value(block: &[u8], i: usize) -> i8 {
+    // A third bit that is not set takes 4 away.
+    let third = block[i % 32] >> (i / 32) & 1;
+    two_bits(&block[32..96], i) as i8 - 4 * (1 - third as i8)
+}
+
+/// As [`q6_k_steps`]: Q3_K is Q6_K with small numbers.
+pub(super) fn q3_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(110).flat_map(|block| {
+        let d = f16::from_le_bytes(first(&block[108..]));
+        (0..4).map(move |step| {
+            let scales = std::array::from_fn(|part| q3_k_scale(block, 4 * step + part));
+            (d, scales, (step * 64..(step + 1) * 64).map(move |i| (q3_k_value(block, i) + 32) as u8))
+        })
+    })
+}
+
+pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
+    values(block, out, q4_k_value);
+}
+
+pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
+    values(block, out, q5_k_value);
+}
+
+/// Scale, min and integers of each part of 32.
+pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(144).flat_map(|block| parts(block, q4_k_value))
+}
+
+/// The same of Q5_K.
+pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(176).flat_map(|block| parts(block, q5_k_value))
+}
+
+fn q4_k_value(block: &[u8], i: usize) -> u8 {
+    four_bits(&block[16..], i)
+}
+
+fn q5_k_value(block: &[u8], i: usize) -> u8 {
+    four_bits(&block[48..], i) | (block[16 + i % 32] >> (i / 32) & 1) << 4
+}
+
+/// Q4_K and Q5_K, which differ in the integers only: scale, min to be added and integers of each part.
+fn parts(
+    block: &[u8],
+    q: impl Fn(&[u8], usize) -> u8 + Copy,
+) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    let (d, dmin, scales) = (half(block), half(&block[2..]), &block[4..16]);
+    (0..8).map(move |part| {
+        let (scale, min) = scale_and_min(scales, part);
+        (d * scale, -(dmin * min), (part * 32..(part + 1) * 32).map(move |i| q(block, i)))
+    })
+}
+
+fn values(block: &[u8], out: &mut [f32], q: impl Fn(&[u8], usize) -> u8 + Copy) {
+    for (out, (scale, min, q)) in out.chunks_exact_mut(32).zip(parts(block, q)) {
+        out.iter_mut().zip(q).for_each(|(out, q)| *out = scale * f32::from(q) + min);
+    }
+}
+
+/// 4 bits of value i, in 32 bytes per 64 values.
+fn four_bits(bytes: &[u8], i: usize) -> u8 {
+    bytes[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 0x0f
+}
+
+pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
+    let d = half(&block[208..]);
+    for (part, out) in out.chunks_exact_mut(16).enumerate() {
+        let scale = d * f32::from(block[192 + part] as i8);
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(q6_k_value(block, part * 16 + i) as i8 - 32);
+        }
+    }
+}
+
+fn q6_k_value(block: &[u8], i: usize) -> u8 {
+    let nibble = block[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 0x0f;
+    nibble | two_bits(&block[128..192], i) << 4
+}
+
+/// For 64 values each: d, the scales of 16 values, the integers.
+pub(super) fn q6_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(210).flat_map(|block| {
+        let d = f16::from_le_bytes(first(&block[208..]));
+        (0..4).map(move |step| {
+            let scales = std::array::from_fn(|part| block[192 + 4 * step + part] as i8);
+            (d, scales, (step * 64..(step + 1) * 64).map(move |i| q6_k_value(block, i)))
+        })
+    })
+}

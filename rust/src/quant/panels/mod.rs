@@ -1,0 +1,9 @@
+//! How weights are packed for the kernels: one file per format.
+
+pub(super) mod bit_planes;
+pub(super) mod float;
+pub(super) mod q4_0;
+pub(super) mod q4_k_q5_k;
+pub(super) mod q6_k;
+pub(super) mod q8_0;
+pub(super) mod step;

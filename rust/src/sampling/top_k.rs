@@ -1,0 +1,170 @@
+//! The ids of a logit row in order, best first, sorted only as far as the caller asks.
+//!
+//! Two ideas: the n-th largest *block maximum* is a floor that at least n logits reach, so all other blocks are skipped;
+//! and the logits above the floor are partitioned before they are sorted (incremental sorting, Paredes and Navarro 2006).
+
+use crate::{Error, Result};
+
+/// Logits per block.
+const BLOCK: usize = 64;
+const LANES: usize = 16;
+
+/// Scratch memory for top_k one row; `scan` starts a row.
+#[derive(Debug, Default)]
+pub struct TopK {
+    /// Maximum of each block.  // [ceil(vocab_size / BLOCK)]
+    block_max: Vec<f32>,
+    scratch: Vec<f32>,
+    /// Sort keys of every finite logit >= floor; the first `sorted` are the best, in order.
+    keys: Vec<u64>,
+    sorted: usize,
+    floor: f32,
+}
+
+/// Ascending keys are descending logits, ties (0.0 and -0.0 too) by ascending id.
+fn key(logit: f32, id: usize) -> u64 {
+    let bits = (logit + 0.0).to_bits();
+    let descending = if bits >> 31 == 1 { bits } else { !(bits | 1 << 31) };
+    u64::from(descending) << 32 | id as u64
+}
+
+/// The id inside a key.
+pub fn id(key: u64) -> u32 {
+    key as u32
+}
+
+impl TopK {
+    /// Start a row and return its largest logit.
+    ///
+    /// Errors: [`Error::NonFinite`] for NaN, +inf, or nothing above -inf; [`Error::Request`] for an empty row.
+    pub fn scan(&mut self, logits: &[f32], position: usize) -> Result<f32> {
+        if logits.is_empty() || u32::try_from(logits.len()).is_err() {
+            return Err(Error::Request(format!(
+                "logits: {} of them; 1 to 2^32 - 1 are allowed",
+                logits.len()
+            )));
+        }
+        self.keys.clear();
+        self.sorted = 0;
+        self.floor = f32::INFINITY;
+        self.block_max.clear();
+        let mut max = f32::NEG_INFINITY;
+        let mut sound = true;
+        for block in logits.chunks(BLOCK) {
+            let (block_max, block_sound) = scan_block(block);
+            self.block_max.push(block_max);
+            max = if block_max > max { block_max } else { max };
+            sound &= block_sound;
+        }
+        if sound && max > f32::NEG_INFINITY { Ok(max) } else { Err(non_finite(logits, position)) }
+    }
+
+    /// The keys of the `n` highest logits in order, or of all finite logits where there are fewer.
+    ///
+    /// `logits` is the row given to `scan`.
+    pub fn top(&mut self, logits: &[f32], n: usize) -> &[u64] {
+        if n > self.keys.len() && self.floor > f32::NEG_INFINITY {
+            self.lower_floor(logits, n);
+        }
+        let n = n.min(self.keys.len());
+        if n > self.sorted {
+            let unsorted = &mut self.keys[self.sorted..];
+            let wanted = n - self.sorted;
+            if wanted < unsorted.len() {
+                unsorted.select_nth_unstable(wanted - 1);
+            }
+            unsorted[..wanted].sort_unstable();
+            self.sorted = n;
+        }
+        &self.keys[..n]
+    }
+
+    /// Gather the keys of at least `n` logits (or of all finite ones).
+    fn lower_floor(&mut self, logits: &[f32], n: usize) {
+        let old = self.floor;
+        let new = if n <= self.block_max.len() {
+            self.scratch.clone_from(&self.block_max);
+            *self.scratch.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a)).1
+        } else {
+            f32::NEG_INFINITY
+        };
+        for (index, (block, &block_max)) in logits.chunks(BLOCK).zip(&self.block_max).enumerate() {
+            if block_max < new {
+                continue;
+            }
+            for (offset, &logit) in block.iter().enumerate() {
+                if logit >= new && logit < old && logit > f32::NEG_INFINITY {
+                    self.keys.push(key(logit, index * BLOCK + offset));
+                }
+            }
+        }
+        self.floor = new;
+    }
+}
+
+/// Largest logit, and whether all are below +inf and none is NaN.
+fn scan_block(block: &[f32]) -> (f32, bool) {
+    let mut max = [f32::NEG_INFINITY; LANES];
+    let mut sound = [u32::MAX; LANES];
+    let (whole, rest) = block.as_chunks::<LANES>();
+    for lanes in whole {
+        for i in 0..LANES {
+            max[i] = if lanes[i] > max[i] { lanes[i] } else { max[i] };
+            sound[i] &= if lanes[i] < f32::INFINITY { u32::MAX } else { 0 };
+        }
+    }
+    for (i, &logit) in rest.iter().enumerate() {
+        max[i] = if logit > max[i] { logit } else { max[i] };
+        sound[i] &= if logit < f32::INFINITY { u32::MAX } else { 0 };
+    }
+    let max = max.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
+    (max, sound.into_iter().fold(u32::MAX, |a, b| a & b) == u32::MAX)
+}
+
+#[cold]
+fn non_finite(logits: &[f32], position: usize) -> Error {
+    let what = match logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+        Some(id) => format!(
+            "the logit of id {id} is {}; finite numbers or -inf are allowed; the weights are damaged or overflow this dtype",
+            logits[id]
+        ),
+        None => "every logit is -inf; at least one id must be allowed; the mask or the weights are wrong"
+            .to_owned(),
+    };
+    Error::NonFinite { position, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_to_the_order_that_a_full_sort_gives() {
+        for len in [1, 2, 63, 64, 65, 1000, 5000] {
+            // Few distinct values: many ties; some masked.
+            let logits: Vec<f32> = (0..len)
+                .map(|i| {
+                    let x = (i * 7919 + 13) % 257;
+                    if x % 11 == 0 { f32::NEG_INFINITY } else { (x % 16) as f32 - 8.0 }
+                })
+                .collect();
+            let mut expected: Vec<usize> = (0..len).filter(|&i| logits[i].is_finite()).collect();
+            expected.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+            let mut top_k = TopK::default();
+            top_k.scan(&logits, 0).unwrap();
+            for n in [0, 1, 3, 20, 20, 70, 64, 300, len, len + 5] {
+                let got: Vec<usize> = top_k.top(&logits, n).iter().map(|&k| id(k) as usize).collect();
+                assert_eq!(got, expected[..n.min(expected.len())], "len {len}, n {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_of_both_signs_are_a_tie() {
+        let mut top_k = TopK::default();
+        let logits = [-1.0, -0.0, 0.0, -0.0, 0.0];
+        top_k.scan(&logits, 0).unwrap();
+        let ids: Vec<u32> = top_k.top(&logits, 9).iter().map(|&k| id(k)).collect();
+        assert_eq!(ids, [1, 2, 3, 4, 0]);
+    }
+}
