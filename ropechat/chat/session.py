@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.answer import Answer, State, Turn
+from ropechat.chat.answer import Answer, Turn
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.draft import split_attachments
 from ropechat.chat.recorder import ConversationRecorder
@@ -62,7 +62,7 @@ class Session:
     @property
     def generating(self) -> bool:
         """Is an answer under way?"""
-        return self.last is not None and self.last.answer.state.live
+        return self.last is not None and self.last.answer.live
 
     @property
     def context(self) -> int | None:
@@ -73,8 +73,8 @@ class Session:
     def used(self) -> int | None:
         """Tokens of the context that are taken now; None while that is not known."""
         if self.generating and self.last is not None:
-            answer = self.last.answer
-            return answer.prompt_tokens + len(answer.steps) if answer.prompt_tokens else None
+            node = self.last.answer.node
+            return node.prompt_tokens + len(node.steps) if node.prompt_tokens else None
         return self.draft_tokens
 
     @property
@@ -174,6 +174,8 @@ class Session:
         used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
+        if prefix is not None and prefix.written is None:
+            node.steps += prefix.steps[:-1]  # known already, so they can be drawn before the model is asked
         asked = self._clock()
         request = ev.Reply(
             messages,
@@ -239,9 +241,9 @@ class Session:
     def stop(self) -> Turn | None:
         """Mark the running answer as stopping; None when none runs or it is stopping already."""
         turn = self.last
-        if turn is None or not turn.answer.state.live or turn.answer.state is State.STOPPING:
+        if turn is None or not turn.answer.live or turn.answer.stopping:
             return None
-        turn.answer.state = State.STOPPING
+        turn.answer.stopping = True
         return turn
 
     def withdraw(self) -> Turn:
@@ -261,12 +263,12 @@ class Session:
         self.turns = []
         for node in self.tree.path():
             if node.role is Role.USER:
-                self.turns.append(Turn(node.text, Answer.missing(node.id), node.id, None))
+                self.turns.append(Turn(node, Answer.missing(node.id)))
             elif node.role is Role.ASSISTANT and self.turns:
                 if node.id in kept:
                     self.turns[-1] = kept[node.id]
                 else:
-                    self.turns[-1].node, self.turns[-1].answer = node.id, Answer.of(node)
+                    self.turns[-1].answer = Answer(node)
         self.draft_tokens = None
 
     def go(self, node: str) -> None:
@@ -329,46 +331,37 @@ class Session:
         return True
 
     def _progress(self, turn: Turn, event: ev.EngineEvent) -> None:
-        assert turn.node is not None
-        answer, node = turn.answer, self.tree[turn.node]
+        answer, node = turn.answer, turn.answer.node
         match event:
             case ev.Started(_, prompt_tokens):
+                answer.started = True
                 node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
-                self._advance(answer, State.READING)
             case ev.ContextTruncated(_, cut):
                 self._start(turn.asked, self.reads(turn.asked)[cut].id)
             case ev.Prefilled(_, done, total, at):
-                answer.read(done, total, at)
+                answer.record_prefill(done, total, at)
             case ev.PrefixAccepted(_, steps):
-                self._advance(answer, State.READING)
-                answer.give(steps)
+                node.steps.clear()
                 self.tree.add_prefix(node.id, steps)
             case ev.TokenGenerated(_, step, at):
-                self._advance(answer, State.WRITING)
-                answer.add(step, at)
+                answer.record_token(at)
                 self.tree.add(node.id, step)
             case ev.Finished(_, reason, kv_bytes):
                 answer.kv_bytes = kv_bytes
-                answer.state = State.STOPPED if reason == "cancelled" else State.DONE
-                self._ended(answer, node, reason)
-                self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None
+                self._end(answer, NodeState.STOPPED if reason == "cancelled" else NodeState.DONE, reason)
+                self.draft_tokens = node.prompt_tokens + len(node.steps) if node.in_context else None
                 self.draft_alone = False
             case ev.Failed(_, error):
                 answer.error = error
-                answer.state = State.FAILED
-                self._ended(answer, node)
+                self._end(answer, NodeState.FAILED)
 
-    def _ended(self, answer: Answer, node: Node, reason: FinishReason | None = None) -> None:
-        states = {State.STOPPED: NodeState.STOPPED, State.FAILED: NodeState.FAILED}
-        error = "" if answer.error is None else str(answer.error)
-        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), reason, error)
+    def _end(self, answer: Answer, state: NodeState, reason: FinishReason | None = None) -> None:
+        node = answer.node
+        if not answer.started:
+            node.steps.clear()  # the model never read what the answer was to begin with
+        self.tree.end(node.id, state, reason, "" if answer.error is None else str(answer.error))
         node.first_after, node.ended_after = answer.time_to_first_token, answer.seconds or None
-
-    @staticmethod
-    def _advance(answer: Answer, state: State) -> None:
-        if answer.state is not State.STOPPING:
-            answer.state = state
 
     def _next(self) -> int:
         self._serial += 1

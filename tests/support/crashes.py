@@ -65,7 +65,7 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
     assert turn.request is not None
     assert session.recorder.store is not None
     thread.submit(turn.request)
-    while turn.answer.state.live:
+    while turn.answer.live:
         time.sleep(0.001)
         for event in thread.drain():
             session.apply(event)
@@ -76,7 +76,7 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
             if isinstance(event, ev.Produced):
                 say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
     session.recorder.store.conversations().result()
-    say(f"ended {turn.node} {len(turn.answer.steps)}")
+    say(f"ended {turn.node} {len(turn.answer.node.steps)}")
 
 
 def kill_one(folder: Path, seconds: float) -> tuple[list[str], float]:

@@ -8,7 +8,6 @@ import pytest
 from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
-from ropechat.chat.answer import State
 from ropechat.conversation import NodeState, Role
 from ropechat.tui.format.lists import describe_node, format_time, snippet, tree_rows
 from ropechat.tui.render.sparkline import sparkline
@@ -116,15 +115,15 @@ async def test_continue_a_stopped_answer(chat: Any) -> None:
     engine = FakeEngine(STORY, rate=200)
     async with chat(engine) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(last(c).answer.steps) > 5)
+        await c.until(lambda: len(last(c).answer.node.steps) > 5)
         await c.pilot.press("escape")
         await c.idle()
-        stopped = last(c).answer.text
+        stopped = last(c).answer.node.text
         engine.rate = 0
         await transcript(c, "c")
-        assert last(c).answer.text == STORY
+        assert last(c).answer.node.text == STORY
         assert answers(c) == [stopped, STORY]
-        assert last(c).answer.state is State.DONE
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_fork_at_a_token(chat: Any) -> None:
@@ -153,22 +152,22 @@ async def test_fork_at_a_token(chat: Any) -> None:
         c.app.answers.fork(first.id, 3, STOP)  # an end that was chosen is one
         await c.pilot.pause(0.1)
         await c.idle()
-        assert last(c).answer.text == b"".join(pieces(STORY)[:3]).decode()
-        assert last(c).answer.state is State.DONE
+        assert last(c).answer.node.text == b"".join(pieces(STORY)[:3]).decode()
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
     engine = FakeEngine(STORY * 50, rate=100, context=10**6)
     async with chat(engine) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(last(c).answer.steps) > 5)
+        await c.until(lambda: len(last(c).answer.node.steps) > 5)
         first = last(c).node
         c.app.answers.fork(first, 2, 77)
         await c.until(lambda: last(c).node != first)
         engine.rate = 0
         await c.idle()
         assert c.app.session.tree[first].state is NodeState.STOPPED
-        assert last(c).answer.state is State.DONE
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_the_fork_screen_offers_previews_and_forks(chat: Any) -> None:
@@ -335,8 +334,8 @@ async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
         assert last(c).answer.first_at is None  # the model has said nothing yet
         engine.gate.set()
         await c.idle()
-        assert last(c).answer.text.startswith(f"{known} word77")
-        assert c.app.transcript.blocks[-1].text == last(c).answer.text
+        assert last(c).answer.node.text.startswith(f"{known} word77")
+        assert c.app.transcript.blocks[-1].text == last(c).answer.node.text
 
 
 async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
@@ -353,7 +352,7 @@ async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
         c.app.answers.fork(first, 5, 77)
         await c.until(lambda: "broke off" in c.screen())
         assert [block.text for block in c.app.transcript.blocks if block.kind == "answer"] == [""]
-        assert last(c).answer.text == ""
+        assert last(c).answer.node.text == ""
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)])

@@ -11,8 +11,7 @@ from fakes import STORY, FakeEngine
 from snapshots import compare, shown
 
 from ropechat.chat import presets
-from ropechat.chat.answer import State
-from ropechat.conversation import Node
+from ropechat.conversation import Node, NodeState
 from ropechat.sampling import Sampling
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
@@ -32,7 +31,6 @@ def columns(c: Any) -> list[int]:
     return [n for n, side in enumerate(c.app.screen.query(".side"), 1) if side.display]
 
 
-@pytest.mark.slow
 async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
     async with chat(FakeEngine(["one two", "three four"]), size=(100, 30)) as c:
         await c.ask("Hi")
@@ -64,7 +62,6 @@ async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
             assert "/compare 1 2: two to 4 of the 2 answers" in c.line("footer")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "first"), [(80, [3, 4]), (120, [2, 3, 4]), (160, [1, 2, 3, 4])])
 async def test_a_series_is_written_and_compared(chat: Any, width: int, first: list[int]) -> None:
     engine = FakeEngine(FOUR)
@@ -113,7 +110,7 @@ async def test_a_series_says_how_far_it_is_and_ends_when_stopped(chat: Any) -> N
         await c.pilot.press("escape")
         await c.idle()
         engine.gate.set()
-        assert last(c).answer.state is State.STOPPED
+        assert last(c).answer.node.state is NodeState.STOPPED
         assert "of 3" not in c.line("footer")
         assert len(answers(c)) == 2
         await c.ask("And?")

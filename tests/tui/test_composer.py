@@ -181,7 +181,7 @@ async def test_an_edited_question_keeps_its_files(
         await c.ask("/rewrite")  # in an answer, an @path is a word
         await c.until(lambda: c.app.composer.text == "see @app.txt")
         await c.pilot.press("!", "enter")
-        await c.until(lambda: c.app.session.last.answer.text == "see @app.txt!")
+        await c.until(lambda: c.app.session.last.answer.node.text == "see @app.txt!")
 
 
 @pytest.mark.parametrize("name", ["@nofile.txt", "@no/file", "@nofile.txt).", '@"no file"', "@~/nofile"])

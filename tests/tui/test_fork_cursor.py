@@ -11,7 +11,6 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
-from ropechat.chat.answer import State
 from ropechat.tui import app
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
@@ -21,7 +20,7 @@ async def forked(c: Any, index: int = 3, token: int = 77) -> str:
     """Fork the newest answer from the inspector's side; the new answer's node."""
     before = last(c).node
     c.app.answers.fork(before, index, token)
-    await c.until(lambda: last(c).node != before and bool(last(c).answer.steps))
+    await c.until(lambda: last(c).node != before and bool(last(c).answer.node.steps))
     return str(last(c).node)
 
 
@@ -53,7 +52,7 @@ async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
         await c.ask("Tell")
         await c.idle()
         view, drawn = c.app.transcript, []
-        index = len(last(c).answer.steps) - 40
+        index = len(last(c).answer.node.steps) - 40
         await transcript(c, "h")
         before = [c.strips()[y].text for y in range(24)]
         place = moves.place_of(view.page, TokenPlace(view.blocks[-1], index))
@@ -151,20 +150,20 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
     async with chat(engine) as c:
         engine.gate.clear()
         await c.ask("Hi")
-        await c.until(lambda: last(c).answer.state is State.READING)
+        await c.until(lambda: last(c).answer.started)
         c.app.frames.ticker.pause()
         held = asyncio.Event()
         c.app.call_later(held.wait)
         await asyncio.sleep(0.05)
         engine.gate.set()
         for _ in range(1000):
-            if last(c).answer.steps:
+            if last(c).answer.node.steps:
                 break
             await asyncio.sleep(0.01)
         waited = not held.is_set()
         held.set()
         assert waited
-        assert last(c).answer.steps
+        assert last(c).answer.node.steps
 
 
 @pytest.mark.parametrize(("held", "waits"), [(60.0, True), (0.01, False)])

@@ -109,11 +109,11 @@ async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Sto
         assert "broken on purpose" in failed.error
         engine.fail_after, engine.rate = None, 10
         await c.ask("Again")
-        await c.until(lambda: len(last(c).answer.steps) > 3)
+        await c.until(lambda: len(last(c).answer.node.steps) > 3)
         await c.pilot.press("escape")
         await c.idle()
         stopped = store.load(id).result(5).tree.path()[-1]
-        assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.text)
+        assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.node.text)
 
 
 async def test_the_list_of_chats(chat: Any, store: Store) -> None:

@@ -49,13 +49,13 @@ async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=50), look=chosen, size=(100, 100)) as c:
         await c.pilot.press("a", "enter", "b", "ctrl+s")
         assert c.app.session.last.question == "a\nb"
-        await c.until(lambda: bool(c.app.session.last.answer.steps))
+        await c.until(lambda: bool(c.app.session.last.answer.node.steps))
         assert "F12 stop" in c.line("footer")
         await c.pilot.press("escape")
         assert c.app.session.generating
         await c.pilot.press("f12")
         await c.idle()
-        assert c.app.session.last.answer.reason == "cancelled"
+        assert c.app.session.last.answer.node.finish_reason == "cancelled"
         await c.pilot.press("f1")
         assert len(c.app.screen_stack) == 1
         await c.pilot.press("ctrl+o")

@@ -103,7 +103,7 @@ async def test_the_time_in_a_dialogue_is_not_the_answers(chat: Any) -> None:
         await c.pilot.press("a")
         await c.idle()
         answer = last(c).answer
-        assert answer.text == "gamma"
+        assert answer.node.text == "gamma"
         assert answer.asked >= chosen
         assert last(c).request.asked == answer.asked  # what is kept on disk counts from there too
 
@@ -171,7 +171,7 @@ async def test_stop_while_nothing_is_written_says_so_and_stays(chat: Any) -> Non
         await c.until(lambda: c.app.session.generating)
         await told_while(c, "/stop")
         await c.idle()
-        assert last(c).answer.reason == "cancelled"
+        assert last(c).answer.node.finish_reason == "cancelled"
         assert c.app.composer.has_focus
 
 

@@ -54,6 +54,12 @@ def model_files(folder: Path, padding: int = 0) -> dict[str, bytes]:
     return files | {"tokenizer.json": json.dumps(byte_tokenizer()).encode()}
 
 
+def stage(c: Any) -> Stage | None:
+    """Of the chat's download; None for none."""
+    download = c.app.chat.downloads.current
+    return None if download is None else download.stage
+
+
 async def opened(c: Any, key: str = "f6") -> ModelsScreen:
     await c.pilot.press(key)
     await c.until(lambda: isinstance(c.app.screen, ModelsScreen) and c.app.screen._read)
@@ -116,11 +122,11 @@ async def test_a_model_is_not_changed_under_an_answer(chat: Any, hub: Hub) -> No
     models, engine = Models(), FakeEngine("word " * 200, rate=100, context=10**4)
     async with chat(engine, models=models) as c:
         await c.ask("Hi?")
-        await c.until(lambda: len(c.app.session.last.answer.steps) > 3)
+        await c.until(lambda: len(c.app.session.last.answer.node.steps) > 3)
         c.app.models.switch_model("other")
         await c.until(lambda: c.app.session.info.name == "other")
-        assert c.app.session.last.answer.state == "stopped"
-        assert c.app.session.last.answer.text.startswith("word word")
+        assert c.app.session.last.answer.node.state == "stopped"
+        assert c.app.session.last.answer.node.text.startswith("word word")
 
 
 async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub) -> None:
@@ -209,12 +215,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: "download org/tiny" in c.screen())
         assert not hub.requests  # nothing is asked before it is wanted
         await c.pilot.press("enter")
-        await c.until(
-            lambda: (
-                c.app.chat.downloads.current is not None
-                and c.app.chat.downloads.current.stage is Stage.PLANNED
-            )
-        )
+        await c.until(lambda: stage(c) is Stage.PLANNED)
         await c.until(lambda: "⏎ downloads" in c.screen())
         assert "fit in memory" in c.screen()
         gate = threading.Event()
@@ -248,16 +249,11 @@ async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> 
     async with chat(FakeEngine("ok"), size=(100, 36), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/tiny", "enter")
-        await c.until(
-            lambda: (
-                c.app.chat.downloads.current is not None
-                and c.app.chat.downloads.current.stage is Stage.PLANNED
-            )
-        )
+        await c.until(lambda: stage(c) is Stage.PLANNED)
         await c.pilot.press("enter")
         await c.until(lambda: bool(list(tmp_path.rglob("*.incomplete"))))
         await c.pilot.press("ctrl+x")
-        await c.until(lambda: c.app.chat.downloads.current.stage is Stage.CANCELLED)
+        await c.until(lambda: stage(c) is Stage.CANCELLED)
         await c.until(lambda: "what came is removed" in c.screen())
         assert not list(tmp_path.rglob("*.incomplete"))
 
@@ -270,12 +266,7 @@ async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
     async with chat(FakeEngine("ok"), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/tiny", "enter")
-        await c.until(
-            lambda: (
-                c.app.chat.downloads.current is not None
-                and c.app.chat.downloads.current.stage is Stage.PLANNED
-            )
-        )
+        await c.until(lambda: stage(c) is Stage.PLANNED)
         hub.seconds_per_piece = 0.3
         await c.pilot.press("enter", "escape")
         await c.ask("Hi?")
@@ -288,10 +279,5 @@ async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/nowhere", "enter")
-        await c.until(
-            lambda: (
-                c.app.chat.downloads.current is not None
-                and c.app.chat.downloads.current.stage is Stage.FAILED
-            )
-        )
+        await c.until(lambda: stage(c) is Stage.FAILED)
         await c.until(lambda: "check the spelling" in c.screen())

@@ -191,7 +191,7 @@ async def test_an_answer_that_streams_costs_it_nothing(
         look = c.app.sidebar.refresh
         monkeypatch.setattr(c.app.sidebar, "refresh", lambda: (seen.append(1), look()))
         engine.gate.set()
-        await c.until(lambda: len(last(c).answer.steps) > 40)
+        await c.until(lambda: len(last(c).answer.node.steps) > 40)
         assert seen  # the screen was brought up to date meanwhile
         assert c.app.session.generating
         assert (len(asked), len(drawn)) == begun

@@ -183,7 +183,7 @@ async def test_slide_leaves_out_as_few_as_needed_and_says_so(
         assert c.app.session.when_full is later
         used = len(engine.prompt_ids(c.app.session.messages()))
         await c.until(lambda: f" {used}/48" in c.line("gauge"))
-        assert c.app.session.turns[0].answer.text == "alpha " * 5  # nothing is gone
+        assert c.app.session.turns[0].answer.node.text == "alpha " * 5  # nothing is gone
         await transcript(c, "r")  # the same is read for another answer
         assert said(engine) == ["two " * 4, "beta " * 5, "three " * 6]
 
@@ -296,7 +296,7 @@ async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns
         await c.idle()
         await c.ask("two")
         await c.idle()
-        assert last(c).answer.reason == "context"
+        assert last(c).answer.node.finish_reason == "context"
         await c.ask("/continue")
         if setting is OverflowPolicy.ASK:
             await c.until(lambda: isinstance(c.app.screen, ContextScreen))
@@ -305,7 +305,7 @@ async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns
         await c.idle()
         assert not isinstance(c.app.screen, ContextScreen)
         assert said(engine) == ["two"]
-        assert last(c).answer.text.startswith("beta " * 30)
+        assert last(c).answer.node.text.startswith("beta " * 30)
 
 
 async def test_an_answer_that_alone_fills_the_context_cannot_go_on(chat: Any) -> None:
@@ -335,7 +335,7 @@ async def test_the_line_after_an_answer_and_the_sheet(chat: Any) -> None:
         answer = last(c).answer
         assert answer.reused == 3
         assert answer.prefill_rate == pytest.approx(
-            (answer.prompt_tokens - 3) / (answer.first_at - answer.read_from)
+            (answer.node.prompt_tokens - 3) / (answer.first_at - answer.read_from)
         )
         for words in ("prefill", "decode", "kv 3 reused", "ttft", "b/tok"):
             assert words in c.line("gauge")

@@ -75,7 +75,7 @@ async def test_facts_stay_beside_the_chat_and_are_kept_up_to_date(chat: Any) -> 
         for _ in range(2):
             await c.ask("Hi")
             await c.idle()
-            assert f"{len(last(c).answer.steps)} drawn" in c.screen()
+            assert f"{len(last(c).answer.node.steps)} drawn" in c.screen()
         await c.pilot.press("f4")  # the inspector above them
         assert "Newest answer" in c.screen()
         assert c.app.inspector.size.height > 10

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fakes import STORY, FakeEngine, fake_step
-from reading import answered, row_of_cursor
+from reading import answered, feed, row_of_cursor
 from rich.color import Color, ColorSystem
 from rich.style import Style
 
@@ -198,7 +198,7 @@ async def test_marks_of_markdown_under_the_cursor_are_seen_in_prose(chat: Any) -
         view = await answered(c)
         block = view.blocks[-1]
         parts = enumerate((" ", "**", "bold", "**", " end"), 9)
-        view.feed(block, [fake_step(index, text.encode(), text) for index, text in parts])
+        feed(view, block, [fake_step(index, text.encode(), text) for index, text in parts])
         await c.pilot.press("f3")
         view.move_to(moves.TokenPlace(block, 2))
         await c.pilot.pause(0.1)

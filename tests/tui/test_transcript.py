@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 from payloads import BRACKETS, ESCAPES, FORBIDDEN
+from reading import feed
 from rich.cells import cell_len
 from textual import events
 
@@ -55,7 +56,7 @@ async def test_a_reader_who_scrolls_up_is_left_alone(chat: Any) -> None:
             await c.pilot.press("pagedown")
         assert view.follow
         await c.ask("More")  # asking brings the end back
-        await c.until(lambda: len(c.app.session.last.answer.steps) > 30)
+        await c.until(lambda: len(c.app.session.last.answer.node.steps) > 30)
         assert round(view.scroll_y) == view.max_scroll_y
 
 
@@ -147,7 +148,7 @@ async def test_an_escape_split_over_tokens_does_not_pass(chat: Any) -> None:
         block = c.app.transcript.blocks[-1]
         for payload in ESCAPES:
             steps = [fake_step(0, b"", character) for character in payload + "\n"]
-            c.app.transcript.feed(block, steps)
+            feed(c.app.transcript, block, steps)
             await c.pilot.pause()
             assert not raw(c)
 
@@ -208,11 +209,11 @@ async def test_long_chats_cost_no_more(chat: Any) -> None:
         await c.ask("Hi")
         await c.idle()
         block = c.app.transcript.blocks[-1]
-        c.app.transcript.feed(block, [fake_step(i, b" word", " word") for i in range(50_000)])
+        feed(c.app.transcript, block, [fake_step(i, b" word", " word") for i in range(50_000)])
         await c.pilot.pause(0.1)
         begun = time.process_time()
         for number in range(200):
-            c.app.transcript.feed(block, [fake_step(number, b" more", " more")] * 7)
+            feed(c.app.transcript, block, [fake_step(number, b" more", " more")] * 7)
         assert time.process_time() - begun < 1.0
 
 

@@ -88,7 +88,7 @@ async def test_typing_arrives_after_an_answer_ended_by_itself(chat: Any) -> None
 async def test_esc_that_stops_an_answer_stays_in_the_composer(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=50)) as c:
         await c.ask("Tell")
-        await c.until(lambda: bool(last(c).answer.steps))
+        await c.until(lambda: bool(last(c).answer.node.steps))
         await c.pilot.press("escape")
         await c.idle()
         await types(c)
@@ -216,7 +216,7 @@ async def test_the_footer_tells_who_has_the_keys_after_the_window_was_left(chat:
 async def test_the_footer_while_reading_an_answer_that_is_written(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 3, rate=100)) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(last(c).answer.steps) > 20)
+        await c.until(lambda: len(last(c).answer.node.steps) > 20)
         await c.pilot.press("f4")
         assert c.line("footer").split()[:2] == ["esc", "stop"]
         assert "token" in c.line("footer")
@@ -351,7 +351,7 @@ async def test_ctrl_c_clears_the_draft_then_quits(chat: Any) -> None:
 async def test_ctrl_c_stops_an_answer_and_leaves_the_draft(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=50)) as c:
         await c.ask("Tell")
-        await c.until(lambda: bool(last(c).answer.steps))
+        await c.until(lambda: bool(last(c).answer.node.steps))
         await c.pilot.press(*"unsent", "ctrl+c")
         await c.idle()
         assert c.app.composer.text == "unsent"

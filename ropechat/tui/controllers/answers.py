@@ -7,8 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.answer import State
-from ropechat.conversation import Origin, remaining_sampling, replace_token, steps_to_continue
+from ropechat.conversation import NodeState, Origin, remaining_sampling, replace_token, steps_to_continue
 from ropechat.store.queries import Chat
 from ropechat.tui.format import status as panel
 from ropechat.tui.format.lists import MAX_COMPARED
@@ -141,7 +140,7 @@ class AnswersController:
     def _one_more(self) -> None:
         self._regenerate()
         last = self.session.last
-        if last is not None and last.node is not None and last.answer.state.live:
+        if last is not None and last.node is not None and last.answer.live:
             self._series += (last.node,)
         else:
             self._of = 0
@@ -151,7 +150,7 @@ class AnswersController:
         if not self._of or not self._series:
             return
         last = self.session.last
-        done = last is not None and last.node == self._series[-1] and last.answer.state is State.DONE
+        done = last is not None and last.node == self._series[-1] and last.answer.node.state is NodeState.DONE
         if called_off or not done:
             self._of = 0
         elif len(self._series) < self._of:
@@ -283,14 +282,14 @@ class AnswersController:
         """Copy the answer under the cursor, or the newest."""
         turn = self.path.turn()
         if turn is not None:
-            self._copy(turn.answer.text)
+            self._copy(turn.answer.node.text)
 
     def copy_code(self) -> None:
         """Copy the last code block of the answer under the cursor, or of the newest."""
         turn = self.path.turn()
         if turn is None:
             return
-        blocks = _FENCE.findall(turn.answer.text)
+        blocks = _FENCE.findall(turn.answer.node.text)
         if blocks:
             self._copy(blocks[-1][1].rstrip("\n"))
         else:

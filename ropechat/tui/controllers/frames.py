@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ropechat.chat.live import LiveChat
-    from ropechat.trace import Step
     from ropechat.tui.controllers.transcript import TranscriptController
 
 FRAMES = 30.0  # per second, while the model works
@@ -91,18 +90,19 @@ class FramesController:
 
     def tick(self) -> None:
         """Take in all that happened since the last frame."""
-        steps: list[Step] = []
-        serial = 0
+        grown = 0  # the serial of the request whose answer has tokens that are not drawn
         for event in self.chat.inference.drain():
             if not self.session.apply(event):
                 continue
             if isinstance(event, ev.TokenGenerated | ev.PrefixAccepted):
-                steps += [event.step] if isinstance(event, ev.TokenGenerated) else self.path.began(event)
-                serial = event.serial
+                grown = event.serial
                 continue
-            self.path.feed(serial, steps)
+            if grown:
+                self.path.feed(grown)
+                grown = 0
             self._react(event)
-        self.path.feed(serial, steps)
+        if grown:
+            self.path.feed(grown)
         if self.session.last is None or self.session.last.answer.first_at is not None:
             self._let_go()
         self._watch()

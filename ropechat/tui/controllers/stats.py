@@ -26,7 +26,7 @@ class StatsController:
         last = self.session.last
         context, used = self.session.context, self.session.used
         full = context is not None and used is not None and used >= context
-        if last is None or not last.answer.steps or (full and not self.session.generating):
+        if last is None or not last.answer.node.steps or (full and not self.session.generating):
             return []  # that a question does not fit needs the line
         return [(one + "  ", "$quiet") for one in gauge_figures(last.answer, width)]
 

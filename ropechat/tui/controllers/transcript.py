@@ -13,12 +13,11 @@ from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
-    from ropechat.trace import Step
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.reader import Reader
 
@@ -135,10 +134,8 @@ class TranscriptController:
 
     def _add_blocks(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
         """Put a question and what there is of its answer at the end; known: see `by_beginning`."""
-        live = turn.answer.state.live
-        answer = AnswerBlock("answer", self._heading(turn), live=live, node=turn.node or "")
-        node = self.session.tree.nodes.get(answer.node)
-        answer.sampling = node.sampling if node is not None else None
+        live, node = turn.answer.live, turn.answer.node
+        answer = AnswerBlock("answer", self._heading(turn), live=live, answer=node)
         if turn.request is not None:
             self._blocks[turn.request.serial] = answer
         if self.chat.completes:
@@ -147,26 +144,17 @@ class TranscriptController:
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
             asked.say(turn.question)
             self.transcript.add(asked)
-        if steps := turn.answer.steps or self._beginning(turn):
-            answer.add(steps[answer.begin_as(known.get(id(steps[0])), steps) :])
-        elif turn.answer.written:
-            answer.say(turn.answer.written)
+        if node.steps:
+            answer.begin_like(known.get(id(node.steps[0])))
+            answer.grow()
+        elif node.final_text:
+            answer.say(node.final_text)
         answer.note = "" if live else panel.summarize(turn.answer)
         self.transcript.add(answer)
 
-    @staticmethod
-    def _beginning(turn: Turn) -> Sequence[Step]:
-        """What an answer will begin with, as far as its text is known before the model is asked."""
-        prefix = turn.request.prefix if turn.request is not None and turn.answer.state.live else None
-        return prefix.steps[:-1] if prefix is not None and prefix.written is None else ()
-
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
-        name = (
-            self.chat.answer_title
-            if node is None or turn.answer.state.live
-            else panel.model_heading(node.model)
-        )
+        name = self.chat.answer_title if node is None or turn.answer.live else panel.model_heading(node.model)
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
@@ -189,33 +177,22 @@ class TranscriptController:
         """The prompt of an answer is known."""
         self._blocks[event.serial].prompt = event.ids
 
-    def began(self, event: ev.PrefixAccepted) -> Sequence[Step]:
-        """An answer began so; the steps of it that are not on the screen yet."""
-        shown = self._blocks[event.serial].steps
-        if shown == list(event.steps[: len(shown)]):
-            return event.steps[len(shown) :]
-        self.show()
-        self.follow_answer()
-        return ()
-
-    def feed(self, serial: int, steps: list[Step]) -> None:
-        """Draw the new tokens of an answer, and forget them."""
-        if steps:
-            self.transcript.feed(self._blocks[serial], steps)
-            steps.clear()
+    def feed(self, serial: int) -> None:
+        """Draw the new tokens of an answer."""
+        self.transcript.feed(self._blocks[serial])
 
     def ended(self, serial: int) -> None:
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
-        if len(block.steps) > len(answer.steps):  # it never began
+        if len(block.ends) > len(answer.node.steps):  # it never began
             self.show()
             block = self._blocks[serial]
         block.note = panel.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
             self.notice("error", f"The answer broke off: {explain(answer.error)}")
-        elif answer.reason == "context":
+        elif answer.node.finish_reason == "context":
             self.notice(
                 "notice",
                 f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
@@ -223,7 +200,7 @@ class TranscriptController:
             )
         elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
             self.notice("notice", "The model had ended its answer: it added nothing.")
-        if not answer.counts:
+        if not answer.node.in_context:
             self.notice("notice", "No answer, so this question is not part of what the model reads next.")
 
     # --- above the first turn ---

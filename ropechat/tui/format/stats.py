@@ -18,8 +18,8 @@ Rows = list[tuple[str, str]]
 
 def answer_rows(answer: Answer) -> Rows:
     """Of one answer: what was read, what came from the cache, how fast it was."""
-    drawn = len(answer.steps) - answer.given
-    rows = [("prompt", f"{answer.prompt_tokens:,} tokens")]
+    given = answer.node.prefix_length
+    rows = [("prompt", f"{answer.node.prompt_tokens:,} tokens")]
     if answer.reused is not None:
         new = answer.fed - answer.reused
         rows.append(("KV reused", f"{answer.reused:,} tokens, {new:,} computed"))
@@ -30,7 +30,7 @@ def answer_rows(answer: Answer) -> Rows:
             "–" if answer.time_to_first_token is None else format_seconds(answer.time_to_first_token),
         ),
         ("decode", format_rate(answer.rate) or "nothing to measure"),
-        ("tokens", f"{drawn:,} drawn" + (f", {answer.given:,} given" if answer.given else "")),
+        ("tokens", f"{answer.drawn:,} drawn" + (f", {given:,} given" if given else "")),
         ("time", format_seconds(answer.seconds)),
     ]
     if answer.bits_per_token is not None:

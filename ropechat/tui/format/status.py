@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.chat.answer import State
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.presets import preset_of
+from ropechat.conversation import NodeState
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, meter
@@ -65,18 +65,16 @@ def activity(session: Session) -> tuple[str, str, str]:
     if session.last is None:
         return "●", "$success", "ready"
     answer = session.last.answer
-    match answer.state:
-        case State.STOPPING:
-            return "●", "$warning", "stopping"
-        case State.WRITING:
-            return "●", "$primary", format_rate(answer.rate) or "writing"
-        case State.DONE | State.STOPPED:
-            return "●", "$success", (format_rate(answer.rate) if _by_this_model(session) else "") or "ready"
-        case State.FAILED:
-            return "●", "$success", "ready"
-        case State.READING:
-            part = f" {answer.prefilled:,}/{answer.prompt_tokens:,}" if answer.prefilled else ""
-            return "●", "$primary", "reading" + part
+    if not answer.live:
+        rated = answer.node.state is not NodeState.FAILED and _by_this_model(session)
+        return "●", "$success", (format_rate(answer.rate) if rated else "") or "ready"
+    if answer.stopping:
+        return "●", "$warning", "stopping"
+    if answer.first_at is not None:
+        return "●", "$primary", format_rate(answer.rate) or "writing"
+    if answer.started:
+        part = f" {answer.prefilled:,}/{answer.node.prompt_tokens:,}" if answer.prefilled else ""
+        return "●", "$primary", "reading" + part
     return "●", "$primary", "waiting"
 
 
@@ -147,17 +145,18 @@ def format_seconds(value: float) -> str:
 
 def summarize(answer: Answer) -> str:
     """The note at the right of a finished answer's heading."""
-    count = len(answer.steps)
-    words = [f"{count:,} tok" + (f" ({count - answer.given:,} new)" if answer.given else "")]
-    if answer.steps:
-        words += [format_seconds(answer.seconds)] if answer.last_at is not None else []
+    node = answer.node
+    count = len(node.steps)
+    words = [f"{count:,} tok" + (f" ({count - node.prefix_length:,} new)" if node.prefix_length else "")]
+    if node.steps:
+        words += [format_seconds(answer.seconds)] if node.ended_after is not None else []
         if answer.rate is not None:
             words.append(format_rate(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
-    if answer.state is State.STOPPED:
+    if node.state in (NodeState.STOPPED, NodeState.STREAMING):  # streaming: another program writes it
         words.insert(0, "stopped")
-    elif answer.state is State.FAILED:
+    elif node.state is NodeState.FAILED:
         words.insert(0, "failed")
-    elif answer.reason == "length":
+    elif node.finish_reason == "length":
         words.insert(0, "cut at the token limit")
     return JOIN.join(words)

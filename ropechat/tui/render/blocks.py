@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ropechat.conversation import Node, Role
 from ropechat.tui.render.markdown import MarkdownText
 from ropechat.tui.render.spans import Mark
 from ropechat.tui.render.tint import BY_NAME
@@ -160,24 +161,37 @@ class AnswerBlock(Block):
     A model that completes text continues the user's own words: they stand first, as the `lead`.
     """
 
+    answer: Node = field(default_factory=lambda: Node("", None, Role.ASSISTANT))
     lead: int = 0  # characters of the user
-    steps: list[Step] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    sampling: Sampling | None = None
+    ends: list[int] = field(default_factory=list)  # one for each token drawn so far
     prompt: frozenset[int] | None = None  # ids of the prompt, where they are known
     _levels: dict[str, bytearray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """The node's id names the block."""
+        self.node = self.answer.id
+
+    @property
+    def steps(self) -> list[Step]:
+        """The tokens drawn so far; the node may have more."""
+        steps = self.answer.steps
+        return steps if len(steps) == len(self.ends) else steps[: len(self.ends)]
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The settings that the tokens were drawn with."""
+        return self.answer.sampling
 
     def _view(self, view: View) -> View:
         return view
 
-    def add(self, steps: Iterable[Step]) -> int:
-        """Append tokens; returns the number of the first changed row."""
-        added, before = list(steps), self.length
+    def grow(self) -> int:
+        """Append the tokens that the node has and the block has not; returns the first changed row."""
+        added, before = self.answer.steps[len(self.ends) :], self.length
         text = "".join(step.text for step in added)
         row = self.say(text)
         plain = self.length - before == len(text)  # nothing in it is shown as something longer
         lengths = (len(step.text if plain else to_display(step.text)) for step in added)
-        self.steps += added
         self.ends += (before + end for end in accumulate(lengths))
         return row
 
@@ -186,15 +200,15 @@ class AnswerBlock(Block):
         self.say(text)
         self.lead = self.length
 
-    def begin_as(self, other: AnswerBlock | None, steps: Sequence[Step]) -> int:
-        """Take over the tokens that another answer begins with, too; how many those are.
+    def begin_like(self, other: AnswerBlock | None) -> int:
+        """Copy the drawn tokens of another answer that this one begins with, too; returns how many.
 
-        None of them is cleaned, rated or wrapped again. To be called when nothing but the lead is there.
+        None of them is cleaned, rated or wrapped again. Call it while the block has nothing but the lead.
         """
-        count = count_common(steps, other.steps) if other is not None else 0
+        count = count_common(self.answer.steps, other.steps) if other is not None else 0
         if other is None or not count or self.text != other.text[: other.lead]:
             return 0
-        self.steps, self.ends = other.steps[:count], other.ends[:count]
+        self.ends = other.ends[:count]
         self.length = self.ends[-1]
         self._parts = [other.text[: self.length]]
         if self._rating == other._rating:

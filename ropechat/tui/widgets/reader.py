@@ -19,12 +19,11 @@ from ropechat.tui.widgets.transcript import GUTTER, Transcript
 from ropechat.util.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from textual import events
     from textual.binding import BindingType
 
-    from ropechat.trace import Step
     from ropechat.tui.render.blocks import AnswerBlock, Block
 
 GHOST = 12  # characters shown of a token that the row does not show
@@ -98,9 +97,9 @@ class Reader(Transcript):
         super().add(block, at)
         self.finder.look(block)
 
-    def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
-        """Append tokens to a block."""
-        super().feed(block, steps)
+    def feed(self, block: AnswerBlock) -> None:
+        """Draw the new tokens of an answer."""
+        super().feed(block)
         self.finder.look(block)
         if self._awaited is not None:
             self._arrive(self._awaited)

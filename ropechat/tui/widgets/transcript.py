@@ -19,13 +19,10 @@ from ropechat.tui.widgets.bars import beside
 from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.style import Style
     from textual import events
     from textual.selection import Selection
 
-    from ropechat.trace import Step
     from ropechat.tui.render.blocks import Block
     from ropechat.tui.render.transcript_layout import TextPosition
 
@@ -73,11 +70,11 @@ class Transcript(ScrollView, can_focus=True):
         self.page.insert(block, at)
         self._grown(0)
 
-    def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
-        """Append tokens to a block; cheap at the end of the transcript, where it happens."""
+    def feed(self, block: AnswerBlock) -> None:
+        """Draw the new tokens of an answer; cheap at the end of the transcript, where it happens."""
         index = len(self.blocks) - 1 if block is self.blocks[-1] else self.blocks.index(block)
         last = block.body - 1  # the caret leaves it
-        row = min(block.add(steps), max(0, last))
+        row = min(block.grow(), max(0, last))
         self.page.measure(index)
         self._grown(self.page.tops[index] + block.head + row)
 
