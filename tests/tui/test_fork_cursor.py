@@ -11,7 +11,7 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
-from ropechat.tui import app
+from ropechat.tui.controllers import frames
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 
@@ -170,7 +170,7 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
 async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
     held: float, waits: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "FIRST_TOKEN_HOLD_S", held)
+    monkeypatch.setattr(frames, "FIRST_TOKEN_HOLD_S", held)
     engine = FakeEngine(STORY)
     async with chat(engine) as c:
         await c.ask("Tell")

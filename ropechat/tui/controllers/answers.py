@@ -174,7 +174,7 @@ class AnswersController:
         return [tree[id] for id in self._series if id in tree.nodes and tree[id].steps]
 
     def standing_hint(self) -> str:
-        """Also how far a series is."""
+        """What the footer says while a series is written."""
         stop = self.keymap.first("chat.stop")
         words = f"answer {len(self._series)} of {self._of}, then they are compared; {stop} stops"
         return words if self._of else ""

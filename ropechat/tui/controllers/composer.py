@@ -119,6 +119,7 @@ class ComposerController:
         self._counter = self.view.set_timer(COUNT_DELAY, self.count)
 
     def count(self) -> None:
+        """Have the tokens of the prompt counted, with the draft at its end."""
         session = self.session
         if not session.generating:
             garbage.rest()
@@ -151,6 +152,7 @@ class ComposerController:
     # --- editing what was said ---
 
     def edit(self, node: Node) -> None:
+        """Let a question or an answer be written differently; the result stands beside it."""
         self._editing = node
         self.composer.borrow(to_draft(node.text) if node.role is Role.USER else node.text)
         self.view.write()
@@ -181,7 +183,7 @@ class ComposerController:
         return True
 
     def standing_hint(self) -> str:
-        """What the footer says as long as it is so; "" for nothing."""
+        """What the footer says while something is edited."""
         if self._editing is None:
             return ""
         what = "question" if self._editing.role is Role.USER else "answer"

@@ -198,7 +198,7 @@ class HistoryController:
             self.tell_other_model()
 
     def standing_hint(self) -> str:
-        """Also why something that was said is not on disk."""
+        """Why something that was said is not on disk; "" if all is."""
         store = self.session.recorder.store
         fault = store.trouble if store is not None else None
         return f"not on disk: {fault}" if fault else ""

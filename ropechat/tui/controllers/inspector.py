@@ -261,15 +261,14 @@ class InspectorController:
         if self.find.active:
             return [(key("read.next", "read.previous"), "next"), (key("view.find"), "find"), *last]
         token = (key("read.left", "read.right"), "token")
-        fork = [key("read.take")]
+        fork = key("read.take")
         if self.transcript.choosing:
             keys = [token, (key("read.down", "read.up"), "choice"), *surprise]
             if not self.reading:
-                return [*keys, *((one, "fork") for one in fork), *last]
+                return [*keys, (fork, "fork"), *last]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
-            keys += [(f"{one} {digits}", "fork") for one in fork]
-            keys += [(key("alternative.ban"), "ban")]
-            return [*keys, *([(key("read.preview"), "preview")]), *last]
+            keys += [(f"{fork} {digits}", "fork"), (key("alternative.ban"), "ban")]
+            return [*keys, (key("read.preview"), "preview"), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")
             return [(every, "token"), (key("read.take"), "inspect"), *surprise, *last]

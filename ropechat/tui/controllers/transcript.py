@@ -49,7 +49,7 @@ class TranscriptController:
         return block
 
     def take_back(self, notice: Block | None) -> None:
-        """Take a notice away that is true no more; others stay."""
+        """Take a notice away that is no longer true; others stay."""
         if notice in self.transcript.blocks:
             with self.transcript.filling():
                 _, *after = self.transcript.remove_from(self.transcript.blocks.index(notice))
@@ -86,7 +86,7 @@ class TranscriptController:
             self.transcript.leave_end()
 
     def show(self, turn: Turn | None = None) -> None:
-        """Show the session's turns anew; the answer of `turn` is to be written."""
+        """Show all turns of the session; the answer of `turn` is to be written."""
         if turn is not None and turn.request is not None:
             self.chat.submit(turn.request)  # the model need not wait until all is drawn
         self._blocks.clear()
@@ -132,8 +132,7 @@ class TranscriptController:
             self._tell_start(turn)
         self._add_blocks(turn, known)
 
-    def _add_blocks(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
-        """Put a question and what there is of its answer at the end; known: see `by_beginning`."""
+    def _add_blocks(self, turn: Turn, known: Mapping[int, AnswerBlock]) -> None:
         live, node = turn.answer.live, turn.answer.node
         answer = AnswerBlock("answer", self._heading(turn), live=live, answer=node)
         if turn.request is not None:
@@ -182,6 +181,7 @@ class TranscriptController:
         self.transcript.feed(self._blocks[serial])
 
     def ended(self, serial: int) -> None:
+        """Finish the block of an answer, and say what is special about its end."""
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
@@ -253,6 +253,7 @@ class TranscriptController:
         return ["Try: " + " · ".join(TRY), *steps] if asks and not self.chat.completes else steps
 
     def describe_system(self, text: str | None) -> str:
+        """The persona's name, if any, and the beginning of a system text."""
         if not text:
             return "no system text"
         name = self.session.personas.get(text, "")
