@@ -63,8 +63,7 @@ def run_chat(
     teach_alt_enter()
     take_short_turns()
     garbage.hold_off()
-    app = ChatApp(load, model, sampling, system, store, resume, look)
-    app.models = models
+    app = ChatApp(load, model, sampling, system, store, resume, look, models)
     typeahead.hold()
     try:
         with own_screen():

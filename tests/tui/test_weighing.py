@@ -178,7 +178,7 @@ async def test_other_names_lead_to_ours(chat: Any, said: str, known: str) -> Non
 
 
 def test_other_names_name_commands() -> None:
-    from ropechat.tui.controllers.slash import SAID_OTHERWISE, names
+    from ropechat.tui.commands.dispatch import SAID_OTHERWISE, names
 
     assert set(SAID_OTHERWISE.values()) <= set(names())
     assert not set(SAID_OTHERWISE) & set(names())

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from textual.keys import Keys
 
-from ropechat.tui.commands.command import SHEETS, TYPED
-from ropechat.tui.commands.registry import ALL, BY_ID, WHILE_IDLE, WHILE_WRITING, Command
+from ropechat.tui.commands.registry import ALL, BY_ID, SHEETS, TYPED, WHILE_IDLE, WHILE_WRITING, Command
 from ropechat.tui.terminal.textual_compat import key_of_character
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 import selectors
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
 
@@ -17,10 +17,9 @@ from ropechat.tui.terminal.textual_compat import CompatDriver, XTermParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Event
 
     from textual.message import Message
-
-    from ropechat.tui.app import ChatApp
 
 POLL_S = 0.1  # seconds between two looks whether the chat ends
 EARLY_POLL_S = 0.01  # the same, while keys wait for the chat
@@ -30,6 +29,17 @@ PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
 )
+
+
+class WantsKeys(Protocol):
+    """What the driver asks of its app."""
+
+    @property
+    def keys_wanted(self) -> Event:
+        """Set once a key finds the chat that was asked for."""
+
+    def leave(self, code: int) -> None:
+        """End with an exit code; whatever runs is cancelled."""
 
 
 class PasteParser(XTermParser):
@@ -99,7 +109,7 @@ class ChatDriver(CompatDriver):
                         raise EOFError
         except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
             with suppress(RuntimeError):  # the app has ended meanwhile
-                self.loop.call_soon_threadsafe(cast("ChatApp", self.app)._leave, EXIT_CODE_SIGHUP)
+                self.loop.call_soon_threadsafe(cast("WantsKeys", self.app).leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
 
@@ -113,7 +123,7 @@ class ChatDriver(CompatDriver):
 
     @property
     def _wanted(self) -> bool:
-        return cast("ChatApp", self.app).keys_wanted.is_set()
+        return cast("WantsKeys", self.app).keys_wanted.is_set()
 
     def _pass_on(self) -> None:
         if self._early and self._wanted:

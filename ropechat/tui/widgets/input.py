@@ -48,3 +48,10 @@ class Field(Input):
         style = super().get_component_rich_style(*names, partial=partial, default=default)
         plain = self.app.native_ansi_color or self.app.no_color
         return style + Style(reverse=True) if plain and "input--cursor" in names else style
+
+
+class FindBar(Field):
+    """The text that is looked for."""
+
+    def __init__(self) -> None:
+        super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
