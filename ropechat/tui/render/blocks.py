@@ -103,7 +103,7 @@ class Block:
 
     @property
     def body(self) -> int:
-        """The number of rows of text, before the layout an estimate. A finished block ends without empty rows."""
+        """The number of rows of text, estimated before the layout; a finished one ends without empty rows."""
         if self._rows is None:
             return self._height
         count = self._rows.count
@@ -250,7 +250,7 @@ class AnswerBlock(Block):
         return known
 
     def marks(self, row: int, tint: str) -> list[Mark]:
-        """Marks of the user's text and, in the tokens view, of the tint; spaces around a word are not tinted."""
+        """Marks of the user's text and, in the tokens view, of the tint, without the spaces around a word."""
         start, stop = self.span(row)
         found = [Mark(start, min(stop, self.lead), "asked")] if start < self.lead else []
         if tint not in BY_NAME or self._shape[0] != "tokens":
