@@ -42,7 +42,7 @@ def say(line: str) -> None:
 
 
 def write(folder: Path) -> None:
-    """Chat until killed. Speeds and lengths are drawn anew for each answer."""
+    """Chat until killed. Each answer has a random speed and length of its own."""
     say("ready")
     draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3), Inference(), Store(folder)
     session = Session("fake", Sampling(max_tokens=9999), recorder=ConversationRecorder(store))
