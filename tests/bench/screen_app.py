@@ -113,7 +113,7 @@ class Measured(app.ChatApp):
             await asyncio.sleep(0.05)
         self._fill()
         if self.case["view"] == "prose":
-            self.action_toggle_view()
+            self.commands.run("view.toggle")
         await asyncio.sleep(4.0)  # the hint goes away
         self.composer.set_text("Go")
         self._send(self.composer.text)

@@ -39,11 +39,12 @@ def chat() -> None:
     from ropechat.chat.session import Session
     from ropechat.cli import main
     from ropechat.store.store import AnswerWriter
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.controllers.history import HistoryController
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
-    apply, add, end, open_chat = Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat
+    apply, add, end = Session.apply, AnswerWriter.add, AnswerWriter.end
+    open_chat = HistoryController._open_chat
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
@@ -69,13 +70,14 @@ def chat() -> None:
         done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
         return done
 
-    async def opened(self: ChatApp, id: str) -> None:
+    async def opened(self: HistoryController, id: str) -> None:
         await open_chat(self, id)
         for node in self.session.tree.path():
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
-    Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
+    Session.apply, AnswerWriter.add, AnswerWriter.end = applied, added, ended  # type: ignore[method-assign]
+    HistoryController._open_chat = opened  # type: ignore[method-assign]
     sys.exit(main())
 
 

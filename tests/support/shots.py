@@ -92,7 +92,7 @@ class Stage:
         width, height = self.app.size
         whole = f"{name}-{width}x{height}"
         if not self._wanted or name in self._wanted or whole in self._wanted:
-            self.app._disarm()  # hints of what was done on the way
+            self.app.hints.disarm()  # hints of what was done on the way
             await self.pilot.pause(0.2)
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / f"{whole}.svg").write_text(svg(self.app), encoding="utf-8")
@@ -210,14 +210,14 @@ async def dials(stage: Stage) -> None:
     """The sampling, tried on a token of the story; beside the facts where there is room."""
     await surprise(stage, -1)
     await stage.press("f9")
-    if stage.app.has_rail:
+    if stage.app.size.width >= 120:
         await stage.press("f7")
     else:
         await stage.press("escape", "f7")
     await stage.press("down", "down")
     await stage.take("sampling")
     await stage.press("escape")
-    if stage.app.has_rail:
+    if stage.app.size.width >= 120:
         await stage.press("f9")
     stage.app.transcript.move_to(None)
 

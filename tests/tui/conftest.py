@@ -87,8 +87,7 @@ def chat() -> Callable[..., Any]:
         names = ("system", "store", "resume", "look", "models")
         system, store, resume, look, models = (settings.pop(name, None) for name in names)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look)
-        app.models = models
+        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look, models)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:

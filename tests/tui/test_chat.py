@@ -400,11 +400,11 @@ async def test_nothing_runs_when_idle(chat: Any) -> None:
         await c.idle()
         await asyncio.sleep(0.6)
         ticks: list[int] = []
-        original = c.app._tick
-        c.app._tick = lambda: (ticks.append(1), original())
+        original = c.app.frames.tick
+        c.app.frames.tick = lambda: (ticks.append(1), original())
         await asyncio.sleep(0.5)
         assert not ticks
-        assert not c.app._ticker._active.is_set()
+        assert not c.app.frames.ticker._active.is_set()
 
 
 def test_no_default_key_is_another_key_in_disguise() -> None:

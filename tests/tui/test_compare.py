@@ -182,7 +182,7 @@ async def test_long_beginnings_are_cut_so_that_the_fork_is_in_sight(chat: Any) -
     async with chat(FakeEngine(STORY * 5, context=10**5), size=(80, 24)) as c:
         await c.ask("Tell")
         await c.idle()
-        c.app.fork(last(c).node, 300, 77)
+        c.app.answers.fork(last(c).node, 300, 77)
         await c.pilot.pause(0.1)
         await c.idle()
         await transcript(c, "equals_sign")

@@ -36,7 +36,7 @@ async def test_find_marks_counts_and_goes_round(chat: Any) -> None:
         assert "Lily" in reverse
         await c.pilot.press("escape")
         assert not view.finder.active
-        assert not c.app.finding
+        assert not c.app.find.active
         assert c.app.composer.has_focus
 
 

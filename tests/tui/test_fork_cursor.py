@@ -11,7 +11,7 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
-from ropechat.tui import app
+from ropechat.tui.controllers import frames
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 
@@ -19,7 +19,7 @@ from ropechat.tui.render.cursor import TokenPlace
 async def forked(c: Any, index: int = 3, token: int = 77) -> str:
     """Fork the newest answer from the inspector's side; the new answer's node."""
     before = last(c).node
-    c.app.fork(before, index, token)
+    c.app.answers.fork(before, index, token)
     await c.until(lambda: last(c).node != before and bool(last(c).answer.node.steps))
     return str(last(c).node)
 
@@ -61,7 +61,7 @@ async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
         draw = view._draw
         monkeypatch.setattr(view, "_draw", lambda y, span: (drawn.append(y), draw(y, span))[1])
         engine.gate.clear()
-        c.app.fork(last(c).node, index, 77)
+        c.app.answers.fork(last(c).node, index, 77)
         await c.until(lambda: view.cursor_token() == (last(c).node, index))
         engine.gate.set()
         await c.idle()
@@ -121,7 +121,7 @@ async def test_a_fork_that_is_taken_back_leaves_no_cursor_waiting(chat: Any) -> 
         await c.ask("Hi")
         await c.idle()
         engine.context = 6
-        c.app.fork(last(c).node, 5, 9)
+        c.app.answers.fork(last(c).node, 5, 9)
         await c.until(lambda: "Not sent" in c.screen())
         assert c.app.transcript._awaited is None
         assert c.app.transcript.cursor is None
@@ -151,7 +151,7 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
         engine.gate.clear()
         await c.ask("Hi")
         await c.until(lambda: last(c).answer.started)
-        c.app._ticker.pause()
+        c.app.frames.ticker.pause()
         held = asyncio.Event()
         c.app.call_later(held.wait)
         await asyncio.sleep(0.05)
@@ -170,7 +170,7 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
 async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
     held: float, waits: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "FIRST_TOKEN_HOLD_S", held)
+    monkeypatch.setattr(frames, "FIRST_TOKEN_HOLD_S", held)
     engine = FakeEngine(STORY)
     async with chat(engine) as c:
         await c.ask("Tell")
@@ -178,7 +178,7 @@ async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
         engine.gate.clear()
         drawn: list[int] = []
         monkeypatch.setattr(c.app, "post_display_hook", lambda: drawn.append(1))
-        c.app.fork(last(c).node, 3, 77)
+        c.app.answers.fork(last(c).node, 3, 77)
         if waits:
             await asyncio.sleep(0.2)
             assert not drawn

@@ -188,8 +188,8 @@ async def test_an_answer_that_streams_costs_it_nothing(
         await c.until(lambda: c.app.session.generating and bool(asked))
         await c.pilot.pause(0.1)
         begun = len(asked), len(drawn)
-        look = c.app.show_rail
-        monkeypatch.setattr(c.app, "show_rail", lambda: (seen.append(1), look()))
+        look = c.app.sidebar.refresh
+        monkeypatch.setattr(c.app.sidebar, "refresh", lambda: (seen.append(1), look()))
         engine.gate.set()
         await c.until(lambda: len(last(c).answer.node.steps) > 40)
         assert seen  # the screen was brought up to date meanwhile

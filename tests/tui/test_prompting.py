@@ -53,7 +53,7 @@ async def test_another_system_text_begins_a_branch_and_changes_nothing(chat: Any
         await c.idle()
         assert said(engine) == ["Be long.", "And?", "Two.", "More?"]
         c.app.session.go(next(id for id, text in old.items() if text == "Hi?"))
-        c.app.show_path()
+        c.app.path.show()
         await c.ask("Again?")  # the old branch goes on under its own text
         await c.idle()
         assert said(engine) == ["Be brief.", "Hi?", "One.", "Again?"]
@@ -373,7 +373,7 @@ async def test_what_there_is_to_know_of_prompts_is_said_once_above_the_question(
     engine = Folding("Fine.")
     engine.chat.told_in_vain = ["enable_thinkin"]
     async with chat(engine, size=(100, 30), system="Be short.") as c:
-        assert "enable_thinkin: this model's chat template has no such variable" in c.screen()
+        assert "enable_thinkin: this model's chat template does not use this variable" in c.screen()
         await c.ask("Hello?")
         await c.until(lambda: not c.app.session.generating)
         await c.ask("Again?")

@@ -137,7 +137,7 @@ async def test_branches_and_comparison(chat: Any, size: tuple[int, int]) -> None
     async with chat(FakeEngine([STORY, STORY, "Another answer."]), size=size, seed=7) as c:
         await answered(c)
         node = c.app.session.last.node
-        c.app.fork(node, 10, 77)
+        c.app.answers.fork(node, 10, 77)
         await c.idle()
         await c.ask("And then?")
         await c.idle()

@@ -204,7 +204,7 @@ async def test_the_footer_tells_who_has_the_keys_after_the_window_was_left(chat:
         index = c.app.transcript.cursor.index
         c.app.post_message(events.AppBlur())
         await c.pilot.pause(0.05)
-        c.app._redraw()
+        c.app.refresh_status()
         assert "send" not in c.line("footer")
         await c.pilot.press("left")
         assert c.app.transcript.cursor.index == index - 1
@@ -439,13 +439,13 @@ async def test_any_keys_lose_no_draft_and_send_nothing(run: int, chat: Any, tmp_
     async with chat(FakeEngine([STORY, "two", "three four five"]), store=store, size=size) as c:
         await told(c, "Tell")
         asked: list[str] = []
-        real = c.app._send
+        real = c.app.writing.send
         c.app.composer._send = lambda text: asked.append(text) or real(text)
         markers: list[str] = []
         for step in range(60):
             if chance.random() < 0.15:
                 await c.pilot.click(offset=(chance.randrange(size[0]), chance.randrange(size[1])))
-            elif chance.random() < 0.2 and len(c.app.screen_stack) == 1 and c.app.has_keys(c.app.composer):
+            elif chance.random() < 0.2 and not c.app.covered and c.app.chat_focus is c.app.composer:
                 markers.append(chr(0x4E00 + step))  # a character, which nothing can be typed into
                 await c.pilot.press(markers[-1])
             else:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ropechat.chat.session import Session
     from ropechat.conversation import ConversationTree, Node
+    from ropechat.tui.commands.keymap import Keymap
 
 
 WIDE = 120  # columns of a screen on which the sheet is broad
@@ -41,8 +42,8 @@ class BranchesScreen(Sheet["str | None"]):
     heading = "branches"
     items = (("⏎", "open"), "branches.mark", "branches.compare", "branches.delete", "sheet.leave")
 
-    def __init__(self, session: Session) -> None:
-        super().__init__()
+    def __init__(self, session: Session, keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._session = session
         self._marked: list[str] = []
         self._sure: str | None = None
@@ -130,7 +131,7 @@ class BranchesScreen(Sheet["str | None"]):
             other = nodes[0] if nodes else counterpart(tree, node)
             nodes = [other, node] if other is not None and other is not node else []
         if len(nodes) >= 2:
-            self.app.push_screen(CompareScreen(tree, nodes), self._keep)
+            self.app.push_screen(CompareScreen(tree, nodes, self.keymap), self._keep)
         else:
             self.say(f"mark two to {MAX_COMPARED} answers first")
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropechat.chat.recorder import ConversationRecorder
     from ropechat.store.queries import Summary
     from ropechat.store.store import Store
+    from ropechat.tui.commands.keymap import Keymap
 
 LIMIT = 500
 
@@ -50,8 +51,8 @@ class ChatsScreen(Sheet["str | None"]):
     heading = "chats"
     items = (("⏎", "open"), ("type", "to search"), "chats.rename", "chats.delete", "sheet.leave")
 
-    def __init__(self, store: Store, recorder: ConversationRecorder, words: str = "") -> None:
-        super().__init__()
+    def __init__(self, store: Store, recorder: ConversationRecorder, keymap: Keymap, words: str = "") -> None:
+        super().__init__(keymap)
         self._words = words
         self._store, self._recorder = store, recorder
         self._found: list[Summary] = []

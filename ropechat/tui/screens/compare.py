@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.conversation import ConversationTree, Node
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.commands.keymap import Keymap
 
 NARROWEST = 36  # cells of a column where more than two stand side by side
 AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
@@ -82,8 +82,8 @@ class CompareScreen(Sheet["str | None"]):
     heading = "compare"
     items = (("↓ ↑", "scroll"), ("← →", "choose"), "sheet.leave")
 
-    def __init__(self, tree: ConversationTree, nodes: Sequence[Node]) -> None:
-        super().__init__()
+    def __init__(self, tree: ConversationTree, nodes: Sequence[Node], keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._chat, self._answers = tree, list(nodes)
         self._common = in_common(nodes)
         self._chosen = len(nodes) - 1
@@ -105,7 +105,7 @@ class CompareScreen(Sheet["str | None"]):
         """Keys scroll all of them."""
         for side in self.query(VerticalScroll):
             side.can_focus = False
-        key = cast("ChatApp", self.app).keymap.first
+        key = self.keymap.first
         numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
         keep = (f"{key('compare.keep')} {numbers}", "go on with it")
         self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
@@ -166,7 +166,7 @@ class CompareScreen(Sheet["str | None"]):
         return fit(one_line(text), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
-        app = cast("ChatApp", self.app)
+        app = self.app
         styles = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
         start = clean("".join(step.text for step in node.steps[: self._common]))
         end = start[-TAIL * self._width :]

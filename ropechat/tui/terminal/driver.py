@@ -7,21 +7,19 @@ import re
 import selectors
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
-from textual._xterm_parser import XTermParser
-from textual.drivers.linux_driver import LinuxDriver
 
 from ropechat.tui.terminal import typeahead
 from ropechat.tui.terminal.screen import QuickSelector
+from ropechat.tui.terminal.textual_compat import CompatDriver, XTermParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Event
 
     from textual.message import Message
-
-    from ropechat.tui.app import ChatApp
 
 POLL_S = 0.1  # seconds between two looks whether the chat ends
 EARLY_POLL_S = 0.01  # the same, while keys wait for the chat
@@ -31,6 +29,17 @@ PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
 )
+
+
+class WantsKeys(Protocol):
+    """What the driver asks of its app."""
+
+    @property
+    def keys_wanted(self) -> Event:
+        """Set once a key finds the chat that was asked for."""
+
+    def leave(self, code: int) -> None:
+        """End with an exit code; whatever runs is cancelled."""
 
 
 class PasteParser(XTermParser):
@@ -67,7 +76,7 @@ class PasteParser(XTermParser):
         return data[:end], data[end:]
 
 
-class ChatDriver(LinuxDriver):
+class ChatDriver(CompatDriver):
     """Textual's driver, but keys wait until the app wants them: before that nothing has the focus."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -81,7 +90,7 @@ class ChatDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read until the chat ends."""
-        parser, decode = PasteParser(self._debug), getincrementaldecoder("utf-8")("replace").decode
+        parser, decode = PasteParser(self.debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
         data = typeahead.read_early()
@@ -100,7 +109,7 @@ class ChatDriver(LinuxDriver):
                         raise EOFError
         except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
             with suppress(RuntimeError):  # the app has ended meanwhile
-                self._loop.call_soon_threadsafe(cast("ChatApp", self._app)._leave, EXIT_CODE_SIGHUP)
+                self.loop.call_soon_threadsafe(cast("WantsKeys", self.app).leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
 
@@ -114,7 +123,7 @@ class ChatDriver(LinuxDriver):
 
     @property
     def _wanted(self) -> bool:
-        return cast("ChatApp", self._app).keys_wanted.is_set()
+        return cast("WantsKeys", self.app).keys_wanted.is_set()
 
     def _pass_on(self) -> None:
         if self._early and self._wanted:
