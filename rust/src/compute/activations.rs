@@ -4,7 +4,7 @@
 use crate::compute::pool::Pool;
 use crate::kernel::{Kernels, x_row_bytes};
 use crate::platform::memory::{Line, line_bytes, line_bytes_mut, plain_bytes};
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// Rows of one input.
 #[derive(Debug, Default)]
@@ -25,16 +25,18 @@ enum ActivationFormat {
     /// For bf16 weights: rows of pairs, zero-padded to whole tiles.
     Bf16,
     /// For the 32-block formats: blocks of bytes with their scales and sums, and what weights like these want besides.
-    Q8(DType),
+    Q8(PackedType),
 }
 
 impl Activations {
-    fn format_for(weights: DType) -> ActivationFormat {
+    fn format_for(weights: PackedType) -> ActivationFormat {
         match weights {
-            DType::F32 | DType::F16 => ActivationFormat::F32,
-            DType::BF16 => ActivationFormat::Bf16,
-            DType::Q8_0 | DType::Q5K | DType::Q4K | DType::Q4_0 => ActivationFormat::Q8(DType::Q8_0),
-            DType::Q6K => ActivationFormat::Q8(DType::Q6K),
+            PackedType::F32 | PackedType::F16 => ActivationFormat::F32,
+            PackedType::BF16 => ActivationFormat::Bf16,
+            PackedType::Q8_0 | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
+                ActivationFormat::Q8(PackedType::Q8_0)
+            }
+            PackedType::Q6K => ActivationFormat::Q8(PackedType::Q6K),
         }
     }
 
@@ -43,7 +45,7 @@ impl Activations {
         &mut self,
         rows: usize,
         width: usize,
-        weights: DType,
+        weights: PackedType,
         kernels: Kernels,
         pool: &Pool,
         fill: impl Fn(usize, &mut [f32]) + Sync,
@@ -62,7 +64,7 @@ impl Activations {
         &mut self,
         rows: usize,
         width: usize,
-        weights: DType,
+        weights: PackedType,
         kernels: Kernels,
         pool: &Pool,
         row_of: impl Fn(usize) -> &'a [f32] + Sync,
@@ -88,7 +90,7 @@ impl Activations {
                 by_rows(pool, &mut self.f32[..rows * width], width, straight);
             }
             ActivationFormat::Bf16 => {
-                let padded = DType::BF16.steps(width) * 2;
+                let padded = PackedType::BF16.steps(width) * 2;
                 self.bf16.resize(rows * padded, 0);
                 by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
                     lend(row, &mut |values| kernels.to_bf16(values, &mut out[..width]));
@@ -123,7 +125,7 @@ impl Activations {
     }
 
     /// Whether weights of `dtype` take these rows.
-    pub fn fits(&self, weights: DType) -> bool {
+    pub fn fits(&self, weights: PackedType) -> bool {
         self.format == Self::format_for(weights)
     }
 
@@ -131,7 +133,7 @@ impl Activations {
     pub fn row_bytes(&self) -> usize {
         match self.format {
             ActivationFormat::F32 => self.width * 4,
-            ActivationFormat::Bf16 => x_row_bytes(DType::BF16, DType::BF16.steps(self.width)),
+            ActivationFormat::Bf16 => x_row_bytes(PackedType::BF16, PackedType::BF16.steps(self.width)),
             ActivationFormat::Q8(weights) => x_row_bytes(weights, weights.steps(self.width)),
         }
     }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels, Rows};
 use crate::platform::mapped::FilePart;
 use crate::platform::memory::Buffer;
-use crate::quant::{DType, TensorType};
+use crate::quant::{PackedType, StorageType};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const PACKED_AT_A_TIME: usize = 2 << 20;
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The type of `bytes`.
-    pub tensor_type: TensorType,
+    pub tensor_type: StorageType,
     /// Output rows.
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
@@ -60,7 +60,7 @@ pub enum Arrangement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PanelShape {
     /// The storage type.
-    pub dtype: DType,
+    pub dtype: PackedType,
     /// Values per row.
     pub in_features: usize,
     /// Output rows of the sources together.
@@ -71,7 +71,7 @@ pub struct PanelShape {
 
 impl PanelShape {
     /// Of the weight that [`pack`] makes of sources with so many rows each.
-    pub fn new(rows: &[usize], arrangement: Arrangement, in_features: usize, dtype: DType) -> Self {
+    pub fn new(rows: &[usize], arrangement: Arrangement, in_features: usize, dtype: PackedType) -> Self {
         let map = PanelMap { rows: rows.to_vec(), arrangement };
         Self { dtype, in_features, out_features: rows.iter().sum(), panels: map.panels() }
     }
@@ -96,7 +96,7 @@ pub fn pack(
     sources: &[Source<'_>],
     arrangement: Arrangement,
     in_features: usize,
-    dtype: DType,
+    dtype: PackedType,
     pool: &Pool,
     done: &dyn Fn(usize, Range<usize>),
 ) -> Result<Buffer> {
@@ -185,7 +185,7 @@ impl Weight {
     }
 
     /// The storage type.
-    pub fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> PackedType {
         self.shape.dtype
     }
 
@@ -398,12 +398,12 @@ mod tests {
     fn an_epilogue_that_does_not_fit_is_refused() {
         let (pool, kernels) = (Pool::new(1), Kernels::of(Isa::Scalar).unwrap());
         let bytes = [0; 40 * 8 * 4];
-        let source = Source { tensor_type: TensorType::F32, out_features: 40, bytes: &bytes };
-        let data = pack(&[source], Arrangement::Stacked, 8, DType::F32, &pool, &|_, _| ()).unwrap();
-        let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, DType::F32);
+        let source = Source { tensor_type: StorageType::F32, out_features: 40, bytes: &bytes };
+        let data = pack(&[source], Arrangement::Stacked, 8, PackedType::F32, &pool, &|_, _| ()).unwrap();
+        let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, PackedType::F32);
         let weight = Weight::new(shape, Storage::Memory(Arc::new(data)));
         let mut x = Activations::default();
-        x.fill(2, 8, DType::F32, kernels, &pool, |_, out| out.fill(1.0));
+        x.fill(2, 8, PackedType::F32, kernels, &pool, |_, out| out.fill(1.0));
         let refused = |epilogue: Epilogue<'_>| {
             catch_unwind(AssertUnwindSafe(|| weight.matmul(&x, kernels, &pool, epilogue))).is_err()
         };

@@ -12,10 +12,11 @@ use crate::kv_cache::BLOCK;
 use crate::model::Model;
 use crate::model::pack::PanelSource;
 use crate::platform::limits::Available;
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// What `auto` falls back to when a model does not fit as it is stored, largest first.
-const SMALLER: [DType; 6] = [DType::BF16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];
+const SMALLER: [PackedType; 6] =
+    [PackedType::BF16, PackedType::Q8_0, PackedType::Q6K, PackedType::Q5K, PackedType::Q4K, PackedType::Q4_0];
 /// A model fits comfortably when it leaves this part of the memory to others.
 const LEFT_TO_OTHERS: u64 = 5;
 /// Threads' stacks, the program's own memory.
@@ -27,7 +28,7 @@ const SMALLEST_CONTEXT: u64 = 256;
 #[derive(Debug)]
 pub struct Choice {
     /// None: each weight as it is stored.
-    pub dtype: Option<DType>,
+    pub dtype: Option<PackedType>,
     /// Bytes of the packed weights.
     pub weights: u64,
     /// For people, one line.
@@ -42,13 +43,13 @@ pub struct KvRoom {
     /// Most tokens.
     pub tokens: usize,
     /// F32, F16, Q8_0, or None: what the weights' type brings.
-    pub dtype: Option<DType>,
+    pub dtype: Option<PackedType>,
 }
 
 /// Bytes that a model needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Need {
-    dtype: DType,
+    dtype: PackedType,
     weights: u64,
     /// Of so many tokens.
     kv: u64,
@@ -60,7 +61,7 @@ impl Need {
     fn measure(
         checkpoint: &Checkpoint,
         config: &Config,
-        dtype: Option<DType>,
+        dtype: Option<PackedType>,
         kv: KvRoom,
         pool: &Pool,
     ) -> Result<Self> {
@@ -106,7 +107,7 @@ fn scratch(model: &Model) -> u64 {
 pub fn choose(
     checkpoint: &Checkpoint,
     config: &Config,
-    dtype: Option<DType>,
+    dtype: Option<PackedType>,
     kv: KvRoom,
     pool: &Pool,
     available: Option<Available>,
@@ -114,7 +115,7 @@ pub fn choose(
     let context = kv.tokens;
     let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
     let in_file = stored_as(checkpoint);
-    let smaller = |than: u64| -> Result<Vec<(DType, Need)>> {
+    let smaller = |than: u64| -> Result<Vec<(PackedType, Need)>> {
         let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
         Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
     };
@@ -160,7 +161,7 @@ fn stored_as(checkpoint: &Checkpoint) -> String {
 }
 
 /// What was asked for, or as stored.
-fn chosen(asked: Option<DType>, need: &Need, in_file: &str) -> Choice {
+fn chosen(asked: Option<PackedType>, need: &Need, in_file: &str) -> Choice {
     let (name, size) = (need.dtype.name(), size(need.weights));
     let words = match name == in_file {
         true => format!("dtype: {name}, as stored ({size})"),
@@ -173,7 +174,7 @@ fn refusal(
     checkpoint: &Checkpoint,
     need: &Need,
     context: usize,
-    smaller: &[(DType, Need)],
+    smaller: &[(PackedType, Need)],
     available: Available,
 ) -> Error {
     let longest = need.longest_context(available.bytes);
@@ -181,7 +182,7 @@ fn refusal(
     if longest >= SMALLEST_CONTEXT && longest < context as u64 {
         help.push(format!("--context {longest}"));
     }
-    let fits = |(_, other): &&(DType, Need)| other.total() <= available.bytes;
+    let fits = |(_, other): &&(PackedType, Need)| other.total() <= available.bytes;
     help.extend(smaller.iter().find(fits).map(|(dtype, _)| format!("--dtype {}", dtype.name())));
     let help = match help.is_empty() {
         true => "a smaller model is needed, or both a smaller --dtype and --context".to_owned(),

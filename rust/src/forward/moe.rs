@@ -9,7 +9,7 @@ use super::state::Pass;
 use crate::compute::activations::by_rows;
 use crate::config::{ExpertGroups, Moe, Scoring};
 use crate::model::{DenseMlp, MoeMlp, NormWeights};
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// Buffers of a mixture.
 #[derive(Default)]
@@ -43,7 +43,7 @@ pub(super) fn moe_forward(
     let Some(config) = &pass.config.moe else { return };
     let (hidden_size, rows) = (pass.config.hidden_size, pass.rows(x));
     let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, batch } = buffers;
-    normed_input(pass, norm, DType::F32, x, &mut branch.input);
+    normed_input(pass, norm, PackedType::F32, x, &mut branch.input);
     branch.input.copy_rows(normed);
     matmul(pass, &mlp.router, &branch.input, router_logits);
     if let Some(gate) = &mlp.shared_expert_gate {

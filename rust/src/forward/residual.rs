@@ -6,7 +6,7 @@ use crate::compute::weight::{Epilogue, Weight};
 use crate::config::Norm;
 use crate::kernel::Kernels;
 use crate::model::NormWeights;
-use crate::quant::DType;
+use crate::quant::PackedType;
 use std::cell::RefCell;
 
 /// The buffers between a branch and the residual stream; every branch of every layer uses the same.
@@ -22,7 +22,7 @@ pub(super) struct BranchBuffers {
 pub(super) fn normed_input(
     pass: Pass<'_>,
     weights: Option<&NormWeights>,
-    dtype: DType,
+    dtype: PackedType,
     x: &[f32],
     input: &mut Activations,
 ) {

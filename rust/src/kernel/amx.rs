@@ -11,7 +11,7 @@ use super::blocks::{self, BlockFormat};
 use super::generic::Product;
 use super::lanes::LANES;
 use super::{Isa, Table, ask_for, avx512};
-use crate::quant::{BLOCK, DType, GROUP};
+use crate::quant::{BLOCK, GROUP, PackedType};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -311,7 +311,7 @@ unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints
 }
 
 /// Steps (pairs of k) of one bf16 tile.
-const PAIRS: usize = DType::BF16_STEP_MULTIPLE;
+const PAIRS: usize = PackedType::BF16_STEP_MULTIPLE;
 
 /// A bf16 product: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
 unsafe fn bf16(job: &Product) {

@@ -8,12 +8,12 @@
 use super::ask_for;
 use super::generic::Product;
 use super::lanes::{INT_START, LANES, Lanes};
-use crate::quant::{BLOCK, DType, GROUP};
+use crate::quant::{BLOCK, GROUP, PackedType};
 
 /// How a step of a 32-block format yields the quads of its two blocks.
 pub(super) trait BlockFormat {
     /// The format.
-    const DTYPE: DType;
+    const DTYPE: PackedType;
     /// What a value is: signed bytes that are stored + 128, or unsigned ones with a minimum per block
     /// (`value = scale * q + min`).
     const HAS_MINS: bool = false;
@@ -52,7 +52,7 @@ pub(super) struct Q4K;
 pub(super) struct Q4_0;
 
 impl BlockFormat for Q8_0 {
-    const DTYPE: DType = DType::Q8_0;
+    const DTYPE: PackedType = PackedType::Q8_0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
         // SAFETY: the caller's duty.
@@ -61,7 +61,7 @@ impl BlockFormat for Q8_0 {
 }
 
 impl BlockFormat for Q6K {
-    const DTYPE: DType = DType::Q6K;
+    const DTYPE: PackedType = PackedType::Q6K;
     const TIMES: f32 = 4.0;
     const SCALES: usize = 2;
     const QUADS_AT: usize = 6 * LANES;
@@ -81,7 +81,7 @@ impl BlockFormat for Q6K {
 }
 
 impl BlockFormat for Q5K {
-    const DTYPE: DType = DType::Q5K;
+    const DTYPE: PackedType = PackedType::Q5K;
     const HAS_MINS: bool = true;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
@@ -91,7 +91,7 @@ impl BlockFormat for Q5K {
 }
 
 impl BlockFormat for Q4K {
-    const DTYPE: DType = DType::Q4K;
+    const DTYPE: PackedType = PackedType::Q4K;
     const HAS_MINS: bool = true;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
@@ -101,7 +101,7 @@ impl BlockFormat for Q4K {
 }
 
 impl BlockFormat for Q4_0 {
-    const DTYPE: DType = DType::Q4_0;
+    const DTYPE: PackedType = PackedType::Q4_0;
     const TIMES: f32 = 16.0;
     #[inline(always)]
     unsafe fn quads<V: Lanes, const B: usize>(quads: *const u8, t: usize) -> V::Quads {
@@ -133,13 +133,13 @@ unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
 /// stored + 128 start from ([`INT_START`] - 128 x sum of the values), then per block scale x sum as f32, for minima; for
 /// weights with a scale per half block also what those of the first half start from, then the same of the second half.
 /// Rows are whole cache lines, so that the values of a step lie in one.
-pub(super) const fn x_row_bytes(weights: DType, steps: usize) -> usize {
+pub(super) const fn x_row_bytes(weights: PackedType, steps: usize) -> usize {
     let halves = if wants_halves(weights) { 16 } else { 0 };
     (steps * (GROUP + 24 + halves)).next_multiple_of(64)
 }
 
-const fn wants_halves(weights: DType) -> bool {
-    matches!(weights, DType::Q6K)
+const fn wants_halves(weights: PackedType) -> bool {
+    matches!(weights, PackedType::Q6K)
 }
 
 /// Where the scales of a q8 activation row begin.
@@ -263,7 +263,7 @@ const TOGETHER: usize = 16;
 ///
 /// x [n], out [`x_row_bytes`(weights, steps)]
 #[inline(always)]
-pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], weights: DType, out: &mut [u8]) {
+pub(super) unsafe fn to_q8<V: Lanes>(x: &[f32], weights: PackedType, out: &mut [u8]) {
     let steps = x.len().div_ceil(GROUP);
     let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
     let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
@@ -339,21 +339,21 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
 #[cfg(test)]
 mod tests {
     use super::super::{Isa, Kernels, Panels, Rows};
-    use super::{DType, LANES, x_row_bytes};
-    use crate::quant::TensorType;
+    use super::{LANES, PackedType, x_row_bytes};
+    use crate::quant::StorageType;
 
     /// The ends of its integers and scales, with rows of nothing but 127 or -127: a part's sum just fits 24 bits.
     #[test]
     fn sums_of_the_largest_numbers_of_q6_k_are_exact() {
         const K: usize = 256;
         const ROWS: usize = 14;
-        let (format, steps) = (DType::Q6K, DType::Q6K.steps(K));
+        let (format, steps) = (PackedType::Q6K, PackedType::Q6K.steps(K));
         for (bits, q) in [(0x00, -32.0), (0xff, 31.0)] {
             for scale in [i8::MIN, i8::MAX] {
                 let d = half::f16::ONE.to_le_bytes();
                 let block: Vec<u8> = [vec![bits; 192], vec![scale as u8; 16], d.to_vec()].concat();
                 let mut panel = vec![0; steps * format.step_bytes()];
-                TensorType::Q6_K.pack_row(&block, format, 5, &mut panel, &mut []);
+                StorageType::Q6_K.pack_row(&block, format, 5, &mut panel, &mut []);
                 for x in [1.0, -1.0] {
                     let mut row = vec![0; x_row_bytes(format, steps)];
                     Kernels::of(Isa::Scalar).unwrap().to_q8(&[x; K], format, &mut row);

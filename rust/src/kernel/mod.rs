@@ -22,7 +22,7 @@ pub(crate) mod tests;
 
 use crate::error::{Error, Result};
 use crate::kernel::logsumexp::Sums;
-use crate::quant::{BLOCK, DType};
+use crate::quant::{BLOCK, PackedType};
 pub use elementwise::Activation;
 use generic::Product;
 pub use isa::Isa;
@@ -45,7 +45,7 @@ struct Table {
     product_q5_k: unsafe fn(&Product),
     product_q4_k: unsafe fn(&Product),
     product_q4_0: unsafe fn(&Product),
-    to_q8: unsafe fn(&[f32], DType, &mut [u8]),
+    to_q8: unsafe fn(&[f32], PackedType, &mut [u8]),
     widen_keys: Widen,
     widen_values: Widen,
     add: unsafe fn(&mut [f32], &[f32]),
@@ -80,7 +80,7 @@ macro_rules! kernel_table {
                 fn product_q5_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q5K, $quad_rows>;
                 fn product_q4_k(job: &generic::Product) = blocks::block_product::<V, blocks::Q4K, $quad_rows>;
                 fn product_q4_0(job: &generic::Product) = blocks::block_product::<V, blocks::Q4_0, $quad_rows>;
-                fn to_q8(x: &[f32], weights: $crate::quant::DType, out: &mut [u8]) = blocks::to_q8::<V>;
+                fn to_q8(x: &[f32], weights: $crate::quant::PackedType, out: &mut [u8]) = blocks::to_q8::<V>;
                 fn widen_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_keys::<V>;
                 fn widen_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = elementwise::widen_values::<V>;
                 fn add(x: &mut [f32], y: &[f32]) = generic::add::<V>;
@@ -124,7 +124,7 @@ pub(crate) use kernel_table;
 #[derive(Clone, Copy)]
 pub(crate) struct Panels<'a> {
     /// Storage type.
-    pub format: DType,
+    pub format: PackedType,
     /// From the first panel on.
     pub bytes: &'a [u8],
     /// Distance of two panels.
@@ -148,10 +148,10 @@ pub(crate) struct Rows<'a> {
 
 /// Bytes of an activation row of `steps` for weights of `format`: f32, pairs of bf16, or blocks of bytes with their
 /// scales and sums.
-pub fn x_row_bytes(format: DType, steps: usize) -> usize {
+pub fn x_row_bytes(format: PackedType, steps: usize) -> usize {
     match format {
-        DType::F32 | DType::F16 | DType::BF16 => 4 * steps,
-        DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => {
+        PackedType::F32 | PackedType::F16 | PackedType::BF16 => 4 * steps,
+        PackedType::Q8_0 | PackedType::Q6K | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
             blocks::x_row_bytes(format, steps)
         }
     }
@@ -165,7 +165,7 @@ fn holds(len: usize, count: usize, distance: usize, size: usize) -> bool {
 
 /// The n bytes of a row that [`Kernels::to_q8`] rounded, and the scales of its blocks of 32.
 pub fn q8_parts(row: &[u8], n: usize) -> (&[u8], impl Iterator<Item = f32> + '_) {
-    let scales = &row[blocks::x_scales_at(DType::Q8_0.steps(n))..][..4 * n.div_ceil(BLOCK)];
+    let scales = &row[blocks::x_scales_at(PackedType::Q8_0.steps(n))..][..4 * n.div_ceil(BLOCK)];
     (&row[..n], scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
 }
 
@@ -245,7 +245,7 @@ impl Kernels {
 
     /// The same onto what stands in `out`, in the same order: a reduction that goes on. f32 and f16 panels only.
     pub(crate) fn add_product(self, panels: Panels<'_>, x: Rows<'_>, out: &mut [f32], out_stride: usize) {
-        assert!(matches!(panels.format, DType::F32 | DType::F16));
+        assert!(matches!(panels.format, PackedType::F32 | PackedType::F16));
         self.run_product(panels, x, out, out_stride, true);
     }
 
@@ -253,7 +253,7 @@ impl Kernels {
         let Panels { format, bytes, panel_bytes, count, steps } = panels;
         let Rows { bytes: x, stride: x_bytes, count: rows } = x;
         assert!(rows > 0 && count > 0 && steps > 0);
-        assert!(format != DType::BF16 || steps.is_multiple_of(DType::BF16_STEP_MULTIPLE)); // AMX reads whole tiles
+        assert!(format != PackedType::BF16 || steps.is_multiple_of(PackedType::BF16_STEP_MULTIPLE)); // AMX reads whole tiles
         assert!(panel_bytes <= bytes.len());
         let panel = steps.checked_mul(format.step_bytes());
         assert!(panel.is_some_and(|panel| holds(bytes.len(), count, panel_bytes, panel)));
@@ -261,14 +261,14 @@ impl Kernels {
         assert!(holds(x.len(), rows, x_bytes, x_row_bytes(format, steps)));
         assert!(count.checked_mul(LANES).is_some_and(|width| holds(out.len(), rows, out_stride, width)));
         let product = match format {
-            DType::F32 => self.0.product_f32,
-            DType::F16 => self.0.product_f16,
-            DType::BF16 => self.0.product_bf16,
-            DType::Q8_0 => self.0.product_q8_0,
-            DType::Q6K => self.0.product_q6_k,
-            DType::Q5K => self.0.product_q5_k,
-            DType::Q4K => self.0.product_q4_k,
-            DType::Q4_0 => self.0.product_q4_0,
+            PackedType::F32 => self.0.product_f32,
+            PackedType::F16 => self.0.product_f16,
+            PackedType::BF16 => self.0.product_bf16,
+            PackedType::Q8_0 => self.0.product_q8_0,
+            PackedType::Q6K => self.0.product_q6_k,
+            PackedType::Q5K => self.0.product_q5_k,
+            PackedType::Q4K => self.0.product_q4_k,
+            PackedType::Q4_0 => self.0.product_q4_0,
         };
         let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());
         let job =
@@ -373,7 +373,7 @@ impl Kernels {
     }
 
     /// Round to blocks of 32 signed bytes with scale and sum.  // x [n], out [`x_row_bytes`(weights, steps)]
-    pub fn to_q8(self, x: &[f32], weights: DType, out: &mut [u8]) {
+    pub fn to_q8(self, x: &[f32], weights: PackedType, out: &mut [u8]) {
         assert_eq!(out.len(), blocks::x_row_bytes(weights, weights.steps(x.len())));
         // SAFETY: holding `Kernels` proves the ISA; the length is checked.
         unsafe { (self.0.to_q8)(x, weights, out) }

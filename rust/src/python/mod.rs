@@ -16,7 +16,7 @@ use crate::model::Model;
 use crate::model::pack::{PackCache, PackWriter, PanelSource, WORTH_A_PACK};
 use crate::platform::limits::available_memory;
 use crate::platform::mapped;
-use crate::quant::DType;
+use crate::quant::PackedType;
 use crate::sampling::Sampling;
 use events::{PyEvent, PyRow, PyStage};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
@@ -332,22 +332,22 @@ fn call(function: Py<PyAny>) -> PyResult<()> {
     Python::attach(|py| function.call0(py).map(|_| ()))
 }
 
-fn parse_dtype(name: &str) -> Result<Option<DType>, Error> {
-    let found = DType::ALL.into_iter().find(|dtype| dtype.name() == name);
+fn parse_dtype(name: &str) -> Result<Option<PackedType>, Error> {
+    let found = PackedType::ALL.into_iter().find(|dtype| dtype.name() == name);
     if found.is_none() && name != "auto" {
-        let [others @ .., last] = DType::ALL.map(DType::name);
+        let [others @ .., last] = PackedType::ALL.map(PackedType::name);
         let others = others.join(", ");
         return Err(Error::Request(format!("dtype: {name:?}; allowed are auto, {others} and {last}")));
     }
     Ok(found)
 }
 
-fn parse_kv_dtype(name: &str) -> Result<Option<DType>, Error> {
+fn parse_kv_dtype(name: &str) -> Result<Option<PackedType>, Error> {
     match name {
         "auto" => Ok(None),
-        "f32" => Ok(Some(DType::F32)),
-        "f16" => Ok(Some(DType::F16)),
-        "q8_0" => Ok(Some(DType::Q8_0)),
+        "f32" => Ok(Some(PackedType::F32)),
+        "f16" => Ok(Some(PackedType::F16)),
+        "q8_0" => Ok(Some(PackedType::Q8_0)),
         _ => Err(Error::Request(format!("kv_dtype: {name:?}; allowed are auto, f32, f16 and q8_0"))),
     }
 }

@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::compute::weight::{PanelShape, Storage};
 use crate::error::Result;
 use crate::platform::checksum::checksum;
-use crate::quant::{DType, PANEL_LAYOUT};
+use crate::quant::{PANEL_LAYOUT, PackedType};
 
 /// Ending of a pack's file name.
 pub(super) const PACK: &str = ".pack";
@@ -22,8 +22,8 @@ pub struct Key {
 }
 
 impl Key {
-    pub(super) fn new(checkpoint: &Checkpoint, dtype: Option<DType>) -> Result<Self> {
-        let dtype = dtype.map_or("auto", DType::name);
+    pub(super) fn new(checkpoint: &Checkpoint, dtype: Option<PackedType>) -> Result<Self> {
+        let dtype = dtype.map_or("auto", PackedType::name);
         let files = checkpoint.identity()?.join("\n");
         let text =
             format!("ropechat {}\npanels {PANEL_LAYOUT}\n{dtype}\n{files}\n", env!("CARGO_PKG_VERSION"));
