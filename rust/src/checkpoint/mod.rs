@@ -116,7 +116,7 @@ impl Checkpoint {
         if let Some((shard, _)) = self.shards.tensors.get(view.name) {
             let map = &self.shards.files[*shard].map;
             let begin = (piece.as_ptr() as usize).saturating_sub(map.as_ptr() as usize);
-            map.let_go(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));
+            map.release_pages(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));
         }
     }
 

@@ -101,7 +101,7 @@ impl Activations {
                 let lines = self.row_bytes() / size_of::<Line>();
                 self.q8.resize(rows * lines, Line::default());
                 by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [Line]| {
-                    lend(row, &mut |values| kernels.to_q8(values, weights, line_bytes_mut(out)));
+                    lend(row, &mut |values| kernels.quantize_q8(values, weights, line_bytes_mut(out)));
                 });
             }
         }

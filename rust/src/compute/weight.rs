@@ -255,7 +255,7 @@ impl Weight {
         };
         let input = &x.bytes()[rows.start * x.row_bytes()..];
         let input = Rows { bytes: input, stride: x.row_bytes(), count: rows.len() };
-        kernels.product(weights, input, tile, 2 * LANES);
+        kernels.matmul(weights, input, tile, 2 * LANES);
         if !self.bias.is_empty() {
             let bias = &self.bias[panel * LANES..][..panels * LANES];
             for row in tile.chunks_exact_mut(2 * LANES).take(rows.len()) {

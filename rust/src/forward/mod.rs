@@ -130,7 +130,7 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
             }
             EmbeddingPosition::Rotated { .. } => {
                 let (cos, sin) = angles[0].row(row);
-                kernels.rotate_pairs(x, cos, sin);
+                kernels.rope_interleaved(x, cos, sin);
             }
         }
     });

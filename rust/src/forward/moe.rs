@@ -105,7 +105,7 @@ fn expert_mlp(
     let outputs = out.chunks_exact(expert.down_proj.padded_out());
     for ((&row, &weight), out) in rows.iter().zip(&*weights).zip(outputs) {
         let sum = &mut sum[row * hidden_size..][..hidden_size];
-        pass.kernels.merge(sum, &out[..hidden_size], 1.0, weight);
+        pass.kernels.axpby(sum, &out[..hidden_size], 1.0, weight);
     }
 }
 

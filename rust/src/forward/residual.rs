@@ -61,7 +61,7 @@ pub(super) fn add_result(
         SCRATCH.with_borrow_mut(|normed| {
             normed.resize(hidden_size, 0.0);
             norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
-            pass.kernels.merge(x, normed, 1.0, pass.config.residual_multiplier);
+            pass.kernels.axpby(x, normed, 1.0, pass.config.residual_multiplier);
         });
     });
 }

@@ -39,36 +39,36 @@ pub unsafe trait Lanes: Copy {
     /// The smaller of each lane: `b` where either is NaN, as in [`Lanes::max`].
     unsafe fn min(self, b: Self) -> Self;
     /// The sum of all lanes, always by the same tree: 8, 4, 2, 1.
-    unsafe fn sum(self) -> f32;
+    unsafe fn reduce_add(self) -> f32;
     /// The largest lane; any number where one is NaN.
-    unsafe fn largest(self) -> f32;
+    unsafe fn reduce_max(self) -> f32;
     /// Round to the nearest integer, ties to even.
     unsafe fn round(self) -> Self;
     /// self * 2^n for integral n >= -150; 0 where n <= -127. NaN where self is NaN, whatever n.
-    unsafe fn scale_by_power(self, n: Self) -> Self;
+    unsafe fn ldexp(self, n: Self) -> Self;
     /// Sixteen i32 sums.
     type Int: Copy;
     /// Sixteen quads of unsigned bytes.
-    type Quads: Copy;
+    type U8x4: Copy;
     /// All sums `value`.
     unsafe fn int_splat(value: i32) -> Self::Int;
     /// 64 consecutive bytes.
-    unsafe fn load_quads(from: *const u8) -> Self::Quads;
+    unsafe fn load_u8x4(from: *const u8) -> Self::U8x4;
     /// `byte >> by & mask` of each byte; `by` < 8, and the mask has no bit that comes from beyond the byte.
-    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    unsafe fn shift_right(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
     /// `byte << by & mask`, likewise.
-    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    unsafe fn shift_left(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
     /// The bits of both.
-    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads;
+    unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4;
     /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
-    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
-    /// (sums - [`INT_START`]) * scale, rounded once; `start` is what [`Self::int_start`] says of the scale.
+    unsafe fn dot4(acc: Self::Int, quads: Self::U8x4, x: u32) -> Self::Int;
+    /// (sums - [`BIASED_ZERO`]) * scale, rounded once; `start` is what [`Self::minus_bias`] says of the scale.
     unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self;
     /// What a fused multiplication and addition takes off again: -1.5 * 2^23 * scale, exact for what was a binary16.
     #[inline(always)]
-    unsafe fn int_start(scale: Self) -> Self {
+    unsafe fn minus_bias(scale: Self) -> Self {
         // SAFETY: the caller's duty.
-        unsafe { scale.mul(Self::splat(-ROUNDING)) }
+        unsafe { scale.mul(Self::splat(-ROUND_BIAS)) }
     }
     /// Round to nearest even and write 16 signed bytes; the values lie in -127..=127.
     unsafe fn store_i8(self, to: *mut i8);
@@ -77,10 +77,10 @@ pub unsafe trait Lanes: Copy {
 }
 
 /// 1.5 * 2^23: an f32 of this size has no room for a fraction, and its low bits count units.
-pub const ROUNDING: f32 = 12_582_912.0;
-/// What sums of integers start from: below 2^22 their bits are those of an f32, [`ROUNDING`] too large, without a
+pub const ROUND_BIAS: f32 = 12_582_912.0;
+/// What sums of integers start from: below 2^22 their bits are those of an f32, [`ROUND_BIAS`] too large, without a
 /// conversion.
-pub const INT_START: i32 = ROUNDING.to_bits() as i32;
+pub const BIASED_ZERO: i32 = ROUND_BIAS.to_bits() as i32;
 
 /// The f32 whose upper half is the low 16 bits of `pair`.
 #[inline(always)]

@@ -65,7 +65,7 @@ fn activation_row(format: PackedType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
         }
         PackedType::Q8_0 | PackedType::Q6K | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
             let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
-            Kernels::of(Isa::Scalar).unwrap().to_q8(values, format, &mut row);
+            Kernels::of(Isa::Scalar).unwrap().quantize_q8(values, format, &mut row);
             let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
             (row, exact)
         }
@@ -95,7 +95,7 @@ impl Operands {
         };
         let bytes = &self.x[rows.start * self.x_bytes..];
         let x = Rows { bytes, stride: self.x_bytes, count: rows.len() };
-        kernels.product(panels, x, &mut out, panels.count * LANES);
+        kernels.matmul(panels, x, &mut out, panels.count * LANES);
         out
     }
 }
@@ -168,10 +168,10 @@ fn elementwise_functions_equal_their_definition_on_every_length() {
             }
 
             let mut merged = x.clone();
-            kernels.merge(&mut merged, &y, 0.5, 0.25);
+            kernels.axpby(&mut merged, &y, 0.5, 0.25);
             assert!(
                 (0..n).all(|i| (merged[i] - (x[i] * 0.5 + y[i] * 0.25)).abs() < 1e-7),
-                "{kernels:?} merge {n}"
+                "{kernels:?} axpby {n}"
             );
 
             let mut halves = vec![0; n];
@@ -311,8 +311,8 @@ fn nan_survives_every_function() {
             out.copy_from_slice(&x);
             kernels.add(&mut out, &ones);
             one_nan(&out, "add");
-            kernels.merge(&mut out, &ones, 0.0, 1.0);
-            one_nan(&out, "merge");
+            kernels.axpby(&mut out, &ones, 0.0, 1.0);
+            one_nan(&out, "axpby");
             let mut halves = [0; N];
             kernels.to_f16(&x, &mut halves);
             one_nan(&halves.map(|bits| f16::from_bits(bits).to_f32()), "to_f16");
@@ -382,19 +382,19 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
         x[0] = 0.0;
         x[n / 2] *= 50.0;
         let mut expected = vec![0; x_row_bytes(PackedType::Q6K, PackedType::Q6K.steps(n))];
-        Kernels::of(Isa::Scalar).unwrap().to_q8(&x, PackedType::Q6K, &mut expected);
+        Kernels::of(Isa::Scalar).unwrap().quantize_q8(&x, PackedType::Q6K, &mut expected);
         for (k, &x) in x.iter().enumerate() {
             let half_a_step = 0.5001 * q8_scale(&expected, n, k);
             assert!((q8_value(&expected, n, k) - x).abs() <= half_a_step, "{n} {k}");
         }
         for kernels in kernels() {
             let mut rounded = vec![0; expected.len()];
-            kernels.to_q8(&x, PackedType::Q6K, &mut rounded);
+            kernels.quantize_q8(&x, PackedType::Q6K, &mut rounded);
             assert!(rounded == expected, "{kernels:?} {n}");
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = x.clone();
                 x[n - 1] = bad;
-                kernels.to_q8(&x, PackedType::Q6K, &mut rounded);
+                kernels.quantize_q8(&x, PackedType::Q6K, &mut rounded);
                 assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
             }
         }
@@ -406,7 +406,7 @@ fn values_too_small_for_a_scale_count_as_zeros() {
     for format in PackedType::ALL.into_iter().filter(|format| format.step_values() == 2 * BLOCK) {
         let mut operands = operands(format, 1, 2, 64, &mut Noise(8));
         for kernels in kernels() {
-            kernels.to_q8(&[1e-40; 64], format, &mut operands.x[..operands.x_bytes]);
+            kernels.quantize_q8(&[1e-40; 64], format, &mut operands.x[..operands.x_bytes]);
             let out = operands.product(kernels, 0..2);
             assert!(out[..LANES].iter().all(|x| x.abs() < 1e-36), "{kernels:?} {format:?}");
         }
@@ -421,10 +421,10 @@ fn rotation_turns_pairs_by_their_angle() {
             let (head, angles) = (noise.take(2 * half), noise.take(half));
             let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
             let mut turned = head.clone();
-            kernels.rotate_half(&mut turned, &cos, &sin);
+            kernels.rope_neox(&mut turned, &cos, &sin);
             // The other layout is the same rotation of other places.
             let mut pairs: Vec<f32> = (0..half).flat_map(|i| [head[i], head[i + half]]).collect();
-            kernels.rotate_pairs(&mut pairs, &cos, &sin);
+            kernels.rope_interleaved(&mut pairs, &cos, &sin);
             for i in 0..half {
                 let off = (pairs[2 * i] - turned[i]).abs().max((pairs[2 * i + 1] - turned[i + half]).abs());
                 assert!(off < 2e-7, "{kernels:?} {half}");
@@ -479,7 +479,7 @@ fn a_product_goes_on_where_it_stopped() {
                     steps: steps.len(),
                 };
                 let x = Rows { bytes: &whole.x[4 * steps.start..], stride: whole.x_bytes, count: 5 };
-                kernels.add_product(panels, x, &mut out, 3 * LANES);
+                kernels.matmul_accumulate(panels, x, &mut out, 3 * LANES);
             }
             assert!(out == expected, "{kernels:?} {format:?}");
         }
@@ -499,7 +499,7 @@ fn a_product_whose_operands_are_too_short_is_refused() {
         let (weights, x) = (vec![0; 3 * panel_bytes], vec![0; 3 * stride]);
         let refused = |panels: Panels<'_>, rows: Rows<'_>, out_len: usize, out_stride: usize| {
             let mut out = vec![0.0; out_len];
-            let call = std::panic::AssertUnwindSafe(|| kernels.product(panels, rows, &mut out, out_stride));
+            let call = std::panic::AssertUnwindSafe(|| kernels.matmul(panels, rows, &mut out, out_stride));
             std::panic::catch_unwind(call).is_err()
         };
         let panels = Panels { format, bytes: &weights, panel_bytes, count: 3, steps };

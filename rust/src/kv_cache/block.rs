@@ -100,7 +100,7 @@ impl Block {
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
         self.panels(self.keys(layer, head), self.layout.head_dim, room, |bytes, scales, out| {
-            kernels.widen_keys(bytes, scales, out);
+            kernels.dequantize_keys(bytes, scales, out);
         })
     }
 
@@ -114,7 +114,7 @@ impl Block {
     ) -> (PackedType, &'a [u8]) {
         let width = self.layout.padded_value_dim();
         self.panels(self.values(layer, head), width, room, |bytes, scales, out| {
-            kernels.widen_values(bytes, scales, out);
+            kernels.dequantize_values(bytes, scales, out);
         })
     }
 
@@ -176,7 +176,7 @@ fn store(
         }
         PackedType::Q8_0 => ROUNDED.with_borrow_mut(|row| {
             row.resize(x_row_bytes(PackedType::Q8_0, PackedType::Q8_0.steps(source.len())), 0);
-            kernels.to_q8(source, PackedType::Q8_0, row);
+            kernels.quantize_q8(source, PackedType::Q8_0, row);
             let (rounded, scales) = q8_parts(row, source.len());
             let blocks = source.len().div_ceil(quant::BLOCK);
             let (panels, places) = matrix.split_at_mut(matrix.len() - BLOCK * blocks * size_of::<f32>());

@@ -128,7 +128,7 @@ pub fn free_disk(folder: &Path) -> Option<u64> {
 }
 
 /// Whether a file is ours and nobody else can have written it.
-pub fn is_private(metadata: &Metadata) -> bool {
+pub fn owned_and_private(metadata: &Metadata) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -144,7 +144,7 @@ pub fn is_private(metadata: &Metadata) -> bool {
 }
 
 /// Makes the calling thread give way to all others, where threads have priorities of their own.
-pub fn give_way() {
+pub fn lower_priority() {
     // SAFETY: a plain system call; 0 is the calling thread.
     #[cfg(target_os = "linux")]
     unsafe {

@@ -44,7 +44,7 @@ impl MappedFile {
 
     /// Lets the memory of pages go, and of those around them that a large page may have brought along; read again, they
     /// come back from the file.
-    pub fn let_go(&self, range: Range<usize>) {
+    pub fn release_pages(&self, range: Range<usize>) {
         #[cfg(unix)]
         {
             const LARGE_PAGE: usize = 2 << 20;
@@ -289,7 +289,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let map = Arc::new(map);
         map.populate(0..100).unwrap();
-        map.let_go(0..100);
+        map.release_pages(0..100);
         assert_eq!(FilePart::new(&map, 98..100).unwrap().bytes(), [7, 7]);
         assert!(FilePart::new(&map, 98..101).is_none());
         assert!(FilePart::new(&map, usize::MAX..usize::MAX).is_none());

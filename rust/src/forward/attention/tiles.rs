@@ -227,7 +227,7 @@ impl LayerAttention<'_> {
         let queries = plain_bytes(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
         let queries = Rows { bytes: queries, stride: dim * 4, count };
-        self.pass.kernels.product(keys, queries, scores, CHUNK);
+        self.pass.kernels.matmul(keys, queries, scores, CHUNK);
     }
 
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
@@ -279,7 +279,7 @@ impl LayerAttention<'_> {
                 let weights = plain_bytes(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
                 let out = &mut scratch.part[first * width..];
                 let weights = Rows { bytes: weights, stride: CHUNK * 4, count: together * group };
-                self.pass.kernels.add_product(values, weights, out, width);
+                self.pass.kernels.matmul_accumulate(values, weights, out, width);
             }
             row += together;
         }

@@ -60,9 +60,13 @@ impl PackFile {
         let path = folder.join(&key.file_name);
         let missing = |_| Unusable::Missing;
         let damaged = |what: &str| Unusable::Damaged(what.to_owned());
-        let is_private = |path: &Path| path.symlink_metadata().map(|data| limits::is_private(&data));
+        let owned_and_private =
+            |path: &Path| path.symlink_metadata().map(|data| limits::owned_and_private(&data));
         let link = path.symlink_metadata().map_err(missing)?;
-        if !link.is_file() || !limits::is_private(&link) || !is_private(folder).map_err(missing)? {
+        if !link.is_file()
+            || !limits::owned_and_private(&link)
+            || !owned_and_private(folder).map_err(missing)?
+        {
             return Err(damaged("not a file that only its owner can write"));
         }
         let file = File::open(&path).map_err(missing)?;

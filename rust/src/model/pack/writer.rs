@@ -63,7 +63,7 @@ impl PackWriter {
         let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let shared = Arc::clone(&self.shared);
         let work = move || {
-            limits::give_way();
+            limits::lower_priority();
             // When a pack cannot be written (no room, no permission), the next start packs again.
             let _ = job.write(&|| !shared.stop.load(Ordering::Relaxed));
             drop(job); // releases its share of the weights before waiting threads go on
