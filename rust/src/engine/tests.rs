@@ -67,10 +67,10 @@ fn bytes_after_all(engine: &mut Engine) -> usize {
     for number in engine.sequences.keys().copied().collect::<Vec<_>>() {
         engine.free(number);
     }
-    while let Some(ended) = engine.retained.pop_front() {
-        engine.kv.release(ended.cache);
+    while let Some(ended) = engine.cache.retained.pop_front() {
+        engine.cache.kv.release(ended.cache);
     }
-    engine.kv.trim();
+    engine.cache.kv.trim();
     engine.kv_bytes()
 }
 
@@ -246,8 +246,8 @@ fn a_sequence_of_nan_harms_no_other() {
                 for number in all {
                     engine.free(number);
                 }
-                while let Some(ended) = engine.retained.pop_front() {
-                    engine.kv.release(ended.cache);
+                while let Some(ended) = engine.cache.retained.pop_front() {
+                    engine.cache.kv.release(ended.cache);
                 }
                 let bytes = engine.kv_bytes();
                 for (ids, goal) in &sound {

@@ -1,4 +1,4 @@
-//! Functions of rows: sums, norms, activations, soft caps, rotations.
+//! Functions of rows: addition, norms, activations, soft caps, RoPE.
 //!
 //! # Safety
 //! As in `matmul.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
@@ -57,14 +57,14 @@ pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
     }
 }
 
-/// acc = acc * a + partial * b: joins two partial softmax sums.  // acc and partial [n]
+/// acc = a * acc + b * x.  // acc and x [n]
 #[inline(always)]
-pub(super) unsafe fn axpby<V: Lanes>(acc: &mut [f32], partial: &[f32], a: f32, b: f32) {
+pub(super) unsafe fn axpby<V: Lanes>(acc: &mut [f32], x: &[f32], a: f32, b: f32) {
     let at = acc.as_mut_ptr();
     // SAFETY: both hold acc.len() values.
     unsafe {
         let (a, b) = (V::splat(a), V::splat(b));
-        map!(V, [x = at, y = partial.as_ptr()] => at, acc.len(), x.mul(a).add(y.mul(b)));
+        map!(V, [acc = at, x = x.as_ptr()] => at, acc.len(), acc.mul(a).add(x.mul(b)));
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
     }
 }
 
-/// out = act(x); a clamped SwiGLU needs two inputs and takes `x` for both.  // both [n]
+/// out = act(x); a clamped SwiGLU has two inputs, here both `x`.  // both [n]
 #[inline(always)]
 pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: &mut [f32]) {
     let (input, to, len) = (x.as_ptr(), out.as_mut_ptr(), out.len());
@@ -249,7 +249,7 @@ pub(super) fn rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]) {
 }
 
 /// 1 / sqrt(x), and NaN for infinity: squares that overflowed must reach the logits as NaN, where they are reported, not
-/// as a row of zeros.
+/// as zeros.
 #[inline(always)]
 pub(super) fn inverse_root(x: f32) -> f32 {
     if x.is_finite() { 1.0 / x.sqrt() } else { f32::NAN }

@@ -1,4 +1,4 @@
-//! The softmax of attention, in numerators and their sum.
+//! The softmax of attention: numerators and their sum.
 //!
 //! # Safety
 //! As in `matmul.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.

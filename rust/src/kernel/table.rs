@@ -40,8 +40,8 @@ impl Isa {
         [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
 }
 
-/// The one list of all kernels: `@list struct []` declares [`Table`]; `@list table [lanes, isa, rows of a tile of floats,
-/// rows of a tile of 32-blocks, [attribute of every function]]` compiles the algorithms for one ISA into `TABLE`.
+/// The one list of all kernels: `@list struct []` declares [`Table`]; `@list table [name, lanes, isa, rows of a tile of
+/// floats, rows of a tile of 32-blocks, [attribute of every function]]` compiles the algorithms for one ISA.
 macro_rules! kernels {
     (@list $then:ident $args:tt) => {
         $crate::kernel::table::kernels! { @$then $args
@@ -79,10 +79,10 @@ macro_rules! kernels {
             $(pub $name: unsafe fn($($ty),*) $(-> $ret)?,)*
         }
     };
-    (@table [$lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $attribute:tt]
+    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $attribute:tt]
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
         /// This ISA's functions.
-        pub(in crate::kernel) const TABLE: $crate::kernel::table::Table = {
+        pub(in crate::kernel) const $table: $crate::kernel::table::Table = {
             use $crate::kernel::elementwise::{self, Activation};
             use $crate::kernel::logsumexp::{self, ExpSums};
             use $crate::kernel::matmul::{self, MatmulArgs};

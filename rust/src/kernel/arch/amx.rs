@@ -1,11 +1,11 @@
 //! AMX tiles (Sapphire Rapids): 16 x 16 outputs per instruction, for blocks of bytes and for bf16.
 //!
-//! Everything else is the AVX-512 table's. Products of bytes are exact, and the scaling after each 32-block is the very
-//! arithmetic of `generic.rs`, so few rows (VNNI) and many (tiles) have the same bits. bf16 products round inside the
-//! tile unit, in an order of its own, so they go through tiles for one row and many alike.
+//! Everything else is the AVX-512 table's. Products of bytes are exact, and the scaling after each 32-block is that of
+//! `matmul_blocks.rs`, so few rows (VNNI) and many (tiles) have the same bits. bf16 products round inside the tile unit
+//! in another order, so one row goes through tiles too.
 //!
 //! Rust has no stable AMX intrinsics: the instructions are written as assembly. Values stay in tiles within one block of
-//! it only. From block to block goes the configuration of the tiles, which Rust has no name for and nothing else sets.
+//! assembly only. What remains from block to block is the configuration of the tiles, which nothing else sets.
 
 use super::super::lanes::LANES;
 use super::super::matmul::MatmulArgs;
@@ -21,17 +21,17 @@ use std::cell::RefCell;
 use std::sync::OnceLock;
 
 /// This ISA's functions.
-pub(in crate::kernel) const TABLE: Table = Table {
+pub(in crate::kernel) const AMX: Table = Table {
     isa: Isa::Amx,
     matmul_q8_0: q8_0,
     matmul_q5_k: q5_k,
     matmul_q4_k: q4_k,
     matmul_q4_0: q4_0,
     matmul_bf16: bf16,
-    ..avx512::bf16::TABLE
+    ..avx512::BF16
 };
 
-/// Fewer rows than this leave so much of a tile empty that VNNI is faster.
+/// With fewer rows than this so much of a tile is empty that VNNI is faster.
 const ROWS_WORTH_TILES: usize = 13;
 /// Rows and columns of a tile of sums.
 const TILE: usize = 16;
@@ -51,7 +51,7 @@ pub(super) fn is_available() -> bool {
     })
 }
 
-/// The tile shapes of one product: tiles 0..4 are sums, 4 and 5 activations, 6 and 7 weights.
+/// The tile shapes of one matmul: tiles 0..4 are sums, 4 and 5 activations, 6 and 7 weights.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -90,7 +90,7 @@ impl Config {
     }
 }
 
-/// Gives the tile state up, so that context switches need not save it.
+/// Releases the tile state, so that context switches need not save it.
 ///
 /// # Safety
 /// Needs AMX.
@@ -106,14 +106,14 @@ unsafe fn release() {
     }
 }
 
-/// A format's product: few rows as AVX-512 does them, many in tiles.
+/// A format's matmul: few rows by AVX-512, many in tiles.
 macro_rules! tiled {
     ($($name:ident $format:ident $few:ident;)*) => {$(
         unsafe fn $name(args: &MatmulArgs) {
-            // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the args is the caller's duty.
+            // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the arguments are the caller's duty.
             unsafe {
                 if args.rows < ROWS_WORTH_TILES {
-                    return (avx512::bf16::TABLE.$few)(args);
+                    return (avx512::BF16.$few)(args);
                 }
                 matmul_blocks::<blocks::$format>(args);
             }
@@ -121,7 +121,7 @@ macro_rules! tiled {
     )*};
 }
 
-// Q6_K has two scales per block, and so would need twice the tiles of sums: AVX-512 is as fast.
+// Q6_K has two scales per block and would need twice the tiles of sums: AVX-512 is as fast.
 tiled! {
     q8_0 Q8_0 matmul_q8_0;
     q5_k Q5K matmul_q5_k;
@@ -140,7 +140,7 @@ type StepInts = [[Line; TILE]; 2];
 struct Scratch {
     /// One panel as signed bytes.
     signed: Vec<Line>,
-    /// Sums of the step at hand and of the next. Zero at first: a tile of fewer rows than 16 does not write the others.
+    /// Sums of this step and of the next. Zero at first, because a tile of fewer rows than 16 does not write the others.
     ints: [StepInts; 2],
 }
 
@@ -149,15 +149,15 @@ thread_local! {
         const { RefCell::new(Scratch { signed: Vec::new(), ints: [[[Line([0; 64]); TILE]; 2]; 2] }) };
 }
 
-/// The weights that come after those at hand, asked for bit by bit while these are multiplied: tiles leave the processor
-/// no room to run ahead into memory by itself.
+/// Prefetches the weights that come next, a part per step: beside tile instructions the processor has no room to load
+/// ahead by itself.
 struct Prefetch {
     next: *const u8,
     bytes_per_step: usize,
 }
 
 impl Prefetch {
-    /// `bytes` at `next` while `steps` steps are done; for few rows nothing: they only wait for memory as it is.
+    /// Prefetches `bytes` at `next` during `steps` steps; nothing for few rows, which are bound by memory already.
     fn new(args: &MatmulArgs, next: *const u8, bytes: usize, steps: usize) -> Self {
         let bytes = if args.rows < TILE { 0 } else { bytes.div_ceil(steps) };
         Self { next, bytes_per_step: bytes.next_multiple_of(size_of::<Line>()) }
@@ -170,10 +170,10 @@ impl Prefetch {
     }
 }
 
-/// A product of 32-blocks: per panel the weights become signed bytes once, then 16 rows at a time.
+/// A matmul of 32-blocks: the weights of a panel are made signed bytes once, then 16 rows are computed at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
-    // SAFETY: the caller vouches for the CPU and the args; tiles stay inside `rows` and `panels`.
+    // SAFETY: the caller vouches for the CPU and the arguments; tiles stay inside `rows` and `panels`.
     unsafe {
         let rows = args.rows.min(TILE);
         Config::new(rows, BLOCK as u16, 8).load();
@@ -187,7 +187,7 @@ unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
                     Prefetch::new(args, weights.wrapping_add(args.panel_bytes), args.panel_bytes, steps);
                 let mut row = 0;
                 loop {
-                    // The last tile overlaps the one before it rather than being short: the same bits twice.
+                    // The last tile overlaps the one before it instead of being short: it has the same bits.
                     row = row.min(args.rows - rows);
                     block_tile::<F>(args, weights, signed, [panel, row, rows], ints, &mut ahead);
                     row += rows;
@@ -201,7 +201,7 @@ unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
     }
 }
 
-/// Stored (unsigned) weights of one panel as signed bytes, a line per quad.
+/// The stored (unsigned) weights of one panel as signed bytes, a line per four values of all lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
     let offset = _mm512_set1_epi8(-128);
@@ -233,7 +233,7 @@ unsafe fn block_tile<F: BlockFormat>(
     ints: &mut [StepInts; 2],
     ahead: &mut Prefetch,
 ) {
-    // SAFETY: row + rows <= args.rows; rows beyond have the last one's scales, whatever integers, and are never stored.
+    // SAFETY: row + rows <= args.rows; rows beyond have the last one's scales, arbitrary integers, and are never stored.
     unsafe {
         let x = args.x.add(row * args.x_bytes);
         let x_scales: [*const f32; TILE] =
@@ -309,14 +309,14 @@ unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints
 /// Steps (pairs of k) of one bf16 tile.
 const PAIRS: usize = PackedType::BF16_STEP_MULTIPLE;
 
-/// A bf16 product: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
+/// A bf16 matmul: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
 unsafe fn bf16(args: &MatmulArgs) {
     // SAFETY: this table is handed out when the CPU has AMX; tiles stay inside `rows` and `panels`.
     unsafe {
         let rows = args.rows.min(TILE);
         Config::new(rows, 64, PAIRS as u8).load();
         for panel in (0..args.panels).step_by(2) {
-            // A lone panel or tile is computed twice over: the same bits.
+            // A single panel or tile is computed twice, with the same bits.
             let second_panel = (panel + 1).min(args.panels - 1);
             let steps = args.rows.div_ceil(2 * TILE) * args.steps / PAIRS;
             let next = args.weights.wrapping_add((second_panel + 1) * args.panel_bytes);
@@ -336,11 +336,11 @@ unsafe fn bf16(args: &MatmulArgs) {
     }
 }
 
-/// Two tiles of rows by two panels, or one tile of rows twice over: the sums stay in tiles from the first step to the last,
+/// Two tiles of rows by two panels, or one tile of rows twice: the sums stay in tiles from the first step to the last,
 /// so the loop is one block of assembly.
 unsafe fn bf16_tiles(args: &MatmulArgs, panels: [usize; 2], rows: [usize; 2], ahead: &mut Prefetch) {
     let single = rows[0] == rows[1];
-    // SAFETY: the caller passes panels and rows of the args, whose steps are whole tiles, and at least one. A tile's step
+    // SAFETY: the caller passes panels and rows of `args`, whose steps are whole tiles, and at least one. A tile's step
     // is 64 bytes of a row and 16 lines of a panel.
     unsafe {
         let x = rows.map(|row| args.x.add(row * args.x_bytes));

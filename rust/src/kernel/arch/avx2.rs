@@ -19,7 +19,7 @@ unsafe fn pow2(n: __m256) -> __m256 {
     }
 }
 
-/// acc + the products of eight quads of unsigned bytes with the even and odd signed bytes of one quad, as i16
+/// acc + the products of eight bytes of unsigned bytes with the even and odd signed bytes of one four, as i16
 /// (`maddubs` would saturate for weights up to 255).
 ///
 /// # Safety
@@ -182,20 +182,20 @@ unsafe impl Lanes for Pair {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
     #[inline(always)]
-    unsafe fn shift_right(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
             let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
-            let shifted = [_mm256_srl_epi16(quads[0], by), _mm256_srl_epi16(quads[1], by)];
+            let shifted = [_mm256_srl_epi16(bytes[0], by), _mm256_srl_epi16(bytes[1], by)];
             [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
     }
     #[inline(always)]
-    unsafe fn shift_left(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
             let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
-            let shifted = [_mm256_sll_epi16(quads[0], by), _mm256_sll_epi16(quads[1], by)];
+            let shifted = [_mm256_sll_epi16(bytes[0], by), _mm256_sll_epi16(bytes[1], by)];
             [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
     }
@@ -205,13 +205,13 @@ unsafe impl Lanes for Pair {
         unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
     }
     #[inline(always)]
-    unsafe fn dot4(acc: Self::Int, quads: Self::U8x4, x: u32) -> Self::Int {
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
         // SAFETY: see the impl.
         unsafe {
             let x = _mm256_set1_epi32(x as i32);
             let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
             let x_odd = _mm256_srai_epi16::<8>(x);
-            [dot_half(acc[0], quads[0], x_even, x_odd), dot_half(acc[1], quads[1], x_even, x_odd)]
+            [dot_half(acc[0], bytes[0], x_even, x_odd), dot_half(acc[1], bytes[1], x_even, x_odd)]
         }
     }
     #[inline(always)]
@@ -246,4 +246,4 @@ unsafe impl Lanes for Pair {
     }
 }
 
-kernels!(@list table [Pair, Isa::Avx2, 3, 2, [target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(@list table [AVX2, Pair, Isa::Avx2, 3, 2, [target_feature(enable = "avx2,fma,f16c")]]);

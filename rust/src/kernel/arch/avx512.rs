@@ -146,18 +146,18 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn shift_right(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
-            let shifted = _mm512_srl_epi16(quads, _mm_cvtsi32_si128(by as i32));
+            let shifted = _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(by as i32));
             _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
         }
     }
     #[inline(always)]
-    unsafe fn shift_left(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
-            let shifted = _mm512_sll_epi16(quads, _mm_cvtsi32_si128(by as i32));
+            let shifted = _mm512_sll_epi16(bytes, _mm_cvtsi32_si128(by as i32));
             _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
         }
     }
@@ -167,9 +167,9 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         unsafe { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
-    unsafe fn dot4(acc: Self::Int, quads: Self::U8x4, x: u32) -> Self::Int {
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
         // SAFETY: see the impl.
-        unsafe { D::dot4(acc, quads, x) }
+        unsafe { D::dot4(acc, bytes, x) }
     }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self {
@@ -258,17 +258,9 @@ impl Dots for Bf16 {
     }
 }
 
-pub(super) mod base {
-    super::kernels!(@list table [super::Zmm<super::Base>, super::Isa::Avx512, 12, 10,
-        [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]]);
-}
-
-pub(super) mod vnni {
-    super::kernels!(@list table [super::Zmm<super::Vnni>, super::Isa::Avx512Vnni, 12, 12,
-        [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]]);
-}
-
-pub(super) mod bf16 {
-    super::kernels!(@list table [super::Zmm<super::Bf16>, super::Isa::Avx512Bf16, 12, 12,
-        [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]]);
-}
+kernels!(@list table [BASE, Zmm<Base>, Isa::Avx512, 12, 10,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]]);
+kernels!(@list table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, 12, 12,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]]);
+kernels!(@list table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, 12, 12,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]]);

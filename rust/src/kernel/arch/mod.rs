@@ -9,7 +9,7 @@ mod avx512;
 mod scalar;
 
 use super::table::{Isa, Table};
-pub(super) use scalar::TABLE as SCALAR;
+pub(super) use scalar::SCALAR;
 
 /// The table of an instruction set, when this CPU has its instructions.
 pub(super) fn table(isa: Isa) -> Option<&'static Table> {
@@ -27,12 +27,12 @@ pub(super) fn table(isa: Isa) -> Option<&'static Table> {
         let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
         match isa {
             Isa::Scalar => Some(&SCALAR),
-            Isa::Avx2 => avx2.then_some(&avx2::TABLE),
-            Isa::Avx512 => avx512.then_some(&avx512::base::TABLE),
-            Isa::Avx512Vnni => vnni.then_some(&avx512::vnni::TABLE),
-            Isa::Avx512Bf16 => bf16.then_some(&avx512::bf16::TABLE),
+            Isa::Avx2 => avx2.then_some(&avx2::AVX2),
+            Isa::Avx512 => avx512.then_some(&avx512::BASE),
+            Isa::Avx512Vnni => vnni.then_some(&avx512::VNNI),
+            Isa::Avx512Bf16 => bf16.then_some(&avx512::BF16),
             #[cfg(target_os = "linux")]
-            Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::TABLE),
+            Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::AMX),
             #[cfg(not(target_os = "linux"))]
             Isa::Amx => None,
         }

@@ -103,21 +103,21 @@ unsafe impl Lanes for Array {
         unsafe { from.cast::<Self::U8x4>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn shift_right(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
-        quads.map(|quad| quad.map(|byte| byte >> by & mask))
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+        bytes.map(|four| four.map(|byte| byte >> by & mask))
     }
     #[inline(always)]
-    unsafe fn shift_left(quads: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
-        quads.map(|quad| quad.map(|byte| byte << by & mask))
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+        bytes.map(|four| four.map(|byte| byte << by & mask))
     }
     #[inline(always)]
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         std::array::from_fn(|i| std::array::from_fn(|j| a[i][j] | b[i][j]))
     }
     #[inline(always)]
-    unsafe fn dot4(acc: Self::Int, quads: Self::U8x4, x: u32) -> Self::Int {
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
         let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
-        std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(quads[i][j]) * x[j]).sum::<i32>())
+        std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(bytes[i][j]) * x[j]).sum::<i32>())
     }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
@@ -139,4 +139,4 @@ unsafe impl Lanes for Array {
     }
 }
 
-kernels!(@list table [Array, Isa::Scalar, 2, 1, [inline]]);
+kernels!(@list table [SCALAR, Array, Isa::Scalar, 2, 1, [inline]]);
