@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Folder, Noise, engine, engine_with_kv, write_model_of};
-use ropechat_core::compute::pool::CancelToken;
+use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::{Engine, Event, Generation, Goal};
 use ropechat_core::kernel::Isa;
 use ropechat_core::quant::PackedType;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, engine, write_model};
 use ropechat_core::Error;
-use ropechat_core::compute::pool::CancelToken;
+use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
 use ropechat_core::kernel::Isa;
 use ropechat_core::quant::PackedType;

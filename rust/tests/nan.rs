@@ -5,7 +5,7 @@ mod common;
 use common::{Folder, Noise, engine_with_kv, write_model_of};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::safetensors;
-use ropechat_core::compute::pool::CancelToken;
+use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::Goal;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::quant::PackedType;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, write_model};
 use ropechat_core::checkpoint::Checkpoint;
-use ropechat_core::compute::pool::{CancelToken, Pool};
+use ropechat_core::compute::{cancel::CancelToken, pool::Pool};
 use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};

@@ -11,7 +11,7 @@ mod reuse;
 mod schedule;
 mod sequence;
 
-use crate::compute::pool::{CancelToken, Pool};
+use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, lm_head};

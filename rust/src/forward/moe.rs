@@ -6,7 +6,7 @@
 use super::mlp::{gate_up_proj, quantize_gated};
 use super::residual::{BranchBuffers, add_result, matmul, normed_input};
 use super::state::Pass;
-use crate::compute::activations::by_rows;
+use crate::compute::activations::{RowSource, by_rows};
 use crate::config::{ExpertGroups, Moe, Scoring};
 use crate::model::{DenseMlp, MoeMlp, NormWeights};
 use crate::quant::PackedType;
@@ -96,9 +96,14 @@ fn expert_mlp(
         return;
     }
     let (hidden_size, dtype) = (pass.config.hidden_size, expert.gate_up_proj.dtype());
-    input.take(rows.len(), hidden_size, dtype, pass.kernels, pass.pool, |row| {
-        &normed[rows[row] * hidden_size..][..hidden_size]
-    });
+    input.quantize_rows(
+        rows.len(),
+        hidden_size,
+        dtype,
+        pass.kernels,
+        pass.pool,
+        RowSource::Stored(&|row| &normed[rows[row] * hidden_size..][..hidden_size]),
+    );
     gate_up_proj(pass, expert, input, gated);
     quantize_gated(pass, expert, rows.len(), gated, input);
     matmul(pass, &expert.down_proj, input, out);

@@ -1,7 +1,7 @@
 //! The two ends of a branch of the residual stream: the norm before it, and the addition of its result.
 
 use super::state::Pass;
-use crate::compute::activations::{Activations, by_rows};
+use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::Norm;
 use crate::kernel::Kernels;
@@ -27,9 +27,16 @@ pub(super) fn normed_input(
     input: &mut Activations,
 ) {
     let hidden_size = pass.config.hidden_size;
-    input.fill(pass.rows(x), hidden_size, dtype, pass.kernels, pass.pool, |row, out| {
-        norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
-    });
+    input.quantize_rows(
+        pass.rows(x),
+        hidden_size,
+        dtype,
+        pass.kernels,
+        pass.pool,
+        RowSource::Computed(&|row, out| {
+            norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
+        }),
+    );
 }
 
 /// x += residual_multiplier * norm(weight(branch.input)).  // x [rows, hidden_size]

@@ -1,8 +1,12 @@
 //! Every ISA of this CPU against naive sums, on odd sizes and tails, and against itself in bits.
 
 use super::*;
-use crate::platform::memory::plain_bytes as bytes;
 use half::{bf16, f16};
+
+/// The bytes of a slice of numbers.
+fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
 
 /// Numbers in [-1, 1) that every run repeats (an LCG: Knuth's MMIX constants).
 pub(crate) struct Noise(pub u64);

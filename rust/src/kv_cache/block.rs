@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
-use crate::platform::memory::{Buffer, numbers, numbers_mut, plain_bytes};
+use crate::platform::memory::Buffer;
 use crate::quant::{self, PackedType};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -130,8 +130,8 @@ impl Block {
         }
         let (bytes, scales) = stored.split_at(BLOCK * width);
         room.resize(BLOCK * width, 0.0);
-        widen(bytes, numbers(scales), room);
-        (PackedType::F32, plain_bytes(room))
+        widen(bytes, bytemuck::cast_slice(scales), room);
+        (PackedType::F32, bytemuck::cast_slice(room))
     }
 
     /// Stores the key and the value of a head at `slot` of this block.  // key [head_dim], value [value_dim]
@@ -166,7 +166,7 @@ fn store(
     match dtype {
         PackedType::F16 => {
             let mut rounded = [0; 512];
-            let panels: &mut [u16] = numbers_mut(matrix);
+            let panels: &mut [u16] = bytemuck::cast_slice_mut(matrix);
             for (first, part) in (0..).step_by(512).zip(source.chunks(512)) {
                 kernels.to_f16(part, &mut rounded[..part.len()]);
                 for (d, &x) in (first..).zip(&rounded[..part.len()]) {
@@ -183,13 +183,13 @@ fn store(
             for (d, &x) in rounded.iter().enumerate() {
                 panels[at(d)] = x;
             }
-            let places: &mut [f32] = numbers_mut(places);
+            let places: &mut [f32] = bytemuck::cast_slice_mut(places);
             for (block, scale) in scales.enumerate() {
                 places[block * BLOCK + slot] = scale;
             }
         }),
         _ => {
-            let panels: &mut [f32] = numbers_mut(matrix);
+            let panels: &mut [f32] = bytemuck::cast_slice_mut(matrix);
             for (d, &x) in source.iter().enumerate() {
                 panels[at(d)] = x;
             }

@@ -6,8 +6,9 @@ use std::ops::Range;
 use super::pack::PanelSource;
 use super::weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
+use crate::compute::panels::{Arrangement, PanelShape, Source, pack};
 use crate::compute::pool::Pool;
-use crate::compute::weight::{self, Arrangement, PanelShape, Source, Weight};
+use crate::compute::weight::Weight;
 use crate::config::{Config, MlpShape, NormWeight, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
@@ -161,7 +162,7 @@ impl<'a> Loader<'a> {
                 }
             };
             let join = arrangement(spec.join);
-            let panels = weight::pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
+            let panels = pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
             // Gathered rows were copied from anywhere in the tensor.
             parts.iter().for_each(|part| self.checkpoint.release_pages(&part.view, part.view.bytes));
             Ok(panels)

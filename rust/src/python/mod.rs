@@ -5,7 +5,7 @@ mod events;
 mod gguf;
 
 use crate::checkpoint::Checkpoint;
-use crate::compute::pool::{CancelToken, Pool};
+use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::Config;
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::{Context, Engine, Event, Generation, Goal};

@@ -19,7 +19,7 @@ unsafe fn pow2(n: __m256) -> __m256 {
     }
 }
 
-/// acc + the products of eight bytes of unsigned bytes with the even and odd signed bytes of one four, as i16
+/// acc + the products of eight groups of four unsigned bytes with the even and odd bytes of one group, as i16
 /// (`maddubs` would saturate for weights up to 255).
 ///
 /// # Safety

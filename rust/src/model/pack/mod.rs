@@ -13,8 +13,9 @@ pub use key::Key;
 pub use writer::{PackCache, PackWriter, WORTH_A_PACK};
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::panels::PanelShape;
 use crate::compute::pool::Pool;
-use crate::compute::weight::{PanelShape, Storage};
+use crate::compute::weight::Storage;
 use crate::error::Result;
 use crate::platform::memory::Buffer;
 use crate::quant::PackedType;
