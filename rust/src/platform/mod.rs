@@ -2,6 +2,24 @@
 
 #[allow(unsafe_code)] // calls of the C library
 pub mod limits;
-#[allow(unsafe_code)] // mapped memory and its signal handler
+#[allow(unsafe_code)] // mapped memory
 pub mod mapped;
 pub(crate) mod memory;
+#[cfg(unix)]
+#[allow(unsafe_code)] // a signal handler
+pub(crate) mod sigbus;
+#[cfg(not(unix))]
+pub(crate) mod sigbus {
+    //! Without signals nothing is watched.
+
+    #[derive(Debug)]
+    pub struct Watched;
+
+    impl Watched {
+        pub fn new(_map: &[u8], _path: &std::path::Path) -> Option<Self> {
+            None
+        }
+    }
+
+    pub fn exit_when_cut(_screen: bool) {}
+}
