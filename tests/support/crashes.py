@@ -1,6 +1,6 @@
 """Kill -9 at random moments: a program that chats is killed, then what it had said is looked for on disk.
 
-    python tests/support/crashes.py write FOLDER     the program: a session and its inference thread, without a screen
+    python tests/support/crashes.py write FOLDER   the program: a session and its inference thread, no screen
     python tests/support/crashes.py run N            N kills, a line of results
 
 The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for

@@ -1,7 +1,7 @@
 """Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
 
     python tests/support/shots.py                 the README's pictures, in tests/shots
-    python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all, at these sizes
+    python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all sizes
 
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
 is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
