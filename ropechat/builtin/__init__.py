@@ -1,4 +1,4 @@
-"""The model that comes with ropechat. A leaf: imports nothing of ours. How it was made is in `training`."""
+"""The model that comes with ropechat; it imports nothing else of ropechat. `training` is how it was made."""
 
 from pathlib import Path
 

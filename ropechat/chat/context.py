@@ -1,4 +1,4 @@
-"""What is sent when the context is full: ask, slide, stop; and how far a prompt is to be cut."""
+"""What happens when a question does not fit in the context, and where its prompt is cut."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.conversation import Message
 
-MAX_FILL = 0.75  # of the context, after the oldest turns went: room for an answer, and not at once again
+MAX_FILL = 0.75  # of the context, after cutting: leaves room for an answer and some turns
 
 
 class OverflowPolicy(StrEnum):
-    """What happens to a question that does not fit."""
+    """What the chat does with a question that does not fit."""
 
     ASK = "ask"
     SLIDE = "slide"
@@ -39,7 +39,7 @@ def drop_messages(messages: Sequence[Message], start: int, end: int) -> tuple[Me
 
 
 def keep_last(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The last message under the system text, without all that was said between."""
+    """The system prompt, if there is one, and the last message."""
     return drop_messages(messages, int(messages[0].role is Role.SYSTEM), len(messages) - 1)
 
 

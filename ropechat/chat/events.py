@@ -1,4 +1,4 @@
-"""What travels between the UI and the inference thread: requests one way, events the other."""
+"""The requests of the UI to the inference thread, and the events that it sends back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a model in the place of the one that is there.
+    """Load a model and close the one that is loaded.
 
-    check: what would make it fail is found before the old one is closed. Raises as `load`.
+    check: finds what would make loading fail before the old model is closed. Raises as `load`.
     """
 
     load: Callable[[], ChatEngine]
@@ -30,7 +30,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Count:
-    """Count the tokens of a prompt; a newer count makes an older one pointless."""
+    """Count the tokens of a prompt; only the newest request is served."""
 
     messages: tuple[Message, ...]
     serial: int
@@ -71,7 +71,7 @@ class AssistantPrefix:
 
 @dataclass(frozen=True)
 class Preview:
-    """How would the model go on after `prefix`, greedily, for `count` tokens? Changes nothing."""
+    """Continue greedily after `prefix` for `count` tokens, without changing any answer."""
 
     messages: tuple[Message, ...]
     prefix: AssistantPrefix
@@ -81,7 +81,7 @@ class Preview:
 
 @dataclass(frozen=True)
 class Encode:
-    """Which tokens are these texts, at the beginning of an answer?"""
+    """Tokenize texts as the beginning of an answer."""
 
     texts: tuple[str, ...]
     serial: int
@@ -92,7 +92,7 @@ Request = Load | Count | Reply | Preview | Encode
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the UI shows of a loaded model."""
+    """The properties of a loaded model that the UI shows."""
 
     name: str
     dtype: str
@@ -111,7 +111,7 @@ class ModelLoaded:
 
 @dataclass(frozen=True)
 class LoadFailed:
-    """The model is not to be had. kept: the one that was loaded before still is."""
+    """Loading failed. kept: the model that was loaded before is still loaded."""
 
     error: BaseException
     kept: bool = False
@@ -119,14 +119,14 @@ class LoadFailed:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something to know about the prompts of the loaded model."""
+    """A remark about the prompts of the loaded model."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class PromptCounted:
-    """A prompt takes `tokens` tokens; `alone`: too many by its last message, and that is what they count."""
+    """The size of a prompt. alone: its last message alone is too long, and `tokens` counts only that."""
 
     serial: int
     tokens: int
@@ -135,7 +135,7 @@ class PromptCounted:
 
 @dataclass(frozen=True)
 class TextsEncoded:
-    """The tokens of each text; none where there is no model."""
+    """The token ids of each text; empty without a model."""
 
     serial: int
     ids: tuple[tuple[int, ...], ...]
@@ -143,7 +143,7 @@ class TextsEncoded:
 
 @dataclass(frozen=True)
 class Started:
-    """The prompt is known and fits: `prompt_tokens` of it, made of these ids."""
+    """The prompt fits: `prompt_tokens` tokens, made of these ids."""
 
     serial: int
     prompt_tokens: int
@@ -174,7 +174,7 @@ class ContextTruncated:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """`done` of `total` prompt tokens are computed; the first tells what came from the cache."""
+    """`done` of `total` prompt tokens are computed; the first event says how many were cached."""
 
     serial: int
     done: int
@@ -218,7 +218,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class PreviewReady:
-    """What a preview found, the forced token first; empty when it was cut short or failed."""
+    """The tokens of a preview, the forced one first; empty when it failed."""
 
     serial: int
     steps: tuple[Step, ...]

@@ -1,7 +1,7 @@
 """The thread that owns the engine.
 
-Requests come in by a queue; events go out by a deque that the UI drains when it likes, so that no token waits
-for the UI and the UI waits for no token. The thread is a daemon: quitting never waits for a forward pass.
+Requests arrive in a queue; events leave through a deque that the UI drains, so neither waits for the other.
+The thread is a daemon: quitting never waits for a forward pass.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.trace import FinishReason
 
-UNUSED = "this model's chat template has no such variable; it changes nothing"
-PLACEHOLDER_MESSAGES = (Message(Role.USER, "Hi"),)  # before an answer whose tokens are asked for
+UNUSED = "this model's chat template does not use this variable; it changes nothing"
+PLACEHOLDER_MESSAGES = (Message(Role.USER, "Hi"),)  # the question before a text whose tokens the UI asks for
 NICE_INCREMENT = 5  # than the thread that draws
 
 
@@ -40,7 +40,7 @@ class Inference:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """wake: called from the thread when a first token came, or a request was served."""
+        """wake: called from the thread after a first token and after each request."""
         self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
         self._events: deque[ev.EngineEvent] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
@@ -55,11 +55,11 @@ class Inference:
 
     @property
     def busy(self) -> bool:
-        """Is any request unanswered, or any event not yet drained?"""
+        """Whether a request is unanswered or an event is not drained yet."""
         return self._pending > 0 or bool(self._events)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; it serves the requests that were submitted before, too."""
         self._thread.start()
 
     def submit(self, request: ev.Request) -> None:
@@ -102,7 +102,7 @@ class Inference:
                 self._serve(request)
             except (
                 BaseException
-            ) as error:  # a Rust panic is no Exception; the UI must hear of it all the same
+            ) as error:  # a Rust panic is not an Exception, but the UI must learn of it, too
                 self._events.append(_failure(request, error))
             finally:
                 with self._lock:
@@ -132,7 +132,7 @@ class Inference:
             self._events.append(_counted(self._engine, request))
 
     def _load(self, request: ev.Load) -> None:
-        """Two models may not fit in memory: the old one goes before the new one comes."""
+        """Close the old model before the new one is loaded: both may not fit in memory."""
         try:
             request.check()
         except Exception as error:
@@ -169,7 +169,7 @@ class Inference:
             self._events.append(ev.Finished(request.serial, reason, engine.kv_bytes))
 
     def _stream(self, engine: ChatEngine, request: ev.Reply, writing: AnswerWriter) -> FinishReason | None:
-        """Emit the tokens; returns why they ended, or None when there is no room for any."""
+        """Emit the tokens. Returns why they ended, or None when there is no room for any."""
         emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
         if stopped():
             return "cancelled"
@@ -197,7 +197,7 @@ class Inference:
 
         def on_prefill(done: int, total: int) -> None:
             emit(ev.Prefilled(serial, done, total, self._clock()))
-            if stopped():  # a cancel that came before the engine was running is repeated
+            if stopped():  # repeat a cancel that came before the engine ran
                 engine.cancel()
 
         steps = engine.reply(
@@ -227,7 +227,7 @@ class Inference:
         return reason or "cancelled"
 
     def _preview(self, engine: ChatEngine, request: ev.Preview) -> None:
-        """Look ahead without touching any answer; whatever else waits goes first."""
+        """Generate a preview; it ends early when another request waits."""
         given = prefix_steps(engine, request, 0)
         found = given[-1:]
         if not (found and found[0].id in engine.stop_ids):
@@ -240,9 +240,9 @@ class Inference:
 
 
 def _give_way() -> None:
-    """Let the thread that draws go first: this one, and those that the engine starts from it, can wait.
+    """Lower the priority of this thread and of those that the engine starts: the thread that draws goes first.
 
-    Only Linux has priorities of threads. Where nobody else wants the cores it costs nothing.
+    Only Linux has priorities of threads. On idle cores it costs nothing.
     """
     if sys.platform == "linux":
         with suppress(OSError):

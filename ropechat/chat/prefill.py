@@ -1,4 +1,4 @@
-"""Answers that begin with given tokens, and how they are written down."""
+"""Answers that begin with a prefix of known tokens, and the storing of answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAVE_TIMEOUT_S = 10.0  # seconds that an answer waits for its question to be on 
 
 
 def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
-    """The records of the tokens that an answer begins with, with their bytes and texts."""
+    """The steps of the tokens that an answer begins with, with their bytes and texts filled in."""
     prefix = request.prefix
     if prefix is None:
         return []
@@ -42,7 +42,7 @@ def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_toke
 
 
 def is_complete(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
-    """Is the answer complete with what it begins with: the user's words, or an end that was chosen?"""
+    """Whether the prefix is the whole answer: the user wrote it, or it ends with a stop token."""
     prefix = request.prefix
     return prefix is not None and (
         prefix.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
@@ -50,7 +50,7 @@ def is_complete(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> boo
 
 
 class AnswerWriter:
-    """One answer on its way to the disk; does nothing where nothing is kept."""
+    """Stores one answer while it streams; does nothing without a store."""
 
     def __init__(self, request: ev.Reply) -> None:
         self._request = request
@@ -60,13 +60,13 @@ class AnswerWriter:
         self._last: float | None = None
 
     def wait(self) -> None:
-        """Wait until the question is on disk, or the disk refused it: then it waits in memory."""
+        """Wait until the question is on disk. If the disk refuses it, it stays in memory."""
         if self._request.saved is not None:
             with suppress(RopechatError, TimeoutError):
                 self._request.saved.result(SAVE_TIMEOUT_S)
 
     def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
-        """The model and its prompt are known, and what the answer begins with."""
+        """Store the tokens that the answer begins with; model and prompt size are stored at its end."""
         self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
         if self._request.recorder is not None:
             known = self._request.prefix.steps if self._request.prefix is not None else ()
@@ -74,14 +74,14 @@ class AnswerWriter:
             self._request.recorder.begin(given, same)
 
     def add(self, step: Step, at: float) -> None:
-        """One token."""
+        """Store one token that the model drew."""
         self._first = at if self._first is None else self._first
         self._last = at
         if self._request.recorder is not None:
             self._request.recorder.add(step)
 
     def end(self, reason: FinishReason | None, error: BaseException | None = None) -> None:
-        """No more will come."""
+        """Store how the answer ended."""
         if self._request.recorder is None:
             return
         stopped = NodeState.STOPPED if reason == "cancelled" else NodeState.DONE

@@ -1,4 +1,4 @@
-"""The state of a chat, without a widget: turns, what the model does, and the figures on the screen."""
+"""The state of a chat, without a widget: its turns, and what the inference thread reports of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One chat with one model: the branch of its tree that is shown, as turns. The only writer of both."""
+    """One chat: its tree, and the branch that is shown, as turns. Nothing else writes either."""
 
     def __init__(
         self,
@@ -36,32 +36,32 @@ class Session:
     ) -> None:
         self.model = model
         self.sampling = sampling
-        self.chosen = system  # the system text of new chats
+        self.chosen = system  # the system prompt of new chats
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
         self.when_full = OverflowPolicy.ASK
-        self.notes: list[str] = []  # what is to be known of the prompts of the loaded model
+        self.notes: list[str] = []  # remarks about the prompts of the loaded model
         self.info: ev.ModelInfo | None = None
-        self.coming = ""  # the model that is being loaded in the place of another
+        self.coming = ""  # the model that is being loaded to replace another
         self.load_error: BaseException | None = None
         self.recorder = recorder or ConversationRecorder(None)
         self.tree = ConversationTree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
-        self.draft_alone = False  # the draft is too long by itself: the tokens are of it alone
+        self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.coming_since = clock()
-        self._turned = False  # the next question begins a branch of its own, under another system text
+        self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
 
     @property
     def last(self) -> Turn | None:
-        """The newest turn."""
+        """The newest turn; None in an empty chat."""
         return self.turns[-1] if self.turns else None
 
     @property
     def generating(self) -> bool:
-        """Is an answer under way?"""
+        """Whether an answer is being written."""
         return self.last is not None and self.last.answer.live
 
     @property
@@ -71,7 +71,7 @@ class Session:
 
     @property
     def used(self) -> int | None:
-        """Tokens of the context that are taken now; None while that is not known."""
+        """Tokens of the context that are in use; None while unknown."""
         if self.generating and self.last is not None:
             node = self.last.answer.node
             return node.prompt_tokens + len(node.steps) if node.prompt_tokens else None
@@ -79,7 +79,7 @@ class Session:
 
     @property
     def empty(self) -> bool:
-        """Is nothing asked in this chat?"""
+        """Whether nothing was asked in this chat."""
         return all(node.role is Role.SYSTEM for node in self.tree.nodes.values())
 
     @property
@@ -90,14 +90,14 @@ class Session:
         return make_title(split_attachments(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
-        """What the model would be fed: system text, all turns that count, and the draft."""
+        """The messages that the model would read: system prompt, all turns in context, and the draft."""
         begins = self._turned or not self.tree.nodes
         system = [Message(Role.SYSTEM, self.system)] if self.system else []
         found = system if begins else self._messages()
         return (*found, Message(Role.USER, draft)) if draft else tuple(found)
 
     def reads(self, question: str | None = None) -> list[Node]:
-        """The nodes that the model is fed for a question (without one: after all that was said)."""
+        """The nodes that the model reads for a question; without one: for the next question."""
         found = self.tree.context_nodes(question)
         start = next((node.context_start for node in reversed(found) if node.context_start), None)
         head = 1 if found and found[0].role is Role.SYSTEM else 0
@@ -108,35 +108,35 @@ class Session:
         return tuple(Message(node.role, node.text) for node in self.reads(question))
 
     def _start(self, question: str, start: str) -> None:
-        """From a question on, what comes before the node `start` is left out."""
+        """From a question on, leave out what comes before the node `start`."""
         self.tree[question].context_start = start
         self.recorder.start(self.tree[question])
 
     def left_out(self, question: str) -> int:
-        """How many earlier questions the model is not fed for this one."""
+        """The number of earlier questions that the model does not read for this one."""
         asked = [node for node in self.tree.context_nodes(question) if node.role is Role.USER]
         return len(asked) - sum(node.role is Role.USER for node in self.reads(question))
 
     @property
     def persona(self) -> str:
-        """What the system text of the next question is called; "" for none, or one without a name."""
+        """The name of the next question's system prompt; "" for none, or one without a name."""
         return self.personas.get(self.system or "", "")
 
     @property
     def turned(self) -> bool:
-        """Does the next question begin a branch of its own?"""
+        """Whether the next question begins a new branch."""
         return self._turned
 
-    # --- what the user does; a turn that comes back has a request to be submitted ---
+    # --- what the user does; a returned turn has a request that the caller submits ---
 
     def under(self, system: str | None) -> None:
-        """Give the next question another system text; what was said stays as it is, on its branch."""
+        """Set the system prompt of the next question; a changed prompt starts a new branch."""
         self.chosen = self.system = system or None
         self._turned = bool(self.tree.nodes) and self.system_of_path() != self.system
         self.draft_tokens = None
 
     def system_of_path(self) -> str | None:
-        """The system text of the branch that is shown; of an empty chat, that of the first question."""
+        """The system prompt of the branch that is shown; in an empty chat, of the first question."""
         if not self.tree.nodes:
             return self.system
         path = self.tree.path()
@@ -148,7 +148,7 @@ class Session:
         self._turned = False
 
     def ask(self, question: str) -> Turn:
-        """Add a question."""
+        """Add a question at the end of the branch that is shown, and an answer to it."""
         if self._turned:
             self._turn()
         if self.tree.current is None and self.system:
@@ -158,7 +158,7 @@ class Session:
         return self.answer(node.id)
 
     def rewrite(self, node: str, question: str) -> Turn:
-        """Ask something else in the place of a question; the old one stays beside it."""
+        """Add a changed question as a sibling of a question, and an answer to it."""
         made = self.tree.rewrite(node, question)
         self.recorder.keep(made, question)
         return self.answer(made.id)
@@ -170,7 +170,7 @@ class Session:
         origin: Origin | None = None,
         sampling: Sampling | None = None,
     ) -> Turn:
-        """Begin an answer to a question, beside those that it has."""
+        """Add an answer to a question; older answers stay as siblings."""
         used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
@@ -194,12 +194,12 @@ class Session:
         return self.last
 
     def cuts(self, question: str) -> tuple[int, ...]:
-        """The places at which the messages for a question may begin: at questions, the first one included."""
+        """The indices at which the messages for a question may begin: its own and earlier questions."""
         read = self.reads(question)
         return tuple(place for place, node in enumerate(read) if node.role is Role.USER)
 
     def again(self, *, alone: bool) -> Turn:
-        """Ask the newest question, which did not fit, with fewer turns before it, or alone."""
+        """Ask the newest question, which did not fit, with fewer turns before it or alone."""
         turn = self.turns[-1]
         assert turn.request is not None
         if alone:
@@ -209,7 +209,7 @@ class Session:
             serial=self._next(),
             messages=self._messages(turn.asked),
             cuts=self.cuts(turn.asked),
-            asked=self._clock(),  # how long people thought it over is not the model's time
+            asked=self._clock(),  # the time that the user took to decide is not the model's
         )
         turn.answer.asked = turn.request.asked
         return turn
@@ -223,13 +223,13 @@ class Session:
         return ev.Encode(texts, self._next())
 
     def preview(self, node: str, prefix: ev.AssistantPrefix) -> ev.Preview:
-        """A request to look ahead from the middle of an answer."""
+        """A request for a preview of another continuation of an answer."""
         question = self.tree[node].parent
         assert question is not None
         return ev.Preview(self._messages(question), prefix, self._next())
 
     def await_model(self, model: str) -> None:
-        """Another model is being loaded."""
+        """Record that another model is being loaded."""
         self.coming, self.coming_since = model, self._clock()
         self.draft_tokens = None
 
@@ -247,7 +247,7 @@ class Session:
         return turn
 
     def withdraw(self) -> Turn:
-        """Take back the newest turn, which was never answered; other answers to its question stay."""
+        """Remove the newest turn, which was never answered; other answers to its question stay."""
         turn = self.turns[-1]
         assert turn.node is not None
         alone = len(self.tree.siblings(turn.node)) == 1
@@ -258,7 +258,7 @@ class Session:
         return turn
 
     def show(self) -> None:
-        """Make the turns those of the current path."""
+        """Set the turns to those of the current path."""
         kept = {turn.node: turn for turn in self.turns if turn.node}
         self.turns = []
         for node in self.tree.path():
@@ -279,7 +279,7 @@ class Session:
         self.show()
 
     def clear(self) -> None:
-        """Begin anew; a chat in which nothing is said any more is not kept."""
+        """Begin a new chat; a chat that has become empty is deleted from the store."""
         if self.empty and self.recorder.title:
             self.recorder.drop()
         else:
@@ -290,7 +290,7 @@ class Session:
         self.draft_tokens = None
 
     def open(self, chat: Chat) -> None:
-        """Show a chat that was kept."""
+        """Show a stored chat."""
         self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
         self.turns.clear()
@@ -298,7 +298,7 @@ class Session:
         self.show()
 
     def _keep_system(self) -> None:
-        """A branch that is shown goes on under the system text that it has."""
+        """The next question on the branch that is shown has the system prompt of that branch."""
         self._turned = False
         if self.tree.nodes:
             self.system = self.system_of_path()
@@ -306,7 +306,7 @@ class Session:
     # --- what the inference thread reports ---
 
     def apply(self, event: ev.EngineEvent) -> bool:
-        """Take in one event; False if it belongs to something that is gone."""
+        """Apply one event. Returns False if it belongs to a request that is no longer current."""
         match event:
             case ev.ModelLoaded(info):
                 self.info, self.load_error, self.coming = info, None, ""

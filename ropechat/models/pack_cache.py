@@ -1,6 +1,6 @@
 """Packed weights that earlier starts left on disk: where, of what, how many bytes.
 
-The compiled engine writes and reads the files (rust/src/pack_cache/ draws them); here is what people do with
+The compiled engine writes and reads the files (rust/src/model/pack/file.rs draws them); here is what people do with
 them. They can always be made again.
 """
 
@@ -13,7 +13,7 @@ from ropechat.errors import FileAccessError, RequestError
 from ropechat.util.paths import cache_folder
 
 ENV = "ROPECHAT_CACHE"
-_MAGIC = b"RCPACK\0\x01"
+_MAGIC = b"RCPACK\0\x02"
 _PREFIX = 24  # magic, the header's length, its checksum
 _MAX_HEADER = 256 << 20
 _SUFFIXES = (".pack", ".part")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.containers import Container, Horizontal
-from textual.theme import BUILTIN_THEMES
 from textual.widgets import Label, Static
 
 from ropechat.chat import events as ev
@@ -40,6 +39,7 @@ from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.terminal.screen import leave_on_signals
+from ropechat.tui.terminal.textual_compat import CompatApp
 from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.driver import Driver
     from textual.screen import ModalScreen, Screen
+    from textual.theme import Theme
     from textual.widget import Widget
     from textual.widgets import Input, TextArea
 
@@ -67,10 +68,7 @@ if TYPE_CHECKING:
     from ropechat.tui.render.blocks import Block
 
 
-BUILTIN_THEMES.update({own.name: own for own in theme.OWN_THEMES})  # known before the first frame is styled
-
-
-class ChatApp(App[None]):
+class ChatApp(CompatApp):
     """Composer, transcript, title, gauge and footer around one running chat; the `View` of controllers."""
 
     TITLE = "ropechat"
@@ -194,6 +192,11 @@ class ChatApp(App[None]):
         yield self.gauge
         yield self.footer
 
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's themes and ours; `App.__init__` needs the chosen one for its first style sheet."""
+        return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own colour names, for themes that lack them."""
         return dict(theme.DEFAULTS)
@@ -248,13 +251,6 @@ class ChatApp(App[None]):
         self.chat.leave()
         self.outcome = code
         self.exit(return_code=code)
-
-    def _fatal_error(self) -> None:
-        """Textual would print a traceback with all local values, the chat among them; only when asked for."""
-        if os.environ.get("ROPECHAT_DEBUG"):
-            super()._fatal_error()
-        else:
-            self._close_messages_no_wait()
 
     # --- events of the inference thread ---
 
@@ -421,7 +417,7 @@ class ChatApp(App[None]):
         if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
             self.hints.disarm_by(event)
             if not self.covered and (key := self.keyboard.key_for_transcript(event)):
-                await self._check_bindings(key, priority=True) or await self._check_bindings(key)
+                await self.run_key_bindings(key)
                 return
         await super().on_event(event)
 

@@ -87,7 +87,7 @@ async def test_files_are_put_behind_the_text(
         ("binary", "@binary: not UTF-8 text; only text can be attached"),
         ("nul", "@nul: not UTF-8 text; only text can be attached"),
         ("dangling", "@dangling: No such file or directory"),
-        ("/dev/zero", "@/dev/zero: no regular file; name a text file"),
+        ("/dev/zero", "@/dev/zero: must be a regular file; name a text file"),
     ],
 )
 async def test_files_that_cannot_be_attached(

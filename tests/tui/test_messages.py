@@ -218,10 +218,10 @@ async def test_an_unknown_persona_and_setting_name_what_was_meant(chat: Any) -> 
             personas.save(name, f"You are a {name}.")
         assert "nobody: no such persona; kept: pirate, teacher" in await told(c, "/persona nobody")
         assert "pirat: no such persona; did you mean pirate?" in await told(c, "/persona pirat")
-        assert "tmp: no such setting; did you mean temperature?" in await told(c, "/set tmp 1")
+        assert "tmp: unknown setting; did you mean temperature?" in await told(c, "/set tmp 1")
         everything = "temperature, top_k, top_p, min_p, repetition_penalty, max_tokens, seed"
         await told(c, "/set qqq 1")
-        assert f"qqq: no such setting; there are {everything}" in " ".join(c.screen().split())
+        assert f"qqq: unknown setting; there are {everything}" in " ".join(c.screen().split())
 
 
 async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any) -> None:

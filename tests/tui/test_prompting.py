@@ -373,7 +373,7 @@ async def test_what_there_is_to_know_of_prompts_is_said_once_above_the_question(
     engine = Folding("Fine.")
     engine.chat.told_in_vain = ["enable_thinkin"]
     async with chat(engine, size=(100, 30), system="Be short.") as c:
-        assert "enable_thinkin: this model's chat template has no such variable" in c.screen()
+        assert "enable_thinkin: this model's chat template does not use this variable" in c.screen()
         await c.ask("Hello?")
         await c.until(lambda: not c.app.session.generating)
         await c.ask("Again?")

@@ -33,7 +33,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.pilot.press("2")
         assert "sampling precise" in c.line("title")
         await c.pilot.press("enter", *["backspace"] * 2, "x", "enter")
-        await c.until(lambda: "is no number" in c.screen())
+        await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing
         assert c.app.dials.display
         await c.pilot.press("escape")

@@ -176,11 +176,11 @@ async def test_set(chat: Any, line: str, field: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("top 3", "several settings begin so: top_k, top_p"),
-        ("nothing 3", "no such setting; there are temperature, top_k"),
+        ("top 3", "several settings begin with this: top_k, top_p"),
+        ("nothing 3", "unknown setting; there are temperature, top_k"),
         ("top_p 0", "is not allowed"),
-        ("temp warm", "is no number"),
-        ("top_k 2.5", "is no number"),
+        ("temp warm", "must be a number"),
+        ("top_k 2.5", "must be a number"),
         ("temp", "temperature 0.7"),
     ],
 )
@@ -224,7 +224,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         assert ": 2 could be drawn" in c.screen()
         assert c.screen().count("cut by top-k") > 3
         await c.pilot.press("enter", "x", "enter")
-        await c.until(lambda: "is no number" in c.screen())
+        await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing
         assert isinstance(c.app.screen, SamplingScreen)
         await c.pilot.press("k", "right", "r")

@@ -173,7 +173,7 @@ async def test_brackets_are_only_text(chat: Any) -> None:
             c.app.hint(text)
             c.app.composer.placeholder = "Message"
             c.app.notice("notice", text)
-            c.app.session.turns[0].question = text
+            c.app.session.turns[0].question_node.final_text = text
             c.app.refresh_status()
             await c.pilot.pause()
 

@@ -10,10 +10,9 @@ from ropechat.tui.terminal.clipboard import osc52_sequence
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
+    from ropechat.tui.terminal.textual_compat import CompatApp
     from ropechat.tui.widgets.composer import Composer
 
 MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how they are written
@@ -22,7 +21,7 @@ MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how
 class TerminalController:
     """The commands over the terminal of an app."""
 
-    def __init__(self, app: App[None], view: View, composer: Composer) -> None:
+    def __init__(self, app: CompatApp, view: View, composer: Composer) -> None:
         self.app, self.view, self.composer = app, view, composer
         self._mouse = True  # does the chat have it?
 
@@ -36,7 +35,7 @@ class TerminalController:
     def open_editor(self) -> None:
         """Write the draft in the user's editor."""
         composer = self.composer
-        if self.app._driver is None or not self.app._driver.can_suspend:
+        if not self.app.can_suspend:
             self.view.hint("no editor can be opened here")
             return
         try:
@@ -52,13 +51,12 @@ class TerminalController:
 
     def copy(self, text: str) -> None:
         """Copy through the terminal, and say so."""
-        self.app._clipboard = text
+        self.app.set_clipboard(text)
         sent = osc52_sequence(clean(text), os.environ)
         if sent is None:
             self.view.hint(f"{len(text):,} characters are too many to copy; /export writes a file")
             return
-        if self.app._driver is not None:
-            self.app._driver.write(sent)
+        self.app.write_terminal(sent)
         self.view.hint(f"copied: {len(text):,} characters, if the terminal allows it (OSC 52)")
 
     def toggle_mouse(self) -> None:
@@ -70,6 +68,4 @@ class TerminalController:
 
     def _set_mouse(self, taken: bool) -> None:
         self._mouse = taken
-        if self.app._driver is not None:
-            self.app._driver.write("".join(f"\x1b[?{mode}{'h' if taken else 'l'}" for mode in MOUSE_MODES))
-            self.app._driver.flush()
+        self.app.write_terminal("".join(f"\x1b[?{mode}{'h' if taken else 'l'}" for mode in MOUSE_MODES))

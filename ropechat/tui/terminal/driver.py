@@ -10,11 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
-from textual._xterm_parser import XTermParser
-from textual.drivers.linux_driver import LinuxDriver
 
 from ropechat.tui.terminal import typeahead
 from ropechat.tui.terminal.screen import QuickSelector
+from ropechat.tui.terminal.textual_compat import CompatDriver, XTermParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +76,7 @@ class PasteParser(XTermParser):
         return data[:end], data[end:]
 
 
-class ChatDriver(LinuxDriver):
+class ChatDriver(CompatDriver):
     """Textual's driver, but keys wait until the app wants them: before that nothing has the focus."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -91,7 +90,7 @@ class ChatDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read until the chat ends."""
-        parser, decode = PasteParser(self._debug), getincrementaldecoder("utf-8")("replace").decode
+        parser, decode = PasteParser(self.debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
         data = typeahead.read_early()
@@ -110,7 +109,7 @@ class ChatDriver(LinuxDriver):
                         raise EOFError
         except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
             with suppress(RuntimeError):  # the app has ended meanwhile
-                self._loop.call_soon_threadsafe(cast("WantsKeys", self._app).leave, EXIT_CODE_SIGHUP)
+                self.loop.call_soon_threadsafe(cast("WantsKeys", self.app).leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
 
@@ -124,7 +123,7 @@ class ChatDriver(LinuxDriver):
 
     @property
     def _wanted(self) -> bool:
-        return cast("WantsKeys", self._app).keys_wanted.is_set()
+        return cast("WantsKeys", self.app).keys_wanted.is_set()
 
     def _pass_on(self) -> None:
         if self._early and self._wanted:

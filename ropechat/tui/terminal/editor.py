@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropechat.tui.terminal.screen import ignore_interrupts
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from textual.app import App
 
@@ -41,7 +40,7 @@ def edit(app: App[None], command: list[str], text: str) -> str:
         file = Path(folder) / "message.md"
         file.write_text(text, encoding="utf-8", errors="replace")
         try:
-            with app.suspend(), _interrupts_elsewhere():
+            with app.suspend(), ignore_interrupts():
                 code = subprocess.call([*command, str(file)], stderr=sys.__stderr__)
         except OSError as error:
             raise EditorError(f"{command[0]}: {error.strerror or error}") from None
@@ -55,22 +54,3 @@ def edit(app: App[None], command: list[str], text: str) -> str:
     if len(data) > MAX_TEXT:
         raise EditorError("more than 4 MiB; nothing was changed")
     return data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n")
-
-
-@contextmanager
-def _interrupts_elsewhere() -> Iterator[None]:
-    """ctrl+c is for the editor, which is in the same process group."""
-    loop = asyncio.get_running_loop()
-    handle = getattr(loop, "_signal_handlers", {}).get(signal.SIGINT)
-    if handle is None:
-        yield
-        return
-
-    def restore() -> None:
-        loop.add_signal_handler(signal.SIGINT, handle._callback, *handle._args)
-
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    try:
-        yield
-    finally:  # two rounds later: in the next one the loop hears of what came meanwhile
-        loop.call_soon(loop.call_soon, restore)

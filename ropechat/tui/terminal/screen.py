@@ -10,12 +10,10 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
-from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import IO, TYPE_CHECKING
 
 from textual import constants
-from textual import screen as textual_screen
-from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.tui.terminal import typeahead
 from ropechat.tui.terminal.watchdog import watch_terminal
@@ -24,16 +22,8 @@ from ropechat.util.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ESCAPE_DELAY = 0.025  # seconds; the bytes of a sequence come in one piece, also over ssh and in tmux
-REPAINTS = 120  # a second, at most
 TURN = 0.001  # seconds that one thread keeps Python from another
 MAX_REPLAYED = 64 * 1024  # bytes of stray output that are shown afterwards
-
-
-class _Extra(StrEnum):
-    """Keys that Textual has no name for."""
-
-    ALT_ENTER = "alt+enter"
 
 
 class QuickSelector(selectors.SelectSelector):
@@ -49,25 +39,12 @@ class QuickSelector(selectors.SelectSelector):
         return found
 
 
-def teach_keys() -> None:
-    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter.
-
-    And esc acts sooner: Textual waits 100 ms for what may follow in a sequence, and looks ten times a second.
-    """
-    if "ESCDELAY" not in os.environ:
-        constants.ESCAPE_DELAY = ESCAPE_DELAY  # type: ignore[misc]
-    table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
-    table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
-
-
 def take_short_turns() -> None:
-    """Draw what changed sooner: after a repaint Textual lets one or two of its 60ths of a second pass.
-
-    And the thread that asks the model gets Python in the middle of a repaint, not at its end.
-    """
+    """Let the thread that asks the model have Python in the middle of a repaint, not only at its end."""
     sys.setswitchinterval(TURN)
-    if "TEXTUAL_FPS" not in os.environ:
-        textual_screen.UPDATE_PERIOD = 1 / REPAINTS  # type: ignore[misc]
+
+
+_handlers: dict[int, Callable[[], None]] = {}  # by signal: those that `leave_on_signals` installed
 
 
 def leave_on_signals(leave: Callable[[int], None]) -> None:
@@ -77,7 +54,24 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
         number = getattr(signal, name, None)
         if number is not None:
             with suppress(NotImplementedError, ValueError):
-                loop.add_signal_handler(number, leave, 128 + number)
+                handler = partial(leave, 128 + number)
+                loop.add_signal_handler(number, handler)
+                _handlers[number] = handler
+
+
+@contextmanager
+def ignore_interrupts() -> Iterator[None]:
+    """Leave ctrl+c to another program that has the terminal; its process group is this one's."""
+    handler = _handlers.get(signal.SIGINT)
+    if handler is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    try:
+        yield
+    finally:  # two rounds later: in the next one the loop hears of the signals that came meanwhile
+        loop.call_soon(loop.call_soon, partial(loop.add_signal_handler, signal.SIGINT, handler))
 
 
 class _Screen(io.TextIOWrapper):

@@ -14,6 +14,7 @@ from ropechat.inspector.what_if import resample
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
+from ropechat.tui.terminal.textual_compat import bound_keys
 from ropechat.tui.widgets.bars import KeyLine, meter
 from ropechat.tui.widgets.input import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
@@ -111,7 +112,7 @@ class Dials(Vertical, can_focus=True):
     @property
     def own_keys(self) -> Iterable[str]:
         """The keys that mean something here."""
-        return self._bindings.key_to_bindings
+        return bound_keys(self)
 
     # --- changing ---
 

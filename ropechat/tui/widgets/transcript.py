@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
+from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import beside
 from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
 
@@ -34,7 +33,7 @@ CACHED = 1000  # drawn rows
 BETWEEN = 0.25  # seconds between two scrolls while rows come fast
 
 
-class Transcript(ScrollView, can_focus=True):
+class Transcript(CompatScrollView, can_focus=True):
     """Blocks of wrapped rows. Follows the newest row; not while the reader has scrolled up."""
 
     FOCUS_ON_CLICK = False  # a click selects; the keyboard stays with the composer
@@ -161,8 +160,7 @@ class Transcript(ScrollView, can_focus=True):
         if size == self.virtual_size:
             return
         self._steering = True
-        self.set_reactive(Widget.virtual_size, size)
-        self._scroll_update(size)
+        self.set_virtual_size(size)
         self._steering = False
 
     def _refresh_from(self, first_row: int) -> None:
@@ -251,10 +249,10 @@ class Transcript(ScrollView, can_focus=True):
             self._news_from = self.page.rows
             self._extend(self.page.rows)
 
-    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+    def on_mouse_scroll_up(self, _: events.MouseScrollUp) -> None:
+        """Stop following at once: the scrolling itself, which Textual does next, is animated."""
         if self.max_scroll_y > 0:
-            self.leave_end()  # at once: the scrolling itself is animated
-        super()._on_mouse_scroll_up(event)
+            self.leave_end()
 
     def action_page_up(self) -> None:
         """One page back."""

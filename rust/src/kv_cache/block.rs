@@ -2,8 +2,8 @@
 
 use crate::config::Config;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
-use crate::platform::memory::{Buffer, numbers, numbers_mut, plain_bytes};
-use crate::quant::{self, DType};
+use crate::platform::memory::Buffer;
+use crate::quant::{self, PackedType};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub struct KvLayout {
     /// Width of a value: `v_head_dim`.
     pub value_dim: usize,
     /// F32, F16 or Q8_0.
-    pub dtype: DType,
+    pub dtype: PackedType,
 }
 
 impl KvLayout {
     /// The layout of a model's cache in `dtype` (F32, F16 or Q8_0).
-    pub fn new(config: &Config, dtype: DType) -> Self {
+    pub fn new(config: &Config, dtype: PackedType) -> Self {
         let (layers, heads) = (config.layers.len(), config.num_key_value_heads);
         Self { layers, heads, head_dim: config.head_dim, value_dim: config.v_head_dim, dtype }
     }
@@ -40,7 +40,7 @@ impl KvLayout {
     /// Bytes of a head's matrix of keys or values of some width.
     fn matrix_bytes(&self, width: usize) -> usize {
         match self.dtype {
-            DType::Q8_0 => BLOCK * (width + width.div_ceil(quant::BLOCK) * size_of::<f32>()),
+            PackedType::Q8_0 => BLOCK * (width + width.div_ceil(quant::BLOCK) * size_of::<f32>()),
             float => BLOCK * width * float.value_bytes(),
         }
     }
@@ -98,9 +98,9 @@ impl Block {
         head: usize,
         room: &'a mut Vec<f32>,
         kernels: Kernels,
-    ) -> (DType, &'a [u8]) {
+    ) -> (PackedType, &'a [u8]) {
         self.panels(self.keys(layer, head), self.layout.head_dim, room, |bytes, scales, out| {
-            kernels.widen_keys(bytes, scales, out);
+            kernels.dequantize_keys(bytes, scales, out);
         })
     }
 
@@ -111,10 +111,10 @@ impl Block {
         head: usize,
         room: &'a mut Vec<f32>,
         kernels: Kernels,
-    ) -> (DType, &'a [u8]) {
+    ) -> (PackedType, &'a [u8]) {
         let width = self.layout.padded_value_dim();
         self.panels(self.values(layer, head), width, room, |bytes, scales, out| {
-            kernels.widen_values(bytes, scales, out);
+            kernels.dequantize_values(bytes, scales, out);
         })
     }
 
@@ -124,14 +124,14 @@ impl Block {
         width: usize,
         room: &'a mut Vec<f32>,
         widen: impl Fn(&[u8], &[f32], &mut [f32]),
-    ) -> (DType, &'a [u8]) {
-        if self.layout.dtype != DType::Q8_0 {
+    ) -> (PackedType, &'a [u8]) {
+        if self.layout.dtype != PackedType::Q8_0 {
             return (self.layout.dtype, stored);
         }
         let (bytes, scales) = stored.split_at(BLOCK * width);
         room.resize(BLOCK * width, 0.0);
-        widen(bytes, numbers(scales), room);
-        (DType::F32, plain_bytes(room))
+        widen(bytes, bytemuck::cast_slice(scales), room);
+        (PackedType::F32, bytemuck::cast_slice(room))
     }
 
     /// Stores the key and the value of a head at `slot` of this block.  // key [head_dim], value [value_dim]
@@ -157,16 +157,16 @@ impl Block {
 /// Puts dimension d of a head at place `at(d)` of its matrix, and the scales of position `slot` behind it in q8_0.
 fn store(
     matrix: &mut [u8],
-    dtype: DType,
+    dtype: PackedType,
     source: &[f32],
     at: impl Fn(usize) -> usize,
     slot: usize,
     kernels: Kernels,
 ) {
     match dtype {
-        DType::F16 => {
+        PackedType::F16 => {
             let mut rounded = [0; 512];
-            let panels: &mut [u16] = numbers_mut(matrix);
+            let panels: &mut [u16] = bytemuck::cast_slice_mut(matrix);
             for (first, part) in (0..).step_by(512).zip(source.chunks(512)) {
                 kernels.to_f16(part, &mut rounded[..part.len()]);
                 for (d, &x) in (first..).zip(&rounded[..part.len()]) {
@@ -174,22 +174,22 @@ fn store(
                 }
             }
         }
-        DType::Q8_0 => ROUNDED.with_borrow_mut(|row| {
-            row.resize(x_row_bytes(DType::Q8_0, DType::Q8_0.steps(source.len())), 0);
-            kernels.to_q8(source, DType::Q8_0, row);
+        PackedType::Q8_0 => ROUNDED.with_borrow_mut(|row| {
+            row.resize(x_row_bytes(PackedType::Q8_0, PackedType::Q8_0.steps(source.len())), 0);
+            kernels.quantize_q8(source, PackedType::Q8_0, row);
             let (rounded, scales) = q8_parts(row, source.len());
             let blocks = source.len().div_ceil(quant::BLOCK);
             let (panels, places) = matrix.split_at_mut(matrix.len() - BLOCK * blocks * size_of::<f32>());
             for (d, &x) in rounded.iter().enumerate() {
                 panels[at(d)] = x;
             }
-            let places: &mut [f32] = numbers_mut(places);
+            let places: &mut [f32] = bytemuck::cast_slice_mut(places);
             for (block, scale) in scales.enumerate() {
                 places[block * BLOCK + slot] = scale;
             }
         }),
         _ => {
-            let panels: &mut [f32] = numbers_mut(matrix);
+            let panels: &mut [f32] = bytemuck::cast_slice_mut(matrix);
             for (d, &x) in source.iter().enumerate() {
                 panels[at(d)] = x;
             }
@@ -212,7 +212,7 @@ mod tests {
     fn bytes_come_back_within_half_a_step_of_their_scale() {
         let mut noise = Noise(3);
         for (head_dim, value_dim) in [(4, 4), (64, 64), (80, 40), (33, 7)] {
-            let layout = KvLayout { layers: 2, heads: 3, head_dim, value_dim, dtype: DType::Q8_0 };
+            let layout = KvLayout { layers: 2, heads: 3, head_dim, value_dim, dtype: PackedType::Q8_0 };
             let mut block = Block {
                 layout,
                 data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
@@ -226,7 +226,7 @@ mod tests {
             }
             for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
                 let (mut keys, mut values) = (Vec::new(), Vec::new());
-                assert_eq!(block.key_panels(1, 2, &mut keys, kernels).0, DType::F32);
+                assert_eq!(block.key_panels(1, 2, &mut keys, kernels).0, PackedType::F32);
                 block.value_panels(1, 2, &mut values, kernels);
                 for (slot, (key, value)) in all.iter().enumerate() {
                     for (d, &x) in key.iter().enumerate() {

@@ -154,10 +154,10 @@ impl KvCache {
 mod tests {
     use super::*;
     use crate::kernel::{Isa, Kernels, LANES};
-    use crate::quant::DType;
+    use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: DType::F32 }
+        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32 }
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {
