@@ -84,25 +84,28 @@ class ChatDriver(LinuxDriver):
         parser, decode = PasteParser(self._debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
-        data = typeahead.first()
         try:
+            if early := typeahead.first():
+                self._take(parser.feed(decode(early)))
             while not self.exit_event.is_set():
-                if text := decode(data):
-                    for event in parser.feed(text):
-                        self.process_message(event)
-                for event in parser.tick():
-                    self.process_message(event)
-                self._pass_on()
-                data = b""
                 if selector.select(SOON if self._early else WAIT):
                     data = os.read(self.fileno, BLOCK)
                     if not data:
                         raise EOFError
+                    if text := decode(data):
+                        self._take(parser.feed(text))
+                else:  # an esc came alone only if nothing waits that may belong to it
+                    self._take(parser.tick())
+                self._pass_on()
         except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
             with suppress(RuntimeError):  # the app has ended meanwhile
                 self._loop.call_soon_threadsafe(cast("ChatApp", self._app)._leave, GONE)
         finally:
             selector.close()
+
+    def _take(self, found: Iterable[Message]) -> None:
+        for event in found:
+            self.process_message(event)
 
     def process_message(self, message: Message) -> None:
         """Pass an event on, in order; keys and the like when they are wanted."""
