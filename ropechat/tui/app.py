@@ -25,6 +25,7 @@ from ropechat.tui.controllers.frames import FramesController
 from ropechat.tui.controllers.hints import HintsController
 from ropechat.tui.controllers.history import HistoryController
 from ropechat.tui.controllers.inspector import InspectorController
+from ropechat.tui.controllers.keyboard import KeyboardController
 from ropechat.tui.controllers.models import ModelsController
 from ropechat.tui.controllers.overflow import OverflowController
 from ropechat.tui.controllers.sampling import SamplingController
@@ -41,7 +42,7 @@ from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.terminal.textual_compat import CompatApp
 from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
-from ropechat.tui.widgets.input import FindBar, typed
+from ropechat.tui.widgets.input import FindBar
 from ropechat.tui.widgets.inspector import Inspector
 from ropechat.tui.widgets.reader import Reader
 from ropechat.tui.widgets.sampling_panel import Dials
@@ -143,10 +144,15 @@ class ChatApp(CompatApp):
         self.frames = FramesController(
             chat, self, path, self._react, self.reading.watch_newest, self.refresh_status
         )
+        self.keyboard = KeyboardController(
+            *(chat, self, writing, self.reading, self.sampling, self.hints),
+            copy=self.copy_to_clipboard,
+            leave=lambda: self.call_later(self._quit),
+        )
         handlers = self._handlers()
         for controller in (
             *(self.system_prompt, self.overflow, self.sampling, self.answers),
-            *(self.find, self.reading, self.history, self.models, self.terminal),
+            *(self.find, self.reading, self.history, self.models, self.terminal, self.keyboard),
         ):
             handlers |= controller.handlers()
         self.commands = Commands(handlers, self.hint, self.call_later)
@@ -159,12 +165,8 @@ class ChatApp(CompatApp):
     def _handlers(self) -> dict[str, Handler]:
         """The commands of the app itself."""
         return {
-            "chat.stop": lambda words: self._stop_or_leave(),
-            "answer.stop": self._stop_typed,
-            "chat.interrupt": lambda words: self._interrupt(),
             "chat.new": lambda words: self._new_chat(),
             "engine.facts": lambda words: self.stats.open(),
-            "read.write": lambda words: self.write(),
             "view.overview": lambda words: self.sidebar.toggle(),
             "view.theme": lambda words: self.action_change_theme(),
             "app.palette": lambda words: self.action_command_palette(),
@@ -384,34 +386,6 @@ class ChatApp(CompatApp):
             return lambda: self.call_later(self.run_action, command.action, self.transcript)
         return lambda: self.call_later(self.commands.run, command.id)
 
-    def _stop_or_leave(self) -> None:
-        """Stop the answer; with nothing to stop, move between composer and transcript."""
-        if self.chat.stop() or self.session.generating:
-            return
-        if self.writing.leave_edit() or self.reading.step_back():
-            return
-        if self.chat_focus is self.composer:
-            self.give_keys(self.transcript)
-            self.refresh_status()
-        else:
-            self.write()
-
-    def _stop_typed(self, words: str) -> str:
-        stopped = self.chat.stop() or self.session.generating
-        return "" if stopped else "nothing to stop: no answer is being written"
-
-    def _interrupt(self) -> None:
-        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
-        selected = self.composer.selected_text or self.screen.get_selected_text()
-        if self.chat.stop() or self.session.generating:
-            return
-        if selected:
-            self.copy_to_clipboard(selected)
-        elif self.composer.text and not self.covered:
-            self.writing.clear_draft()
-        elif self.hints.again("chat.interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
-            self.call_later(self._quit)
-
     def _new_chat(self) -> None:
         """Begin a new chat; asks first when nothing is kept."""
         self.write()
@@ -439,33 +413,13 @@ class ChatApp(CompatApp):
     # --- which key goes where ---
 
     async def on_event(self, event: events.Event) -> None:
-        """Text goes to the composer where letters are no commands; the transcript's keys act at once."""
+        """Keys of the transcript act before the next event is looked at: none can overtake another."""
         if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
             self.hints.disarm_by(event)
-            if not self.covered and await self._directed(event):
+            if not self.covered and (key := self.keyboard.key_for_transcript(event)):
+                await self.run_key_bindings(key)
                 return
         await super().on_event(event)
-
-    async def _directed(self, event: events.Key | events.Paste | events.MouseDown) -> bool:
-        """Is nothing left to do?"""
-        if isinstance(event, events.MouseDown):
-            return False
-        if self._is_text(event):
-            self.write()
-        elif isinstance(event, events.Key) and self.chat_focus is self.transcript:
-            await self.run_key_bindings(event.key)
-            return True
-        return False
-
-    def _is_text(self, event: events.Key | events.Paste) -> bool:
-        """Is it for the composer, whoever has the keys?"""
-        fields = self.chat_focus in (self.composer, self.find_bar)
-        if fields or self.sampling.at_dials not in (None, self.dials):
-            return False
-        if isinstance(event, events.Paste):
-            return True
-        for_dials = self.sampling.at_dials is not None and event.key in self.dials.own_keys
-        return bool(typed(event)) and not self.reading.reading and not for_dials
 
     def on_app_blur(self, event: events.AppBlur) -> None:
         """The window is left: keys go where they went once it is entered again, and the footer says so."""

@@ -1,6 +1,6 @@
 """Kill -9 of the whole chat on a pseudo-terminal, at random moments, with the built-in model.
 
-    python tests/app_crashes.py N            N kills, a line of results
+    python tests/support/app_crashes.py N            N kills, a line of results
 
 As in `crashes`, the program says what it does, here in a file: its session and its recorders are listened to.
 What it had said is looked for in a copy of its folder; the next one then opens the newest chat by itself, and

@@ -1,7 +1,7 @@
 """Kill -9 at random moments: a program that chats is killed, then what it had said is looked for on disk.
 
-    python tests/crashes.py write FOLDER     the program: a session and its inference thread, without a screen
-    python tests/crashes.py run N            N kills, a line of results
+    python tests/support/crashes.py write FOLDER   the program: a session and its inference thread, no screen
+    python tests/support/crashes.py run N            N kills, a line of results
 
 The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for
 each token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms,
@@ -42,7 +42,7 @@ def say(line: str) -> None:
 
 
 def write(folder: Path) -> None:
-    """Chat until killed. Speeds and lengths are drawn anew for each answer."""
+    """Chat until killed. Each answer has a random speed and length of its own."""
     say("ready")
     draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3), Inference(), Store(folder)
     session = Session("fake", Sampling(max_tokens=9999), recorder=ConversationRecorder(store))

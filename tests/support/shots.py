@@ -1,7 +1,7 @@
 """Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
 
-    python tests/shots.py                         those of the README anew, in tests/shots
-    python tests/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all, at these sizes
+    python tests/support/shots.py                 the README's pictures, in tests/shots
+    python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all sizes
 
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
 is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
@@ -152,7 +152,7 @@ async def surprise(stage: Stage, answer: int = -1) -> None:
 
 
 async def branches(stage: Stage) -> None:
-    """Fork at a less likely alternative, answer anew, and see both."""
+    """Fork at a less likely alternative, regenerate, and see both."""
     await stage.press("9")
     await stage.idle()
     await stage.take("forked")

@@ -28,7 +28,7 @@ class Chat:
         """Wait for a condition; the screen is up to date afterwards."""
         end = time.monotonic() + limit
         while not condition():
-            assert time.monotonic() < end, f"waited {limit} s in vain; the screen:\n{self.screen()}"
+            assert time.monotonic() < end, f"not true after {limit} s; the screen:\n{self.screen()}"
             await asyncio.sleep(0.01)
         await self.pilot.pause(0.05)
 

@@ -93,25 +93,28 @@ class ChatDriver(CompatDriver):
         parser, decode = PasteParser(self.debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
-        data = typeahead.read_early()
         try:
+            if early := typeahead.read_early():
+                self._take(parser.feed(decode(early)))
             while not self.exit_event.is_set():
-                if text := decode(data):
-                    for event in parser.feed(text):
-                        self.process_message(event)
-                for event in parser.tick():
-                    self.process_message(event)
-                self._pass_on()
-                data = b""
                 if selector.select(EARLY_POLL_S if self._early else POLL_S):
                     data = os.read(self.fileno, READ_BYTES)
                     if not data:
                         raise EOFError
+                    if text := decode(data):
+                        self._take(parser.feed(text))
+                else:  # an esc came alone only if nothing waits that may belong to it
+                    self._take(parser.tick())
+                self._pass_on()
         except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
             with suppress(RuntimeError):  # the app has ended meanwhile
                 self.loop.call_soon_threadsafe(cast("WantsKeys", self.app).leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
+
+    def _take(self, found: Iterable[Message]) -> None:
+        for event in found:
+            self.process_message(event)
 
     def process_message(self, message: Message) -> None:
         """Pass an event on, in order; keys and pastes not before the app wants them."""

@@ -1,8 +1,7 @@
 //! The portable path: plain Rust arrays that any compiler vectorizes as far as the target allows.
 
-use super::generic;
-use super::lanes::{LANES, Lanes, ROUNDING, bf16_high, bf16_low, tree};
-use super::{Isa, Table};
+use super::super::lanes::{LANES, Lanes, ROUND_BIAS, bf16_high, bf16_low, tree};
+use super::super::table::{Isa, kernels};
 use half::f16;
 
 #[derive(Clone, Copy)]
@@ -76,53 +75,53 @@ unsafe impl Lanes for Array {
         zip(self, b, |x, y| if x < y { x } else { y })
     }
     #[inline(always)]
-    unsafe fn sum(self) -> f32 {
+    unsafe fn reduce_add(self) -> f32 {
         tree(self.0, |x, y| x + y)
     }
     #[inline(always)]
-    unsafe fn largest(self) -> f32 {
+    unsafe fn reduce_max(self) -> f32 {
         tree(self.0, |x, y| if x > y { x } else { y })
     }
     #[inline(always)]
     unsafe fn round(self) -> Self {
         // The sum has no room for the fraction; exact for |x| < 2^22, all that exp needs.
-        Array(self.0.map(|x| (x + ROUNDING) - ROUNDING))
+        Array(self.0.map(|x| (x + ROUND_BIAS) - ROUND_BIAS))
     }
     #[inline(always)]
-    unsafe fn scale_by_power(self, n: Self) -> Self {
+    unsafe fn ldexp(self, n: Self) -> Self {
         zip(self, n, |x, n| x * f32::from_bits(((n as i32 + 127).clamp(0, 254) as u32) << 23))
     }
     type Int = [i32; LANES];
-    type Quads = [[u8; 4]; LANES];
+    type U8x4 = [[u8; 4]; LANES];
     #[inline(always)]
     unsafe fn int_splat(value: i32) -> Self::Int {
         [value; LANES]
     }
     #[inline(always)]
-    unsafe fn load_quads(from: *const u8) -> Self::Quads {
+    unsafe fn load_u8x4(from: *const u8) -> Self::U8x4 {
         // SAFETY: the caller passes a pointer valid for 64 bytes.
-        unsafe { from.cast::<Self::Quads>().read_unaligned() }
+        unsafe { from.cast::<Self::U8x4>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
-        quads.map(|quad| quad.map(|byte| byte >> by & mask))
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+        bytes.map(|four| four.map(|byte| byte >> by & mask))
     }
     #[inline(always)]
-    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
-        quads.map(|quad| quad.map(|byte| byte << by & mask))
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+        bytes.map(|four| four.map(|byte| byte << by & mask))
     }
     #[inline(always)]
-    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads {
+    unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         std::array::from_fn(|i| std::array::from_fn(|j| a[i][j] | b[i][j]))
     }
     #[inline(always)]
-    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
         let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
-        std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(quads[i][j]) * x[j]).sum::<i32>())
+        std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(bytes[i][j]) * x[j]).sum::<i32>())
     }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
-        Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUNDING) * scale.0[i]))
+        Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUND_BIAS) * scale.0[i]))
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {
@@ -140,4 +139,4 @@ unsafe impl Lanes for Array {
     }
 }
 
-super::kernel_table!(Array, Isa::Scalar, tile_rows = 2, quad_rows = 1);
+kernels!(@list table [SCALAR, Array, Isa::Scalar, 2, 1, [inline]]);

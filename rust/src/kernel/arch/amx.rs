@@ -1,34 +1,37 @@
 //! AMX tiles (Sapphire Rapids): 16 x 16 outputs per instruction, for blocks of bytes and for bf16.
 //!
-//! Everything else is the AVX-512 table's. Products of bytes are exact, and the scaling after each 32-block is the very
-//! arithmetic of `generic.rs`, so few rows (VNNI) and many (tiles) have the same bits. bf16 products round inside the
-//! tile unit, in an order of its own, so they go through tiles for one row and many alike.
+//! Everything else is the AVX-512 table's. Products of bytes are exact, and the scaling after each 32-block is that of
+//! `matmul_blocks.rs`, so few rows (VNNI) and many (tiles) have the same bits. bf16 products round inside the tile unit
+//! in another order, so one row goes through tiles too.
 //!
 //! Rust has no stable AMX intrinsics: the instructions are written as assembly. Values stay in tiles within one block of
-//! it only. From block to block goes the configuration of the tiles, which Rust has no name for and nothing else sets.
+//! assembly only. What remains from block to block is the configuration of the tiles, which nothing else sets.
 
-use super::blocks::{self, BlockFormat};
-use super::generic::Product;
-use super::lanes::LANES;
-use super::{Isa, Table, ask_for, avx512};
-use crate::quant::{BLOCK, DType, GROUP};
+use super::super::lanes::LANES;
+use super::super::matmul::MatmulArgs;
+use super::super::matmul_blocks::{self as blocks, BlockFormat};
+use super::super::prefetch::prefetch_l2;
+use super::super::quantize::x_scales_at;
+use super::super::table::{Isa, Table};
+use super::avx512;
+use crate::quant::{BLOCK, GROUP, PackedType};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
 /// This ISA's functions.
-pub(in crate::kernel) const TABLE: Table = Table {
+pub(in crate::kernel) const AMX: Table = Table {
     isa: Isa::Amx,
-    product_q8_0: q8_0,
-    product_q5_k: q5_k,
-    product_q4_k: q4_k,
-    product_q4_0: q4_0,
-    product_bf16: bf16,
-    ..avx512::bf16::TABLE
+    matmul_q8_0: q8_0,
+    matmul_q5_k: q5_k,
+    matmul_q4_k: q4_k,
+    matmul_q4_0: q4_0,
+    matmul_bf16: bf16,
+    ..avx512::BF16
 };
 
-/// Fewer rows than this leave so much of a tile empty that VNNI is faster.
+/// With fewer rows than this so much of a tile is empty that VNNI is faster.
 const ROWS_WORTH_TILES: usize = 13;
 /// Rows and columns of a tile of sums.
 const TILE: usize = 16;
@@ -41,20 +44,14 @@ pub(super) fn is_available() -> bool {
         if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & AMX_BF16_TILE_INT8 != AMX_BF16_TILE_INT8 {
             return false;
         }
-        const ARCH_PRCTL: i64 = 158;
-        const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
-        const XFEATURE_XTILEDATA: i64 = 18;
-        let mut result = ARCH_PRCTL;
-        // SAFETY: asks Linux for a permission; on refusal (old kernel, small signal stack) an error number comes back.
-        unsafe {
-            asm!("syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
-                out("rcx") _, out("r11") _, options(nostack));
-        }
-        result == 0
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        // SAFETY: asks Linux for a permission; it refuses (old kernel, small signal stack) by returning an error.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
     })
 }
 
-/// The tile shapes of one product: tiles 0..4 are sums, 4 and 5 activations, 6 and 7 weights.
+/// The tile shapes of one matmul: tiles 0..4 are sums, 4 and 5 activations, 6 and 7 weights.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -93,7 +90,7 @@ impl Config {
     }
 }
 
-/// Gives the tile state up, so that context switches need not save it.
+/// Releases the tile state, so that context switches need not save it.
 ///
 /// # Safety
 /// Needs AMX.
@@ -109,27 +106,27 @@ unsafe fn release() {
     }
 }
 
-/// A format's product: few rows as AVX-512 does them, many in tiles.
+/// A format's matmul: few rows by AVX-512, many in tiles.
 macro_rules! tiled {
     ($($name:ident $format:ident $few:ident;)*) => {$(
-        unsafe fn $name(job: &Product) {
-            // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the job is the caller's duty.
+        unsafe fn $name(args: &MatmulArgs) {
+            // SAFETY: this table is handed out when the CPU has AMX and AVX-512; the arguments are the caller's duty.
             unsafe {
-                if job.rows < ROWS_WORTH_TILES {
-                    return (avx512::bf16::TABLE.$few)(job);
+                if args.rows < ROWS_WORTH_TILES {
+                    return (avx512::BF16.$few)(args);
                 }
-                block_product::<blocks::$format>(job);
+                matmul_blocks::<blocks::$format>(args);
             }
         }
     )*};
 }
 
-// Q6_K has two scales per block, and so would need twice the tiles of sums: AVX-512 is as fast.
+// Q6_K has two scales per block and would need twice the tiles of sums: AVX-512 is as fast.
 tiled! {
-    q8_0 Q8_0 product_q8_0;
-    q5_k Q5K product_q5_k;
-    q4_k Q4K product_q4_k;
-    q4_0 Q4_0 product_q4_0;
+    q8_0 Q8_0 matmul_q8_0;
+    q5_k Q5K matmul_q5_k;
+    q4_k Q4K matmul_q4_k;
+    q4_0 Q4_0 matmul_q4_0;
 }
 
 /// 64 bytes at a cache line.
@@ -143,7 +140,7 @@ type StepInts = [[Line; TILE]; 2];
 struct Scratch {
     /// One panel as signed bytes.
     signed: Vec<Line>,
-    /// Sums of the step at hand and of the next. Zero at first: a tile of fewer rows than 16 does not write the others.
+    /// Sums of this step and of the next. Zero at first, because a tile of fewer rows than 16 does not write the others.
     ints: [StepInts; 2],
 }
 
@@ -152,49 +149,49 @@ thread_local! {
         const { RefCell::new(Scratch { signed: Vec::new(), ints: [[[Line([0; 64]); TILE]; 2]; 2] }) };
 }
 
-/// The weights that come after those at hand, asked for bit by bit while these are multiplied: tiles leave the processor
-/// no room to run ahead into memory by itself.
-struct Ahead {
+/// Prefetches the weights that come next, a part per step: beside tile instructions the processor has no room to load
+/// ahead by itself.
+struct Prefetch {
     next: *const u8,
     bytes_per_step: usize,
 }
 
-impl Ahead {
-    /// `bytes` at `next` while `steps` steps are done; for few rows nothing: they only wait for memory as it is.
-    fn new(job: &Product, next: *const u8, bytes: usize, steps: usize) -> Self {
-        let bytes = if job.rows < TILE { 0 } else { bytes.div_ceil(steps) };
+impl Prefetch {
+    /// Prefetches `bytes` at `next` during `steps` steps; nothing for few rows, which are bound by memory already.
+    fn new(args: &MatmulArgs, next: *const u8, bytes: usize, steps: usize) -> Self {
+        let bytes = if args.rows < TILE { 0 } else { bytes.div_ceil(steps) };
         Self { next, bytes_per_step: bytes.next_multiple_of(size_of::<Line>()) }
     }
 
     #[inline(always)]
     fn step(&mut self) {
-        ask_for(self.next, self.bytes_per_step);
+        prefetch_l2(self.next, self.bytes_per_step);
         self.next = self.next.wrapping_add(self.bytes_per_step);
     }
 }
 
-/// A product of 32-blocks: per panel the weights become signed bytes once, then 16 rows at a time.
+/// A matmul of 32-blocks: the weights of a panel are made signed bytes once, then 16 rows are computed at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn block_product<F: BlockFormat>(job: &Product) {
-    // SAFETY: the caller vouches for the CPU and the job; tiles stay inside `rows` and `panels`.
+unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
+    // SAFETY: the caller vouches for the CPU and the arguments; tiles stay inside `rows` and `panels`.
     unsafe {
-        let rows = job.rows.min(TILE);
+        let rows = args.rows.min(TILE);
         Config::new(rows, BLOCK as u16, 8).load();
         SCRATCH.with_borrow_mut(|Scratch { signed, ints }| {
-            signed.resize(signed.len().max(job.steps * TILE), Line([0; 64]));
-            for panel in 0..job.panels {
-                let weights = job.weights.add(panel * job.panel_bytes);
-                signed_panel::<F>(weights, job.steps, signed);
-                let steps = job.rows.div_ceil(TILE) * job.steps;
+            signed.resize(signed.len().max(args.steps * TILE), Line([0; 64]));
+            for panel in 0..args.panels {
+                let weights = args.weights.add(panel * args.panel_bytes);
+                signed_panel::<F>(weights, args.steps, signed);
+                let steps = args.rows.div_ceil(TILE) * args.steps;
                 let mut ahead =
-                    Ahead::new(job, weights.wrapping_add(job.panel_bytes), job.panel_bytes, steps);
+                    Prefetch::new(args, weights.wrapping_add(args.panel_bytes), args.panel_bytes, steps);
                 let mut row = 0;
                 loop {
-                    // The last tile overlaps the one before it rather than being short: the same bits twice.
-                    row = row.min(job.rows - rows);
-                    block_tile::<F>(job, weights, signed, [panel, row, rows], ints, &mut ahead);
+                    // The last tile overlaps the one before it instead of being short: it has the same bits.
+                    row = row.min(args.rows - rows);
+                    block_tile::<F>(args, weights, signed, [panel, row, rows], ints, &mut ahead);
                     row += rows;
-                    if row >= job.rows {
+                    if row >= args.rows {
                         break;
                     }
                 }
@@ -204,18 +201,18 @@ unsafe fn block_product<F: BlockFormat>(job: &Product) {
     }
 }
 
-/// Stored (unsigned) weights of one panel as signed bytes, a line per quad.
+/// The stored (unsigned) weights of one panel as signed bytes, a line per four values of all lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
     let offset = _mm512_set1_epi8(-128);
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
         // SAFETY: the step lies inside the panel; a line is 64 bytes.
         unsafe {
-            let quads = weights.add(step * F::DTYPE.step_bytes() + F::QUADS_AT);
+            let quads = weights.add(step * F::DTYPE.step_bytes() + F::VALUES_AT);
             for (t, line) in lines.iter_mut().enumerate() {
                 let unsigned = match t {
-                    0..8 => F::quads::<avx512::bf16::Zmm, 0>(quads, t),
-                    _ => F::quads::<avx512::bf16::Zmm, 1>(quads, t - 8),
+                    0..8 => F::four_values::<avx512::Zmm<avx512::Bf16>, 0>(quads, t),
+                    _ => F::four_values::<avx512::Zmm<avx512::Bf16>, 1>(quads, t - 8),
                 };
                 let signed = if F::HAS_MINS { unsigned } else { _mm512_xor_si512(unsigned, offset) };
                 _mm512_store_si512((line as *mut Line).cast(), signed);
@@ -229,28 +226,27 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
 /// The tiles of a step are multiplied while the step before it is scaled.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn block_tile<F: BlockFormat>(
-    job: &Product,
+    args: &MatmulArgs,
     weights: *const u8,
     signed: &[Line],
     [panel, row, rows]: [usize; 3],
     ints: &mut [StepInts; 2],
-    ahead: &mut Ahead,
+    ahead: &mut Prefetch,
 ) {
-    // SAFETY: row + rows <= job.rows; rows beyond have the last one's scales, whatever integers, and are never stored.
+    // SAFETY: row + rows <= args.rows; rows beyond have the last one's scales, arbitrary integers, and are never stored.
     unsafe {
-        let x = job.x.add(row * job.x_bytes);
-        let x_scales: [*const f32; TILE] = std::array::from_fn(|m| {
-            x.add(m.min(rows - 1) * job.x_bytes + blocks::x_scales_at(job.steps)).cast()
-        });
+        let x = args.x.add(row * args.x_bytes);
+        let x_scales: [*const f32; TILE] =
+            std::array::from_fn(|m| x.add(m.min(rows - 1) * args.x_bytes + x_scales_at(args.steps)).cast());
         let mut sums = [_mm512_setzero_ps(); TILE];
-        multiply_step(x, job.x_bytes, signed.as_ptr(), &mut ints[0]);
-        for step in 0..job.steps {
+        multiply_step(x, args.x_bytes, signed.as_ptr(), &mut ints[0]);
+        for step in 0..args.steps {
             ahead.step();
             let next = step + 1;
-            if next < job.steps {
+            if next < args.steps {
                 multiply_step(
                     x.add(next * GROUP),
-                    job.x_bytes,
+                    args.x_bytes,
                     signed.as_ptr().add(next * TILE),
                     &mut ints[next % 2],
                 );
@@ -258,7 +254,7 @@ unsafe fn block_tile<F: BlockFormat>(
             for (block, ints) in ints[step % 2].iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
-                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / F::TIMES));
+                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / F::DIVISOR));
                 for m in 0..TILE {
                     let x_scale = x_scales[m].add(2 * step + block).read_unaligned();
                     let int = _mm512_load_si512(ints.as_ptr().add(m).cast());
@@ -268,14 +264,14 @@ unsafe fn block_tile<F: BlockFormat>(
                 if F::HAS_MINS {
                     let min = _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(4 * LANES).cast()));
                     for m in 0..TILE {
-                        let mass = x_scales[m].add(4 * job.steps + 2 * step + block).read_unaligned();
-                        sums[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(mass), sums[m]);
+                        let block_sum = x_scales[m].add(4 * args.steps + 2 * step + block).read_unaligned();
+                        sums[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(block_sum), sums[m]);
                     }
                 }
             }
         }
         for (m, sum) in sums.iter().enumerate().take(rows) {
-            _mm512_storeu_ps(job.out.add((row + m) * job.out_stride + panel * LANES), *sum);
+            _mm512_storeu_ps(args.out.add((row + m) * args.out_stride + panel * LANES), *sum);
         }
     }
 }
@@ -311,27 +307,27 @@ unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints
 }
 
 /// Steps (pairs of k) of one bf16 tile.
-const PAIRS: usize = DType::BF16_STEP_MULTIPLE;
+const PAIRS: usize = PackedType::BF16_STEP_MULTIPLE;
 
-/// A bf16 product: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
-unsafe fn bf16(job: &Product) {
+/// A bf16 matmul: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
+unsafe fn bf16(args: &MatmulArgs) {
     // SAFETY: this table is handed out when the CPU has AMX; tiles stay inside `rows` and `panels`.
     unsafe {
-        let rows = job.rows.min(TILE);
+        let rows = args.rows.min(TILE);
         Config::new(rows, 64, PAIRS as u8).load();
-        for panel in (0..job.panels).step_by(2) {
-            // A lone panel or tile is computed twice over: the same bits.
-            let second_panel = (panel + 1).min(job.panels - 1);
-            let steps = job.rows.div_ceil(2 * TILE) * job.steps / PAIRS;
-            let next = job.weights.wrapping_add((second_panel + 1) * job.panel_bytes);
-            let mut ahead = Ahead::new(job, next, 2 * job.panel_bytes, steps);
+        for panel in (0..args.panels).step_by(2) {
+            // A single panel or tile is computed twice, with the same bits.
+            let second_panel = (panel + 1).min(args.panels - 1);
+            let steps = args.rows.div_ceil(2 * TILE) * args.steps / PAIRS;
+            let next = args.weights.wrapping_add((second_panel + 1) * args.panel_bytes);
+            let mut ahead = Prefetch::new(args, next, 2 * args.panel_bytes, steps);
             let mut row = 0;
             loop {
-                row = row.min(job.rows - rows);
-                let second_row = (row + rows).min(job.rows - rows);
-                bf16_tiles(job, [panel, second_panel], [row, second_row], &mut ahead);
+                row = row.min(args.rows - rows);
+                let second_row = (row + rows).min(args.rows - rows);
+                bf16_tiles(args, [panel, second_panel], [row, second_row], &mut ahead);
                 row = second_row + rows;
-                if row >= job.rows {
+                if row >= args.rows {
                     break;
                 }
             }
@@ -340,16 +336,16 @@ unsafe fn bf16(job: &Product) {
     }
 }
 
-/// Two tiles of rows by two panels, or one tile of rows twice over: the sums stay in tiles from the first step to the last,
+/// Two tiles of rows by two panels, or one tile of rows twice: the sums stay in tiles from the first step to the last,
 /// so the loop is one block of assembly.
-unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2], ahead: &mut Ahead) {
+unsafe fn bf16_tiles(args: &MatmulArgs, panels: [usize; 2], rows: [usize; 2], ahead: &mut Prefetch) {
     let single = rows[0] == rows[1];
-    // SAFETY: the caller passes panels and rows of the job, whose steps are whole tiles, and at least one. A tile's step
+    // SAFETY: the caller passes panels and rows of `args`, whose steps are whole tiles, and at least one. A tile's step
     // is 64 bytes of a row and 16 lines of a panel.
     unsafe {
-        let x = rows.map(|row| job.x.add(row * job.x_bytes));
-        let weights = panels.map(|panel| job.weights.add(panel * job.panel_bytes));
-        let out = |row: usize, panel: usize| job.out.add(row * job.out_stride + panel * LANES);
+        let x = rows.map(|row| args.x.add(row * args.x_bytes));
+        let weights = panels.map(|panel| args.weights.add(panel * args.panel_bytes));
+        let out = |row: usize, panel: usize| args.out.add(row * args.out_stride + panel * LANES);
         let out = rows.map(|row| panels.map(|panel| out(row, panel)));
         asm!(
             "tilezero tmm0",
@@ -397,14 +393,14 @@ unsafe fn bf16_tiles(job: &Product, panels: [usize; 2], rows: [usize; 2], ahead:
             x1 = inout(reg) if single { std::ptr::null() } else { x[1] } => _,
             w0 = inout(reg) weights[0] => _,
             w1 = inout(reg) weights[1] => _,
-            steps = inout(reg) job.steps / PAIRS => _,
+            steps = inout(reg) args.steps / PAIRS => _,
             next = inout(reg) ahead.next,
             soon = inout(reg) ahead.next => _,
             bytes_per_step = in(reg) ahead.bytes_per_step,
-            x_bytes = in(reg) job.x_bytes,
+            x_bytes = in(reg) args.x_bytes,
             line = in(reg) size_of::<Line>(),
             out = in(reg) &raw const out,
-            stride = in(reg) job.out_stride * size_of::<f32>(),
+            stride = in(reg) args.out_stride * size_of::<f32>(),
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack)

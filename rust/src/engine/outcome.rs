@@ -1,12 +1,13 @@
-//! One logit row: read it out, draw from it, and make the result part of its sequence.
+//! One logit row: reads it out, samples from it, and appends the result to its sequence.
 
-use super::{Event, FinishReason, Goal, Scored, Sequence};
+use super::event::{Event, FinishReason, Goal, Scored};
+use super::sequence::Sequence;
 use crate::error::Result;
 use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
 use crate::sampling::{Draw, Sampler};
 
-/// One logit row to read out.
-pub(super) struct Job<'a> {
+/// A logit row to read out.
+pub(super) struct RowJob<'a> {
     pub sequence: &'a Sequence,
     pub index: usize,
     pub position: usize,
@@ -15,7 +16,7 @@ pub(super) struct Job<'a> {
     pub outcome: Option<Result<Outcome>>,
 }
 
-/// What one row said.
+/// The result of one row.
 pub(super) struct Outcome {
     index: usize,
     position: usize,
@@ -25,7 +26,7 @@ pub(super) struct Outcome {
     draw: Option<Draw>,
 }
 
-impl Job<'_> {
+impl RowJob<'_> {
     pub fn read(&mut self) -> Result<Outcome> {
         let Self { sequence, index, position, logits, .. } = *self;
         let (top_k, generation) = match &sequence.goal {
@@ -53,16 +54,16 @@ impl Job<'_> {
     }
 }
 
-/// Makes the step's results part of the sequences: nothing can fail any more.
+/// Appends the step's results to the sequences. This cannot fail.
 pub(super) fn commit(
-    taken: &mut [(u64, Sequence)],
+    sequences: &mut [(u64, Sequence)],
     due: &[(usize, usize)],
     outcomes: Vec<Outcome>,
     context: usize,
 ) -> Vec<(u64, Event)> {
     let mut events = Vec::new();
     for &(index, rows) in due {
-        let (number, sequence) = &mut taken[index];
+        let (number, sequence) = &mut sequences[index];
         let start = sequence.cache.len();
         sequence.cache.commit(rows);
         if start < sequence.prompt_len {
@@ -75,7 +76,7 @@ pub(super) fn commit(
         }
     }
     for outcome in outcomes {
-        let (number, sequence) = &mut taken[outcome.index];
+        let (number, sequence) = &mut sequences[outcome.index];
         events.push((*number, outcome.into_event(sequence, context)));
     }
     events

@@ -1,8 +1,7 @@
 //! AVX2 + FMA + F16C: two ymm per sixteen lanes.
 
-use super::generic;
-use super::lanes::{Lanes, ROUNDING};
-use super::{Isa, Table};
+use super::super::lanes::{Lanes, ROUND_BIAS};
+use super::super::table::{Isa, kernels};
 use std::arch::x86_64::*;
 
 /// 2^n for integral n, 0 below -126.
@@ -10,7 +9,7 @@ use std::arch::x86_64::*;
 /// # Safety
 /// Needs avx2.
 #[inline(always)]
-unsafe fn power(n: __m256) -> __m256 {
+unsafe fn pow2(n: __m256) -> __m256 {
     // SAFETY: the caller's duty.
     unsafe {
         let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
@@ -20,7 +19,7 @@ unsafe fn power(n: __m256) -> __m256 {
     }
 }
 
-/// acc + the products of eight quads of unsigned bytes with the even and odd signed bytes of one quad, as i16
+/// acc + the products of eight groups of four unsigned bytes with the even and odd bytes of one group, as i16
 /// (`maddubs` would saturate for weights up to 255).
 ///
 /// # Safety
@@ -140,7 +139,7 @@ unsafe impl Lanes for Pair {
         unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
     }
     #[inline(always)]
-    unsafe fn sum(self) -> f32 {
+    unsafe fn reduce_add(self) -> f32 {
         // SAFETY: see the impl.
         unsafe {
             let eight = _mm256_add_ps(self.0, self.1);
@@ -150,7 +149,7 @@ unsafe impl Lanes for Pair {
         }
     }
     #[inline(always)]
-    unsafe fn largest(self) -> f32 {
+    unsafe fn reduce_max(self) -> f32 {
         // SAFETY: see the impl.
         unsafe {
             let eight = _mm256_max_ps(self.0, self.1);
@@ -166,53 +165,53 @@ unsafe impl Lanes for Pair {
         unsafe { Pair(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1)) }
     }
     #[inline(always)]
-    unsafe fn scale_by_power(self, n: Self) -> Self {
+    unsafe fn ldexp(self, n: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_mul_ps(self.0, power(n.0)), _mm256_mul_ps(self.1, power(n.1))) }
+        unsafe { Pair(_mm256_mul_ps(self.0, pow2(n.0)), _mm256_mul_ps(self.1, pow2(n.1))) }
     }
     type Int = [__m256i; 2];
-    type Quads = [__m256i; 2];
+    type U8x4 = [__m256i; 2];
     #[inline(always)]
     unsafe fn int_splat(value: i32) -> Self::Int {
         // SAFETY: see the impl.
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
-    unsafe fn load_quads(from: *const u8) -> Self::Quads {
+    unsafe fn load_u8x4(from: *const u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
     #[inline(always)]
-    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
             let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
-            let shifted = [_mm256_srl_epi16(quads[0], by), _mm256_srl_epi16(quads[1], by)];
+            let shifted = [_mm256_srl_epi16(bytes[0], by), _mm256_srl_epi16(bytes[1], by)];
             [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
     }
     #[inline(always)]
-    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads {
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
             let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
-            let shifted = [_mm256_sll_epi16(quads[0], by), _mm256_sll_epi16(quads[1], by)];
+            let shifted = [_mm256_sll_epi16(bytes[0], by), _mm256_sll_epi16(bytes[1], by)];
             [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
         }
     }
     #[inline(always)]
-    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads {
+    unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
     }
     #[inline(always)]
-    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int {
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
         // SAFETY: see the impl.
         unsafe {
             let x = _mm256_set1_epi32(x as i32);
             let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
             let x_odd = _mm256_srai_epi16::<8>(x);
-            [dot_half(acc[0], quads[0], x_even, x_odd), dot_half(acc[1], quads[1], x_even, x_odd)]
+            [dot_half(acc[0], bytes[0], x_even, x_odd), dot_half(acc[1], bytes[1], x_even, x_odd)]
         }
     }
     #[inline(always)]
@@ -220,7 +219,7 @@ unsafe impl Lanes for Pair {
         // SAFETY: see the impl. A register for `start` would be one too many.
         unsafe {
             let floats = Pair(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
-            floats.sub(Self::splat(ROUNDING)).mul(scale)
+            floats.sub(Self::splat(ROUND_BIAS)).mul(scale)
         }
     }
     #[inline(always)]
@@ -247,4 +246,4 @@ unsafe impl Lanes for Pair {
     }
 }
 
-super::kernel_table!(Pair, Isa::Avx2, tile_rows = 3, quad_rows = 2, "avx2,fma,f16c");
+kernels!(@list table [AVX2, Pair, Isa::Avx2, 3, 2, [target_feature(enable = "avx2,fma,f16c")]]);

@@ -1,0 +1,98 @@
+"""Where keys go, and keys that do one thing after another: stop, leave, write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import events
+
+from ropechat.tui.widgets.input import typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
+    from ropechat.tui.controllers.hints import HintsController
+    from ropechat.tui.controllers.inspector import InspectorController
+    from ropechat.tui.controllers.sampling import SamplingController
+    from ropechat.tui.controllers.view import View
+
+
+class KeyboardController:
+    """Decides for each key who gets it. copy: puts a text into the clipboard; leave: ends the program."""
+
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        writing: ComposerController,
+        reading: InspectorController,
+        sampling: SamplingController,
+        hints: HintsController,
+        copy: Callable[[str], None],
+        leave: Callable[[], object],
+    ) -> None:
+        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
+        self.writing, self.reading, self.sampling, self.hints = writing, reading, sampling, hints
+        self.composer, self.transcript = writing.composer, reading.transcript
+        self._copy, self._leave = copy, leave
+
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {
+            "chat.stop": lambda words: self._stop_or_leave(),
+            "answer.stop": self._stop,
+            "chat.interrupt": lambda words: self._interrupt(),
+            "read.write": lambda words: self.view.write(),
+        }
+
+    def key_for_transcript(self, event: events.Key | events.Paste | events.MouseDown) -> str:
+        """The key, where the transcript has the keys; else "". Text goes to the composer, unless letters are
+        commands.
+        """
+        if isinstance(event, events.MouseDown):
+            return ""
+        if self._is_text(event):
+            self.view.write()
+            return ""
+        return event.key if isinstance(event, events.Key) and self.view.chat_focus is self.transcript else ""
+
+    def _is_text(self, event: events.Key | events.Paste) -> bool:
+        """Is it for the composer, whoever has the keys?"""
+        fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
+        if fields or self.sampling.at_dials not in (None, self.sampling.dials):
+            return False
+        if isinstance(event, events.Paste):
+            return True
+        for_dials = self.sampling.at_dials is not None and event.key in self.sampling.dials.own_keys
+        return bool(typed(event)) and not self.reading.reading and not for_dials
+
+    def _stop_or_leave(self) -> None:
+        """Stop the answer; with nothing to stop, move between composer and transcript."""
+        if self.chat.stop() or self.session.generating:
+            return
+        if self.writing.leave_edit() or self.reading.step_back():
+            return
+        if self.view.chat_focus is self.composer:
+            self.view.give_keys(self.transcript)
+            self.view.refresh_status()
+        else:
+            self.view.write()
+
+    def _stop(self, words: str) -> str:
+        stopped = self.chat.stop() or self.session.generating
+        return "" if stopped else "nothing to stop: no answer is being written"
+
+    def _interrupt(self) -> None:
+        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
+        selected = self.composer.selected_text or self.view.screen.get_selected_text()
+        if self.chat.stop() or self.session.generating:
+            return
+        if selected:
+            self._copy(selected)
+        elif self.composer.text and not self.view.covered:
+            self.writing.clear_draft()
+        elif self.hints.again("chat.interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
+            self._leave()
