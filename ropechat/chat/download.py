@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Stage(StrEnum):
-    """Where a download stands."""
+    """The stage of a download."""
 
-    ASKING = "asking"  # the Hub, what the model consists of
+    ASKING = "asking"  # the Hub for the list of files
     PLANNED = "planned"
     RUNNING = "running"
     PAUSING = "pausing"
@@ -31,16 +31,16 @@ class Stage(StrEnum):
 
     @property
     def works(self) -> bool:
-        """Does a thread of it run?"""
+        """Whether a thread of the download runs."""
         return self in (Stage.ASKING, Stage.RUNNING, Stage.PAUSING)
 
 
 class _HaltedError(Exception):
-    """Told to stop; what came is kept."""
+    """The download was halted; received parts stay on disk."""
 
 
 class Download:
-    """One model on its way. All figures may be read at any time; its threads are daemons."""
+    """The download of one model. Its figures may be read at any time; its threads are daemons."""
 
     def __init__(self, name: HubName) -> None:
         self.name = name
@@ -73,20 +73,20 @@ class Download:
         self.stage = Stage.PLANNED
 
     def start(self) -> None:
-        """Begin, or go on; does nothing while it runs."""
+        """Start or resume; does nothing while it runs."""
         if self.plan is not None and not self.stage.works and self.stage is not Stage.DONE:
             self.stage, self.error = Stage.RUNNING, ""
             self._halt.clear()
             self._begin(self._fetch)
 
     def pause(self) -> None:
-        """Stop for now; what came is kept, also when the program ends."""
+        """Pause; received parts stay on disk, also when the program ends."""
         if self.stage is Stage.RUNNING:
             self.stage = Stage.PAUSING
             self._halt.set()
 
     def cancel(self) -> None:
-        """Stop, and remove what came."""
+        """Stop, and delete the received parts."""
         self._drop = True
         if self.stage is Stage.RUNNING:
             self.pause()

@@ -19,7 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(_YOUNG)
-    if given[:1] != ["chat"] and not names_no_command(given):
+    if not given or (given[0].startswith("-") and given[0] not in _OWN_OPTIONS):
+        given = ["chat", *given]
+    if given[0] != "chat":
         return _run(given)
     from ropechat.tui.terminal import typeahead
 
@@ -35,8 +37,3 @@ def _run(arguments: list[str]) -> int:
     from ropechat.cli.group import ropechat
 
     return run_command(ropechat, arguments)
-
-
-def names_no_command(arguments: Sequence[str]) -> bool:
-    """Whether the arguments name no command and are therefore for `chat`."""
-    return not arguments or (arguments[0].startswith("-") and arguments[0] not in _OWN_OPTIONS)

@@ -147,7 +147,7 @@ def chat(
     from ropechat.cli.config import checked_keys
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
     from ropechat.util.paths import conversations_folder
 
     settings = click.get_current_context().find_root().obj
@@ -159,6 +159,6 @@ def chat(
         system,
         Store(conversations_folder()) if store else None,
         "" if newest else resume,
-        Look(**look, keys=keys),
+        ChatOptions(**look, keys=keys),
         _Models(given, raw=raw),
     )

@@ -4,8 +4,6 @@ import importlib
 
 import click
 
-from ropechat.cli import names_no_command
-
 _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
@@ -51,8 +49,6 @@ class LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if names_no_command(args):
-            args = ["chat", *args]
         if args[0] in _COMMANDS_WITH_SETTINGS and not {"-h", "--help"} & set(args):
             from ropechat.cli import settings
 

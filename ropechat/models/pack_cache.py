@@ -1,6 +1,6 @@
 """The cache of packed weights on disk: listing its files and choosing its mode.
 
-The compiled engine writes and reads the files (their layout is in rust/src/pack_cache/). Deleting them is
+The compiled engine writes and reads the files (their layout is in rust/src/model/pack/). Deleting them is
 safe.
 """
 
@@ -13,7 +13,7 @@ from ropechat.errors import FileAccessError, RequestError
 from ropechat.util.paths import cache_folder
 
 ENV = "ROPECHAT_CACHE"
-_MAGIC = b"RCPACK\0\x01"
+_MAGIC = b"RCPACK\0\x02"
 _PREFIX = 24  # magic, the header's length, its checksum
 _MAX_HEADER = 256 << 20
 _SUFFIXES = (".pack", ".part")

@@ -9,7 +9,7 @@ use containers::{TestFolder, tensors};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::family;
-use ropechat_core::quant::TensorType;
+use ropechat_core::quant::StorageType;
 use serde_json::json;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -38,7 +38,7 @@ fn a_golden_model_is_whole() {
     assert_eq!(card.config.eos_token_id, [2, 5]);
     assert_eq!(checkpoint.names().count(), family::required_tensors(&card.config).count());
     let embedding = checkpoint.require(EMBEDDING, &[288, 64]).unwrap();
-    assert_eq!((embedding.tensor_type, embedding.bytes.len()), (TensorType::F32, 288 * 64 * 4));
+    assert_eq!((embedding.tensor_type, embedding.bytes.len()), (StorageType::F32, 288 * 64 * 4));
     assert!(checkpoint.num_parameters() > 288 * 64 * 2);
 }
 
@@ -66,7 +66,7 @@ fn a_required_tensor_says_what_is_wrong() {
     folder.write("model.safetensors", containers::container(header, &[0; 16]));
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let text = |name: &str, shape: &[usize]| checkpoint.require(name, shape).unwrap_err().to_string();
-    assert_eq!(checkpoint.require("norm", &[2]).unwrap().tensor_type, TensorType::F16);
+    assert_eq!(checkpoint.require("norm", &[2]).unwrap().tensor_type, StorageType::F16);
     assert!(text("norm", &[3]).contains("norm: its shape is [2]; [3] is expected"));
     assert!(text("q_proj", &[3]).contains("q_proj: the tensor is not in the file"));
     assert!(matches!(checkpoint.require("f8", &[4]), Err(Error::Unsupported { .. })));

@@ -6,7 +6,7 @@ use std::path::Path;
 use ropechat_core::config::{Activation, Bias, Config, LayerRope, LmHead, Mask, Norm, RopeScaling};
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 use ropechat_core::{Error, Result};
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn stated_keys() {
         (Bias::Added, Bias::Added, LmHead::Tied)
     );
     assert_eq!((config.bos_token_id, config.eos_token_id), (Some(1), vec![2, 5]));
-    assert_eq!((config.torch_dtype, config.layers.len()), (Some(DType::BF16), 2));
+    assert_eq!((config.torch_dtype, config.layers.len()), (Some(PackedType::BF16), 2));
 }
 
 #[test]

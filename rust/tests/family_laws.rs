@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Folder, Noise, engine, engine_with_kv, write_model_of};
-use ropechat_core::compute::pool::CancelToken;
+use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::{Engine, Event, Generation, Goal};
 use ropechat_core::kernel::Isa;
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 use ropechat_core::sampling::Sampling;
 
 const VOCAB: usize = 103;
@@ -105,9 +105,9 @@ fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
     let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
     for (name, config) in &all {
         let folder: Folder = write_model_of(config);
-        let q8_0 = DType::Q8_0;
+        let q8_0 = PackedType::Q8_0;
         for (dtype, kv, isa) in
-            [(DType::F32, None, isas[0]), (DType::BF16, None, isas[1]), (q8_0, Some(q8_0), isas[1])]
+            [(PackedType::F32, None, isas[0]), (PackedType::BF16, None, isas[1]), (q8_0, Some(q8_0), isas[1])]
         {
             let make = |threads| engine_with_kv(folder.path(), dtype, kv, isa, threads).unwrap();
             test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {isa:?}"));
@@ -201,7 +201,7 @@ fn a_window_hides_what_is_so_far_back_and_no_more() {
     let window = |window: usize| {
         let config = config("mistral", &format!(r#""sliding_window": {window}"#));
         std::fs::write(folder.path().join("config.json"), config).unwrap();
-        let mut engine = engine(folder.path(), DType::F32, Isa::Scalar, 1).unwrap();
+        let mut engine = engine(folder.path(), PackedType::F32, Isa::Scalar, 1).unwrap();
         logits(&mut engine, &Noise(9).ids(40, VOCAB))
     };
     let (narrow, wide, wider) = (window(20), window(21), window(40));

@@ -10,11 +10,11 @@ use ropechat_core::engine::fit::{Choice, KvRoom, choose};
 use ropechat_core::family;
 use ropechat_core::model::Model;
 use ropechat_core::platform::limits::Available;
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 
 const CONTEXT: usize = 4096;
 
-fn chosen(model: &Folder, dtype: Option<DType>, context: usize, bytes: u64) -> Result<Choice, Error> {
+fn chosen(model: &Folder, dtype: Option<PackedType>, context: usize, bytes: u64) -> Result<Choice, Error> {
     let checkpoint = Checkpoint::open(model.path()).unwrap();
     let config = family::config(&checkpoint).unwrap();
     let available = Available { bytes, limit: "free here" };
@@ -22,7 +22,7 @@ fn chosen(model: &Folder, dtype: Option<DType>, context: usize, bytes: u64) -> R
     choose(&checkpoint, &config, dtype, kv, &Pool::new(1), Some(available))
 }
 
-fn refused(model: &Folder, dtype: Option<DType>, context: usize, bytes: u64) -> String {
+fn refused(model: &Folder, dtype: Option<PackedType>, context: usize, bytes: u64) -> String {
     match chosen(model, dtype, context, bytes) {
         Err(error @ Error::Memory { .. }) => error.to_string(),
         other => panic!("{other:?}"),
@@ -30,7 +30,7 @@ fn refused(model: &Folder, dtype: Option<DType>, context: usize, bytes: u64) -> 
 }
 
 /// Bytes that the refusal says are needed.
-fn needed(model: &Folder, dtype: Option<DType>) -> u64 {
+fn needed(model: &Folder, dtype: Option<PackedType>) -> u64 {
     let text = refused(model, dtype, CONTEXT, 0);
     let words: Vec<&str> = text.split("memory: ").nth(1).unwrap().split(' ').collect();
     words[0].parse().unwrap()
@@ -43,7 +43,7 @@ fn what_is_needed_is_what_loading_takes() {
         let checkpoint = Checkpoint::open(model.path()).unwrap();
         let config = family::config(&checkpoint).unwrap();
         let mut before = None;
-        for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
+        for dtype in [PackedType::F32, PackedType::BF16, PackedType::Q8_0] {
             let loaded = Model::load(&checkpoint, config.clone(), Some(dtype), &Pool::new(1)).unwrap();
             let kv = (CONTEXT / 32 * loaded.kv_layout.block_bytes()) as u64;
             let rest = needed(&model, Some(dtype)) - kv - loaded.weight_bytes() as u64;
@@ -62,22 +62,22 @@ fn auto_keeps_what_is_stored_while_that_is_comfortable() {
     assert!(choice.words.starts_with("dtype: f32, as stored ("), "{}", choice.words);
 
     let choice = chosen(&model, None, CONTEXT, stored + stored / 10).unwrap();
-    assert!(choice.is_smaller && choice.dtype == Some(DType::BF16), "{choice:?}");
+    assert!(choice.is_smaller && choice.dtype == Some(PackedType::BF16), "{choice:?}");
     assert!(choice.words.starts_with("dtype: bf16 (") && choice.words.contains("as stored (f32)"));
 
-    let q8_0 = needed(&model, Some(DType::Q8_0));
-    let bf16 = needed(&model, Some(DType::BF16));
+    let q8_0 = needed(&model, Some(PackedType::Q8_0));
+    let bf16 = needed(&model, Some(PackedType::BF16));
     assert!(q8_0 < bf16);
     let choice = chosen(&model, None, CONTEXT, q8_0 + (bf16 - q8_0) / 2).unwrap();
-    assert_eq!(choice.dtype, Some(DType::Q8_0), "uncomfortable, and better than nothing");
+    assert_eq!(choice.dtype, Some(PackedType::Q8_0), "uncomfortable, and better than nothing");
 }
 
 #[test]
 fn what_was_asked_for_is_kept_or_refused() {
     let model = write_model(SHAPES[0]);
-    let need = needed(&model, Some(DType::F32));
-    assert_eq!(chosen(&model, Some(DType::F32), CONTEXT, need).unwrap().dtype, Some(DType::F32));
-    let text = refused(&model, Some(DType::F32), CONTEXT, need - 1);
+    let need = needed(&model, Some(PackedType::F32));
+    assert_eq!(chosen(&model, Some(PackedType::F32), CONTEXT, need).unwrap().dtype, Some(PackedType::F32));
+    let text = refused(&model, Some(PackedType::F32), CONTEXT, need - 1);
     for part in [
         "model.safetensors: memory: ",
         &format!("{need} bytes are needed"),
@@ -87,7 +87,7 @@ fn what_was_asked_for_is_kept_or_refused() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.contains("--dtype bf16"), "{text}");
-    let choice = chosen(&model, Some(DType::Q8_0), CONTEXT, u64::MAX).unwrap();
+    let choice = chosen(&model, Some(PackedType::Q8_0), CONTEXT, u64::MAX).unwrap();
     assert!(choice.words.starts_with("dtype: q8_0, made from f32 ("), "{}", choice.words);
 }
 
@@ -98,6 +98,6 @@ fn a_context_beyond_all_memory_is_refused_without_overflow() {
         let text = refused(&model, None, context, 16 << 30);
         assert!(text.contains("--context ") && text.contains(&context.to_string()), "{text}");
     }
-    let text = refused(&model, Some(DType::Q4_0), CONTEXT, 1000);
+    let text = refused(&model, Some(PackedType::Q4_0), CONTEXT, 1000);
     assert!(text.ends_with("a smaller model is needed, or both a smaller --dtype and --context"), "{text}");
 }

@@ -4,10 +4,10 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, engine, write_model};
 use ropechat_core::Error;
-use ropechat_core::compute::pool::CancelToken;
+use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
 use ropechat_core::kernel::Isa;
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 use ropechat_core::sampling::Sampling;
 use std::sync::OnceLock;
 
@@ -21,7 +21,7 @@ fn models() -> &'static [Folder; 3] {
 /// Every model, type and ISA, with a fresh prompt.
 fn for_all(mut test: impl FnMut(&dyn Fn(usize) -> Engine, Vec<u32>, String)) {
     for (shape, folder) in SHAPES.iter().zip(models()) {
-        for dtype in DType::ALL {
+        for dtype in PackedType::ALL {
             for isa in Isa::ALL {
                 if engine(folder.path(), dtype, isa, 1).is_none() {
                     continue;
@@ -98,7 +98,7 @@ fn chunks_and_threads_do_not_change_a_bit() {
 fn long_sequences_are_joined_alike_by_any_cut() {
     const LONG: usize = 600;
     for (shape, folder) in SHAPES.iter().zip(models()) {
-        for dtype in [DType::F32, DType::Q8_0] {
+        for dtype in [PackedType::F32, PackedType::Q8_0] {
             let make = |threads| engine(folder.path(), dtype, Isa::Scalar, threads).unwrap();
             let ids = Noise(11).ids(LONG, shape.vocab);
             let mut expected = None;
@@ -163,7 +163,7 @@ fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
 fn a_cancel_at_any_layer_leaves_no_trace() {
     let layers = SHAPES[0].layers;
     let ids = Noise(11).ids(LENGTH, SHAPES[0].vocab);
-    let make = || engine(models()[0].path(), DType::F32, Isa::Scalar, 2).unwrap();
+    let make = || engine(models()[0].path(), PackedType::F32, Isa::Scalar, 2).unwrap();
     let expected = {
         let mut engine = make();
         let number = engine.add(&ids, greedy(6)).unwrap();
@@ -208,7 +208,7 @@ fn a_draw_depends_on_seed_stream_and_position_only() {
         seed,
         stream,
     };
-    let mut engine = engine(models()[1].path(), DType::F32, Isa::Scalar, 2).unwrap();
+    let mut engine = engine(models()[1].path(), PackedType::F32, Isa::Scalar, 2).unwrap();
     let mut generate = |prompt: &[u32], seed, stream, max_tokens| {
         let goal =
             Generation { sampling: sampling(seed, stream), max_tokens, stop_ids: vec![], readout_top_k: 0 };
@@ -227,7 +227,7 @@ fn a_draw_depends_on_seed_stream_and_position_only() {
 #[test]
 fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
     let ids = Noise(13).ids(10, SHAPES[0].vocab);
-    let mut engine = engine(models()[0].path(), DType::F32, Isa::Scalar, 1).unwrap();
+    let mut engine = engine(models()[0].path(), PackedType::F32, Isa::Scalar, 1).unwrap();
     let mut last = |goal: Goal, prompt: &[u32]| {
         let number = engine.add(prompt, goal).unwrap();
         let mut ids = Vec::new();

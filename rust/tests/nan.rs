@@ -5,10 +5,10 @@ mod common;
 use common::{Folder, Noise, engine_with_kv, write_model_of};
 use ropechat_core::Error;
 use ropechat_core::checkpoint::safetensors;
-use ropechat_core::compute::pool::CancelToken;
+use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::Goal;
 use ropechat_core::kernel::{Isa, Kernels};
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 
 const VOCAB: usize = 103;
 
@@ -46,8 +46,8 @@ fn is_reported((family, own): (&str, &str), tensor: &str, nan: f32, is_bad: impl
     let folder = write_model_of(&format!(r#"{{"model_type": "{family}", {SIZES}, {own}}}"#));
     damage(&folder, tensor, nan, is_bad);
     for isa in Isa::ALL.into_iter().filter(|&isa| Kernels::of(isa).is_ok()) {
-        for dtype in DType::ALL {
-            for kv in [None, Some(DType::Q8_0)] {
+        for dtype in PackedType::ALL {
+            for kv in [None, Some(PackedType::Q8_0)] {
                 let mut engine = engine_with_kv(folder.path(), dtype, kv, isa, 2).unwrap();
                 let goal = Goal::Score { readout_top_k: 0 };
                 let number = engine.add(&Noise(9).ids(20, VOCAB), goal).unwrap();

@@ -4,13 +4,13 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, write_model};
 use ropechat_core::checkpoint::Checkpoint;
-use ropechat_core::compute::pool::{CancelToken, Pool};
+use ropechat_core::compute::{cancel::CancelToken, pool::Pool};
 use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::model::Model;
 use ropechat_core::model::pack::{PackCache, PackWriter, PanelSource};
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct Loaded {
     writer: Option<PackWriter>,
 }
 
-fn load(model: &Folder, cache: &PackCache, dtype: Option<DType>, isa: Isa) -> Option<Loaded> {
+fn load(model: &Folder, cache: &PackCache, dtype: Option<PackedType>, isa: Isa) -> Option<Loaded> {
     let kernels = Kernels::of(isa).ok()?;
     let pool = Pool::new(2);
     let checkpoint = Checkpoint::open(model.path()).unwrap();
@@ -43,7 +43,7 @@ fn load(model: &Folder, cache: &PackCache, dtype: Option<DType>, isa: Isa) -> Op
 }
 
 fn load_q8(model: &Folder, cache: &PackCache) -> Loaded {
-    load(model, cache, Some(DType::Q8_0), Isa::Scalar).unwrap()
+    load(model, cache, Some(PackedType::Q8_0), Isa::Scalar).unwrap()
 }
 
 /// Loads, and writes the pack if there is one to write.
@@ -69,7 +69,7 @@ fn files(cache: &PackCache) -> Vec<PathBuf> {
 fn weights_from_a_pack_have_the_same_bits() {
     for shape in SHAPES {
         let model = write_model(shape);
-        for dtype in [None].into_iter().chain(DType::ALL.map(Some)) {
+        for dtype in [None].into_iter().chain(PackedType::ALL.map(Some)) {
             for isa in Isa::ALL {
                 let cache = cache(&model, &format!("{dtype:?} {isa:?}"));
                 let Some(mut fresh) = load(&model, &cache, dtype, isa) else { continue };

@@ -202,9 +202,9 @@ fn check_rotation(
 
 #[test]
 fn kernels_rotate_as_llama_roformer_and_gptj_do() {
-    check_rotation("rot.half.q", 16, 3, Kernels::rotate_half);
-    check_rotation("rot.roformer.q", 16, 0, Kernels::rotate_pairs);
-    check_rotation("rot.gptj_partial6.q", 6, 3, Kernels::rotate_pairs);
+    check_rotation("rot.half.q", 16, 3, Kernels::rope_neox);
+    check_rotation("rot.roformer.q", 16, 0, Kernels::rope_interleaved);
+    check_rotation("rot.gptj_partial6.q", 6, 3, Kernels::rope_interleaved);
 }
 
 /// cos and sin of a position, and the row rotated by the kernel.
@@ -212,7 +212,7 @@ fn rotated(frequencies: &RopeFrequencies, position: usize, x: &[f32]) -> Vec<f32
     let (mut cos, mut sin) = (vec![0.0; x.len() / 2], vec![0.0; x.len() / 2]);
     frequencies.angles(position, &mut cos, &mut sin);
     let mut out = x.to_vec();
-    Kernels::detect().unwrap().rotate_pairs(&mut out, &cos, &sin);
+    Kernels::detect().unwrap().rope_interleaved(&mut out, &cos, &sin);
     out
 }
 

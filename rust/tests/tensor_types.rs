@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ropechat_core::checkpoint::Checkpoint;
-use ropechat_core::quant::{DType, TensorType};
+use ropechat_core::quant::{PackedType, StorageType};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gguf/types").join(name)
@@ -20,8 +20,8 @@ fn values(name: &str) -> Vec<f32> {
 #[test]
 fn every_type_is_read_to_the_bit() {
     let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
-    assert_eq!(checkpoint.names().count(), TensorType::ALL.len());
-    for kind in TensorType::ALL {
+    assert_eq!(checkpoint.names().count(), StorageType::ALL.len());
+    for kind in StorageType::ALL {
         let tensor = checkpoint.require(kind.name(), &[6, 512]).unwrap();
         assert_eq!(tensor.tensor_type, kind);
         assert_eq!(tensor.bytes.len(), 6 * kind.row_bytes(512));
@@ -37,14 +37,14 @@ fn every_type_is_read_to_the_bit() {
 fn blocks_of_equal_formats_are_kept() {
     let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
     let kept = [
-        (TensorType::Q8_0, DType::Q8_0, 6),
-        (TensorType::Q4_0, DType::Q4_0, 6),
-        (TensorType::Q4_1, DType::Q4K, 6),
-        (TensorType::Q5_1, DType::Q5K, 6),
+        (StorageType::Q8_0, PackedType::Q8_0, 6),
+        (StorageType::Q4_0, PackedType::Q4_0, 6),
+        (StorageType::Q4_1, PackedType::Q4K, 6),
+        (StorageType::Q5_1, PackedType::Q5K, 6),
         // 16 of the largest scales are beyond f16.
-        (TensorType::Q5_0, DType::Q5K, 4),
-        (TensorType::Q3_K, DType::Q6K, 6),
-        (TensorType::Q6_K, DType::Q6K, 6),
+        (StorageType::Q5_0, PackedType::Q5K, 4),
+        (StorageType::Q3_K, PackedType::Q6K, 6),
+        (StorageType::Q6_K, PackedType::Q6K, 6),
     ];
     for (kind, dtype, rows) in kept {
         assert_eq!(kind.packed(), dtype);
@@ -69,8 +69,11 @@ fn blocks_of_equal_formats_are_kept() {
 #[test]
 fn blocks_of_k_quants_keep_their_integers() {
     let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
-    let kept =
-        [(TensorType::Q4_K, DType::Q4K), (TensorType::Q4_K, DType::Q5K), (TensorType::Q5_K, DType::Q5K)];
+    let kept = [
+        (StorageType::Q4_K, PackedType::Q4K),
+        (StorageType::Q4_K, PackedType::Q5K),
+        (StorageType::Q5_K, PackedType::Q5K),
+    ];
     for (kind, dtype) in kept {
         assert!(kind.is_kept_in(dtype));
         let (tensor, expected) = (checkpoint.tensor(kind.name()).unwrap(), values(kind.name()));
@@ -96,23 +99,23 @@ fn blocks_of_k_quants_keep_their_integers() {
 #[test]
 fn other_types_are_packed_by_value() {
     let checkpoint = Checkpoint::open(&fixture("blocks.gguf")).unwrap();
-    for kind in [TensorType::Q5_1, TensorType::Q6_K, TensorType::BF16] {
+    for kind in [StorageType::Q5_1, StorageType::Q6_K, StorageType::BF16] {
         let tensor = checkpoint.tensor(kind.name()).unwrap();
         let (expected, mut scratch) = (&values(kind.name())[..512], vec![0.0; 512]);
-        let mut panel = vec![0; DType::F32.steps(512) * DType::F32.step_bytes()];
-        kind.pack_row(&tensor.bytes[..kind.row_bytes(512)], DType::F32, 3, &mut panel, &mut scratch);
+        let mut panel = vec![0; PackedType::F32.steps(512) * PackedType::F32.step_bytes()];
+        kind.pack_row(&tensor.bytes[..kind.row_bytes(512)], PackedType::F32, 3, &mut panel, &mut scratch);
         let mut found = vec![f32::NAN; 512];
-        DType::F32.unpack_row(&panel, 3, &mut found);
+        PackedType::F32.unpack_row(&panel, 3, &mut found);
         assert_eq!(found, expected, "{kind:?}");
     }
 }
 
 #[test]
 fn names_and_sizes_agree() {
-    for kind in TensorType::ALL {
-        assert_eq!(TensorType::named(kind.name()), Some(kind));
+    for kind in StorageType::ALL {
+        assert_eq!(StorageType::named(kind.name()), Some(kind));
         assert_eq!(kind.is_float(), kind.block_values() == 1);
     }
-    assert_eq!(TensorType::named("Q4_K_M"), None);
-    assert_eq!(TensorType::named("I32"), None);
+    assert_eq!(StorageType::named("Q4_K_M"), None);
+    assert_eq!(StorageType::named("I32"), None);
 }

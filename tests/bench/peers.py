@@ -3,7 +3,7 @@
 `python tests/bench/peers.py --shape smollm2-135m --dtype q8_0 --peer-python PYTHON ...`
 
 Every engine has a process of its own and only one works at a time; they take turns, measurement by
-measurement. A measurement during which somebody else used the processors is repeated, and at last left out;
+measurement. A measurement during which another program used the processors is repeated, and at last left out;
 so are rounds in which memory gave less than 0.7 of its best. Ratios are of medians: ropechat / peer.
 """
 
@@ -34,7 +34,7 @@ INSTALL = {
     "openvino": "pip install openvino-genai",
     "onnxruntime": "pip install onnxruntime-genai onnx",
 }
-FORMATS = {  # what each engine calls the type; none: it has no such type
+FORMATS = {  # what each engine calls the type; none: it does not have the type
     "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16"},
     "openvino": {"q8_0": "int8", "q4_0": "int4", "bf16": "bf16"},
     "openvino-f32": {"q8_0": "int8", "q4_0": "int4"},

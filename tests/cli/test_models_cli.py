@@ -62,7 +62,7 @@ def pack(weights: Path) -> int:
     header = json.dumps({"model": str(weights.resolve()), "dtype": "auto"}).encode()
     path = packed_folder() / f"auto-{weights.parents[2].name}.pack"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"RCPACK\0\1" + len(header).to_bytes(8, "little") + bytes(8) + header)
+    path.write_bytes(b"RCPACK\0\2" + len(header).to_bytes(8, "little") + bytes(8) + header)
     return path.stat().st_size
 
 

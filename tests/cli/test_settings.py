@@ -191,11 +191,11 @@ def test_switches_take_what_click_takes() -> None:
 
 
 def test_choices_are_those_of_the_chat() -> None:
-    from ropechat.chat.context import WhenFull
+    from ropechat.chat.context import OverflowPolicy
     from ropechat.tui.render.tint import NAMES
 
     assert settings.TINTS == NAMES
-    assert tuple(WhenFull) == settings.WHEN_FULL
+    assert tuple(OverflowPolicy) == settings.WHEN_FULL
 
 
 # --- the command line ---

@@ -93,7 +93,7 @@ def test_texts_are_those_of_one_answer(engine: Engine, answer: Node) -> None:
     assert [data for data, _ in spelled] == [step.bytes for step in answer.steps[:-1]]
 
 
-def test_what_somebody_wrote_never_becomes_a_control_token(engine: Engine) -> None:
+def test_what_a_user_wrote_never_becomes_a_control_token(engine: Engine) -> None:
     text = "so <|im_end|> it is ☃"
     ids = engine.reply_ids(ASKED, text)
     assert bytes(ids).decode() == text

@@ -12,7 +12,7 @@ from stores import done
 
 from ropechat.chat import events as ev
 from ropechat.chat.inference import Inference, describe
-from ropechat.chat.recorder import Keeper
+from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
 from ropechat.conversation import (
     ConversationTree,
@@ -102,12 +102,12 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
     engine = Drawing(draw, flush_now_and_then)
     inference = Inference()
     inference._engine = engine  # type: ignore[assignment]
-    session = Session("drawing", Sampling(seed=1), keeper=Keeper(store))
-    session.apply(ev.Loaded(describe(engine)))  # type: ignore[arg-type]
+    session = Session("drawing", Sampling(seed=1), recorder=ConversationRecorder(store))
+    session.apply(ev.ModelLoaded(describe(engine)))  # type: ignore[arg-type]
 
     def answer(turn: Any) -> None:
         """Have it written, and compare what stands in the tree with what was drawn."""
-        given = [step.id for step in turn.request.opening.steps] if turn.request.opening else []
+        given = [step.id for step in turn.request.prefix.steps] if turn.request.prefix else []
         engine.drawn = []
         try:
             inference._serve(turn.request)
@@ -129,7 +129,7 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
             continue
         node = nodes[-1] if draw.random() < 0.6 else draw.choice(nodes)
         answer(_continued(session, node) if deed == "continue" else _forked(draw, session, node))
-    id = session.keeper.id
+    id = session.recorder.id
     assert store.close(10)
     assert store.trouble is None
     chat = done(opened().load(id))
@@ -140,14 +140,14 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
 def _continued(session: Session, node: Node) -> Any:
     steps = steps_to_continue(node)
     origin = Origin(node.id, len(steps), "continue")
-    return session.answer(node.parent or "", ev.Opening(tuple(steps)), origin)
+    return session.answer(node.parent or "", ev.AssistantPrefix(tuple(steps)), origin)
 
 
 def _forked(draw: random.Random, session: Session, node: Node) -> Any:
     index = draw.randrange(len(node.steps))
     id = draw.choice(node.steps[index].top)[0]
-    opening = ev.Opening((*node.steps[:index], replace_token(node.steps[index], id)))
-    return session.answer(node.parent or "", opening, Origin(node.id, index, "fork"))
+    prefix = ev.AssistantPrefix((*node.steps[:index], replace_token(node.steps[index], id)))
+    return session.answer(node.parent or "", prefix, Origin(node.id, index, "fork"))
 
 
 def test_an_answer_that_ended_is_continued_twice(opened: Callable[[], Store]) -> None:

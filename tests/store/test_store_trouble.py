@@ -206,7 +206,7 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """20 kills; `python tests/crashes.py run N` does more."""
+    """20 kills; `python tests/support/crashes.py run N` does more."""
     found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
     assert {name: found[name] for name in crashes.FAULTS} == dict.fromkeys(crashes.FAULTS, 0), found
     assert found["questions"] > 0

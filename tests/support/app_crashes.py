@@ -1,6 +1,6 @@
 """Kill -9 of the whole chat on a pseudo-terminal, at random moments, with the built-in model.
 
-    python tests/app_crashes.py N            N kills, a line of results
+    python tests/support/app_crashes.py N            N kills, a line of results
 
 As in `crashes`, the program says what it does, here in a file: its session and its recorders are listened to.
 What it had said is looked for in a copy of its folder; the next one then opens the newest chat by itself, and
@@ -39,24 +39,25 @@ def chat() -> None:
     from ropechat.chat.session import Session
     from ropechat.cli import main
     from ropechat.store.store import AnswerWriter
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.controllers.history import HistoryController
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
-    apply, add, end, open_chat = Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat
+    apply, add, end = Session.apply, AnswerWriter.add, AnswerWriter.end
+    open_chat = HistoryController._open_chat
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
 
-    def applied(self: Session, event: ev.Happening) -> bool:
+    def applied(self: Session, event: ev.EngineEvent) -> bool:
         taken, turn = apply(self, event), self.last
-        if isinstance(event, ev.Loaded):
+        if isinstance(event, ev.ModelLoaded):
             say("!loaded")
         if taken and turn is not None and isinstance(event, ev.Started):
             say(f"asked {turn.asked}")
-        for step in event.steps if taken and isinstance(event, ev.Given) else ():
+        for step in event.steps if taken and isinstance(event, ev.PrefixAccepted) else ():
             say(f"made {self.last.node} {time.time()} {step.id}")
-        if taken and turn is not None and isinstance(event, ev.Produced):
+        if taken and turn is not None and isinstance(event, ev.TokenGenerated):
             say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
         return taken
 
@@ -69,13 +70,14 @@ def chat() -> None:
         done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
         return done
 
-    async def opened(self: ChatApp, id: str) -> None:
+    async def opened(self: HistoryController, id: str) -> None:
         await open_chat(self, id)
         for node in self.session.tree.path():
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
-    Session.apply, AnswerWriter.add, AnswerWriter.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
+    Session.apply, AnswerWriter.add, AnswerWriter.end = applied, added, ended  # type: ignore[method-assign]
+    HistoryController._open_chat = opened  # type: ignore[method-assign]
     sys.exit(main())
 
 

@@ -145,7 +145,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_an_odd_value_anywhere_is_refused_or_harmless(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing but errors of ours comes out, and the library's panics leave no trace on stderr."""
+    """Only errors of ropechat come out, and the library's panics leave no trace on stderr."""
     parts = [{"type": "Strip", "content": " ", "start": 0, "stop": 1}, byte_tokenizer()["decoder"]]
     normalizer = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
     data = splitting(LLAMA3) | {"decoder": {"type": "Sequence", "decoders": parts}, "normalizer": normalizer}

@@ -147,7 +147,7 @@ def test_presets() -> None:
 def test_steps_stay_within_what_is_allowed(name: str) -> None:
     settings = Sampling()
     for by in [1] * 300 + [-1] * 600 + [1] * 3:
-        settings = presets.stepped(settings, name, by)  # Sampling refuses what is not
+        settings = presets.step_value(settings, name, by)  # Sampling refuses what is not
     assert settings != Sampling() or name in ("top_p", "repetition_penalty")
 
 
@@ -176,11 +176,11 @@ async def test_set(chat: Any, line: str, field: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("top 3", "several settings begin so: top_k, top_p"),
-        ("nothing 3", "no such setting; there are temperature, top_k"),
+        ("top 3", "several settings begin with this: top_k, top_p"),
+        ("nothing 3", "unknown setting; there are temperature, top_k"),
         ("top_p 0", "must be a number above 0 to 1 (got 0"),
-        ("temp warm", "is no number"),
-        ("top_k 2.5", "is no number"),
+        ("temp warm", "must be a number"),
+        ("top_k 2.5", "must be a number"),
         ("temp", "temperature 0.7"),
     ],
 )
@@ -224,7 +224,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         assert ": 2 could be drawn" in c.screen()
         assert c.screen().count("cut by top-k") > 3
         await c.pilot.press("enter", "x", "enter")
-        await c.until(lambda: "is no number" in c.screen())
+        await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing
         assert isinstance(c.app.screen, SamplingScreen)
         await c.pilot.press("k", "right", "r")

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 BARS = "▁▂▃▄▅▆▇█"
-CURVE = 60  # cells of a curve at most
+MAX_CELLS = 60  # cells of a curve at most
 DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))  # of a Braille cell: left and right, from below
 
 
-def curve(steps: Sequence[Step], cells: int = CURVE) -> str:
+def sparkline(steps: Sequence[Step], cells: int = MAX_CELLS) -> str:
     """Bits per token as bars: each the mean of a stretch of the answer; a full bar is 8 bits."""
     cells = min(cells, len(steps))
     bars = []
@@ -28,8 +28,8 @@ def curve(steps: Sequence[Step], cells: int = CURVE) -> str:
     return "".join(bars)
 
 
-def cumulative(
-    steps: Sequence[Step], length: int, total: float, cells: int = CURVE, rows: int = 2
+def cumulative_curve(
+    steps: Sequence[Step], length: int, total: float, cells: int = MAX_CELLS, rows: int = 2
 ) -> list[str]:
     """The sum of bits so far as a line of Braille dots, `rows` high.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.chat.download import Download
+    from ropechat.chat.downloads import Downloads
     from ropechat.models.catalog import ModelSummary
     from ropechat.models.hub.names import HubName
-    from ropechat.tui.app import ChatApp
     from ropechat.tui.commands.keymap import Keymap
 
 WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
@@ -63,9 +64,12 @@ class ModelsScreen(Sheet["str | None"]):
     heading = "models"
     items = (("⏎", "load or get"), ("type", "to filter"), "models.delete", "sheet.leave")
 
-    def __init__(self, current: str) -> None:
-        super().__init__()
-        self._current = current
+    class DownloadChanged(Message):
+        """A download was begun, paused, resumed or cancelled."""
+
+    def __init__(self, current: str, downloads: Downloads, keymap: Keymap) -> None:
+        super().__init__(keymap)
+        self._current, self._downloads = current, downloads
         self._rows: list[ModelSummary] = []
         self._path: Path | None = None
         self._shown: list[ModelSummary | str] = []  # a text is something to get, or a path
@@ -73,12 +77,8 @@ class ModelsScreen(Sheet["str | None"]):
         self._sure = ""  # the model that the next press deletes
 
     @property
-    def _app(self) -> ChatApp:
-        return cast("ChatApp", self.app)
-
-    @property
     def _download(self) -> Download | None:
-        return self._app.download
+        return self._downloads.current
 
     def compose(self) -> ComposeResult:
         """Title, field, head, list, details, keys."""
@@ -243,16 +243,28 @@ class ModelsScreen(Sheet["str | None"]):
             and download.stage in (Stage.PLANNED, Stage.PAUSED)
         ):
             download.start()
-            self._app.watch_download()
+            self.post_message(self.DownloadChanged())
         elif isinstance(one, str) and one.startswith(PATHS):
             self.dismiss(one)
         elif isinstance(one, str) or (one.reason and hub_name(one.name) is not None):
-            self.say(self._app.plan_download(name))
+            self.say(self._plan(name))
         elif one.reason:
             self.say(one.reason)
         else:
             self.dismiss(str(one.path))
         self.show_download()
+
+    def _plan(self, model: str) -> str:
+        """Ask the Hub what a model consists of; returns why not, or ""."""
+        name, running = hub_name(model), self._downloads.running
+        if name is None:
+            return f"{one_line(model)}: no Hub id"
+        if running is not None:
+            pause, cancel = self.keymap.named("models.pause"), self.keymap.named("models.cancel")
+            return f"{running.name} is being downloaded; {pause} pauses it, {cancel} cancels it"
+        self._downloads.plan(name)
+        self.post_message(self.DownloadChanged())
+        return ""
 
     def action_pause(self) -> None:
         """Pause, or go on."""
@@ -261,14 +273,14 @@ class ModelsScreen(Sheet["str | None"]):
                 self._download.pause()
             else:
                 self._download.start()
-            self._app.watch_download()
+            self.post_message(self.DownloadChanged())
             self.show_download()
 
     def action_cancel(self) -> None:
         """Stop the download and remove what came."""
         if self._download is not None and self._download.stage is not Stage.DONE:
             self._download.cancel()
-            self._app.watch_download()
+            self.post_message(self.DownloadChanged())
             self.show_download()
 
     def action_delete(self) -> None:
@@ -298,8 +310,7 @@ class ModelsScreen(Sheet["str | None"]):
     def show_download(self) -> None:
         """How far the download is."""
         download = self._download
-        keymap = self._app.keymap
-        text = Content("") if download is None else Content("\n").join(told(download, keymap))
+        text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
         self.query_one("#coming", Static).update(text)
         works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
         self.key_line.show_keys(WITH_DOWNLOAD if works else self.items)

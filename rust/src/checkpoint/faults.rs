@@ -5,7 +5,7 @@ use std::path::Path;
 use super::escape::escape_for_terminal;
 use super::folder::Folder;
 use crate::error::Error;
-use crate::quant::TensorType;
+use crate::quant::StorageType;
 
 /// What to do with a pickle. Nothing in this program reads one: reading a pickle runs the code in it.
 pub(super) const PICKLE: &str = "this is a pickle (or a zip of one), which can run code when it is read; only safetensors \
@@ -14,7 +14,7 @@ pub(super) const PICKLE: &str = "this is a pickle (or a zip of one), which can r
 
 /// Types of weights that the engine reads, for messages.
 fn readable() -> String {
-    TensorType::ALL.map(TensorType::name).join(", ")
+    StorageType::ALL.map(StorageType::name).join(", ")
 }
 
 /// A tensor of a type that the engine does not read: other floats are unsupported, integers mean a damaged file.

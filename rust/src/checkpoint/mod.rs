@@ -23,9 +23,9 @@ pub(crate) use folder::Folder;
 pub use tensor::TensorView;
 
 use crate::error::{Error, Result};
-use crate::platform::checksum::checksum;
 use faults::{unusable_type, unusable_vector};
 use shards::{Shard, Shards};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A model's weight files, mapped, with checked headers.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Checkpoint {
         if let Some((shard, _)) = self.shards.tensors.get(view.name) {
             let map = &self.shards.files[*shard].map;
             let begin = (piece.as_ptr() as usize).saturating_sub(map.as_ptr() as usize);
-            map.let_go(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));
+            map.release_pages(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));
         }
     }
 
@@ -153,7 +153,7 @@ impl Checkpoint {
             let metadata = real.metadata().map_err(refused)?;
             let changed = metadata.modified().map_err(refused)?.duration_since(UNIX_EPOCH);
             let changed = changed.map_or(0, |since| since.as_nanos());
-            let header = checksum(&shard.map[..data_begin]);
+            let header = xxh3_64(&shard.map[..data_begin]);
             Ok(format!("{:?} {} {changed} {header:016x}", real, metadata.len()))
         });
         lines.collect()

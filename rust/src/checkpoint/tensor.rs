@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::quant::TensorType;
+use crate::quant::StorageType;
 
 /// One tensor of a safetensors or GGUF file. `begin..end` was checked against the file: slicing with it cannot fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub struct Entry {
 
 impl Entry {
     /// The type as the engine reads it; None for types that it does not.
-    pub fn tensor_type(&self) -> Option<TensorType> {
-        TensorType::named(self.dtype)
+    pub fn tensor_type(&self) -> Option<StorageType> {
+        StorageType::named(self.dtype)
     }
 }
 
@@ -30,7 +30,7 @@ pub struct TensorView<'a> {
     /// The file's name for it.
     pub name: &'a str,
     /// How the values are stored.
-    pub tensor_type: TensorType,
+    pub tensor_type: StorageType,
     /// Dimensions, outermost first.
     pub shape: &'a [usize],
     /// Values in row-major order, little endian; no alignment is promised.

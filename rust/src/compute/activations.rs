@@ -1,10 +1,20 @@
-//! Rows on their way into a matmul, in the type that the weight's kernel multiplies: converted once per input, not once
-//! per matmul.
+//! The input of a matmul, in the type that the weight's kernel multiplies. It is converted once per input, not once per
+//! matmul.
 
 use crate::compute::pool::Pool;
 use crate::kernel::{Kernels, x_row_bytes};
-use crate::platform::memory::{Line, line_bytes, line_bytes_mut, plain_bytes};
-use crate::quant::DType;
+use crate::platform::memory::Line;
+use crate::quant::PackedType;
+use bytemuck::Zeroable;
+
+/// Where the rows of an input come from; stored rows are quantized without a copy.
+#[derive(Clone, Copy)]
+pub enum RowSource<'a> {
+    /// Writes row r.
+    Computed(&'a (dyn Fn(usize, &mut [f32]) + Sync)),
+    /// Row r.
+    Stored(&'a (dyn Fn(usize) -> &'a [f32] + Sync)),
+}
 
 /// Rows of one input.
 #[derive(Debug, Default)]
@@ -24,106 +34,84 @@ enum ActivationFormat {
     F32,
     /// For bf16 weights: rows of pairs, zero-padded to whole tiles.
     Bf16,
-    /// For the 32-block formats: blocks of bytes with their scales and sums, and what weights like these want besides.
-    Q8(DType),
+    /// For the 32-block formats: rows for weights of this type, see `x_row_bytes`.
+    Q8(PackedType),
 }
 
 impl Activations {
-    fn format_for(weights: DType) -> ActivationFormat {
+    fn format_for(weights: PackedType) -> ActivationFormat {
         match weights {
-            DType::F32 | DType::F16 => ActivationFormat::F32,
-            DType::BF16 => ActivationFormat::Bf16,
-            DType::Q8_0 | DType::Q5K | DType::Q4K | DType::Q4_0 => ActivationFormat::Q8(DType::Q8_0),
-            DType::Q6K => ActivationFormat::Q8(DType::Q6K),
+            PackedType::F32 | PackedType::F16 => ActivationFormat::F32,
+            PackedType::BF16 => ActivationFormat::Bf16,
+            PackedType::Q8_0 | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
+                ActivationFormat::Q8(PackedType::Q8_0)
+            }
+            PackedType::Q6K => ActivationFormat::Q8(PackedType::Q6K),
         }
     }
 
-    /// Makes room for rows of `width` for weights of `dtype`, and fills row r by `fill(r, out)`.  // out [width]
-    pub fn fill(
+    /// Sets the rows, in the type that weights of `weights` are multiplied with.  // rows of [width]
+    pub fn quantize_rows(
         &mut self,
         rows: usize,
         width: usize,
-        weights: DType,
+        weights: PackedType,
         kernels: Kernels,
         pool: &Pool,
-        fill: impl Fn(usize, &mut [f32]) + Sync,
+        source: RowSource<'_>,
     ) {
         (self.rows, self.width, self.format) = (rows, width, Self::format_for(weights));
-        self.write(kernels, pool, &fill, |row, round| {
-            with_row(width, |values| {
-                fill(row, values);
-                round(values);
-            });
-        });
-    }
-
-    /// The same for rows that are there: row r is `row_of(r)`.  // [width]
-    pub fn take<'a>(
-        &mut self,
-        rows: usize,
-        width: usize,
-        weights: DType,
-        kernels: Kernels,
-        pool: &Pool,
-        row_of: impl Fn(usize) -> &'a [f32] + Sync,
-    ) {
-        (self.rows, self.width, self.format) = (rows, width, Self::format_for(weights));
-        let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(row_of(row));
-        self.write(kernels, pool, copy, |row, round| round(row_of(row)));
-    }
-
-    /// Every row: where no rounding is wanted straight into its place, else by way of what `lend` shows to its second
-    /// argument.
-    fn write(
-        &mut self,
-        kernels: Kernels,
-        pool: &Pool,
-        straight: impl Fn(usize, &mut [f32]) + Sync,
-        lend: impl Fn(usize, &mut dyn FnMut(&[f32])) + Sync,
-    ) {
-        let (rows, width) = (self.rows, self.width);
+        let quantize = |row: usize, quantize: &mut dyn FnMut(&[f32])| match source {
+            RowSource::Stored(stored) => quantize(stored(row)),
+            RowSource::Computed(compute) => with_row(width, |values| {
+                compute(row, values);
+                quantize(values);
+            }),
+        };
         match self.format {
             ActivationFormat::F32 => {
                 self.f32.resize(rows * width, 0.0);
-                by_rows(pool, &mut self.f32[..rows * width], width, straight);
+                by_rows(pool, &mut self.f32[..rows * width], width, |row, out| match source {
+                    RowSource::Stored(stored) => out.copy_from_slice(stored(row)),
+                    RowSource::Computed(compute) => compute(row, out),
+                });
             }
             ActivationFormat::Bf16 => {
-                let padded = DType::BF16.steps(width) * 2;
+                let padded = PackedType::BF16.steps(width) * 2;
                 self.bf16.resize(rows * padded, 0);
                 by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
-                    lend(row, &mut |values| kernels.to_bf16(values, &mut out[..width]));
+                    quantize(row, &mut |values| kernels.to_bf16(values, &mut out[..width]));
                     out[width..].fill(0);
                 });
             }
             ActivationFormat::Q8(weights) => {
                 let lines = self.row_bytes() / size_of::<Line>();
-                self.q8.resize(rows * lines, Line::default());
+                self.q8.resize(rows * lines, Line::zeroed());
                 by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [Line]| {
-                    lend(row, &mut |values| kernels.to_q8(values, weights, line_bytes_mut(out)));
+                    let out = bytemuck::cast_slice_mut(out);
+                    quantize(row, &mut |values| kernels.quantize_q8(values, weights, out));
                 });
             }
         }
     }
 
-    /// Copies rows that were filled for f32 weights.  // out [rows, width]
+    /// Copies rows that are f32.  // out [rows, width]
     pub fn copy_rows(&self, out: &mut Vec<f32>) {
         assert_eq!(self.format, ActivationFormat::F32);
         out.clear();
         out.extend_from_slice(&self.f32[..self.rows * self.width]);
     }
 
-    /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Values per row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Whether weights of `dtype` take these rows.
-    pub fn fits(&self, weights: DType) -> bool {
+    /// Whether these rows are in the type for weights of `weights`.
+    pub fn fits(&self, weights: PackedType) -> bool {
         self.format == Self::format_for(weights)
     }
 
@@ -131,27 +119,26 @@ impl Activations {
     pub fn row_bytes(&self) -> usize {
         match self.format {
             ActivationFormat::F32 => self.width * 4,
-            ActivationFormat::Bf16 => x_row_bytes(DType::BF16, DType::BF16.steps(self.width)),
+            ActivationFormat::Bf16 => x_row_bytes(PackedType::BF16, PackedType::BF16.steps(self.width)),
             ActivationFormat::Q8(weights) => x_row_bytes(weights, weights.steps(self.width)),
         }
     }
 
-    /// All rows.
     pub fn bytes(&self) -> &[u8] {
         match self.format {
-            ActivationFormat::F32 => plain_bytes(&self.f32),
-            ActivationFormat::Bf16 => plain_bytes(&self.bf16),
-            ActivationFormat::Q8(_) => line_bytes(&self.q8),
+            ActivationFormat::F32 => bytemuck::cast_slice(&self.f32),
+            ActivationFormat::Bf16 => bytemuck::cast_slice(&self.bf16),
+            ActivationFormat::Q8(_) => bytemuck::cast_slice(&self.q8),
         }
     }
 }
 
 thread_local! {
-    /// One f32 row on its way to another type.
+    /// One f32 row that is computed before it is converted.
     static SCRATCH: std::cell::RefCell<Vec<f32>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Lends `work` room for one f32 row.
+/// Calls `work` with a buffer for one f32 row.
 fn with_row(width: usize, work: impl FnOnce(&mut [f32])) {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(width.max(scratch.len()), 0.0);

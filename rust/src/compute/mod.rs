@@ -1,6 +1,8 @@
-//! The one way to a matmul: the thread pool, activations and packed weights.
+//! Threads, a matmul's input, packed weights: the only way to a matmul with a matrix of the model.
 
 pub(crate) mod activations;
+pub mod cancel;
+pub(crate) mod panels;
 #[allow(unsafe_code)] // lends borrowed work to threads
 pub mod pool;
 #[allow(unsafe_code)] // threads write interleaved columns of one output

@@ -1,15 +1,14 @@
 //! The thread pool: contiguous shares, stealing, spin briefly, then park.
 //!
 //! Work is split over output rows, heads and query rows only, never over the sum behind one value, so neither the number
-//! of threads nor who does which part can change a result (law 1). A forward pass is a chain of short [`Pool::run`]s;
-//! between them the workers spin (a wake through the kernel costs about as much as a small layer), and after [`SPINS`]
+//! of threads nor which thread does a part can change a result (law 1). A forward pass is a chain of short [`Pool::run`]s;
+//! between them the workers spin (a wake-up by the system costs about as much as a small layer), and after [`SPINS`]
 //! idle turns they park, so an idle engine uses no CPU.
 //!
-//! Nobody waits for a worker that the system has not scheduled: a job is open while its parts last, a worker that comes
-//! in time takes parts (its own contiguous share first, then what others have not begun), and one that comes late finds
-//! the job closed. So a busy machine slows a forward down by the cores that it takes, not by its time slices.
+//! Nobody waits for a worker that the system has not scheduled: a job is open while it has parts left, a worker that is in
+//! time takes parts (its own contiguous share first, then what others have not begun), and a late one finds the job
+//! closed. So other programs slow a forward pass down by the cores that they use, not by their time slices.
 
-use crate::error::{Error, Result};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,50 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Idle turns of the spin loop before a worker parks: a fraction of a millisecond, longer than any gap within a token.
+/// Idle turns of the spin loop before a worker parks: a fraction of a millisecond, longer than any pause within a token.
 const SPINS: u32 = 10_000;
-/// Turns after which a waiting thread offers its core to others now and then.
+/// Turns after which a waiting thread yields its core now and then.
 const SPINS_BEFORE_YIELD: u32 = 512;
-
-/// A flag that ends a computation between two layers. Set once; a new request takes a new token.
-#[derive(Debug, Default)]
-pub struct CancelToken {
-    cancelled: AtomicBool,
-    /// Checks that pass before the token sets itself; 0 for a token that only others set.
-    fuse: AtomicUsize,
-}
-
-impl CancelToken {
-    /// A token that sets itself at its `n`-th check: how tests cancel at an exact place.
-    pub fn at_check(n: usize) -> Self {
-        Self { cancelled: AtomicBool::new(false), fuse: AtomicUsize::new(n) }
-    }
-
-    /// Asks the computation to end.
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it was asked to.
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-
-    /// Called by the computation where it can end.
-    ///
-    /// # Errors
-    /// Cancelled.
-    pub fn check(&self) -> Result<()> {
-        let fuse = self.fuse.load(Ordering::Relaxed);
-        if fuse > 0 {
-            self.fuse.store(fuse - 1, Ordering::Relaxed);
-            if fuse == 1 {
-                self.cancel();
-            }
-        }
-        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
-    }
-}
 
 /// A job: called once per part.
 type Job<'a> = dyn Fn(usize) + Sync + 'a;
@@ -70,11 +29,11 @@ const EPOCH: u32 = 32;
 const OPEN: u64 = 1 << 31;
 const INSIDE: u64 = OPEN - 1;
 
-/// The current job, whose lifetime is over when [`Pool::run`] returns: a pointer, because a reference would promise more.
+/// The current job, whose lifetime is over when [`Pool::run`] returns: a pointer, because a reference would promise that it is alive.
 #[derive(Clone, Copy)]
 struct JobPointer(*const Job<'static>);
 
-// SAFETY: a job is Sync, so any thread may call it; who follows the pointer has to know that it lives.
+// SAFETY: a job is Sync, so any thread may call it; who dereferences the pointer has to know that it is alive.
 unsafe impl Send for JobPointer {}
 
 thread_local! {
@@ -93,7 +52,7 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// The parts `next..end` of a share; on cache lines of its own, since threads hammer it.
+/// The parts `next..end` of a share; on its own cache lines, because all threads write to it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Share {
@@ -122,7 +81,7 @@ impl Pool {
             parked: (0..count).map(|_| AtomicBool::new(false)).collect(),
             panic: Mutex::new(None),
         });
-        // A thread that the system refuses is done without: fewer threads, same results.
+        // When the system refuses a thread, the pool works without it: fewer threads, same results.
         let workers = (0..count)
             .map_while(|index| {
                 let shared = Arc::clone(&shared);
@@ -138,7 +97,7 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Whether this process started the threads (false in the child of a fork, which must make a new pool).
+    /// Whether this process started the threads. False in the child of a fork, which must make a new pool.
     pub fn is_alive(&self) -> bool {
         self.process == std::process::id()
     }
@@ -154,7 +113,7 @@ impl Pool {
         }
         assert!(!IN_JOB.get(), "a job of a pool must not run another one");
         let _one_at_a_time = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only the lifetime changes, of a pointer that promises none.
+        // SAFETY: only the lifetime of a pointer changes, and a pointer promises none.
         let pointer = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
         *lock(&self.shared.job) = Some(JobPointer(pointer));
         let threads = self.threads();
@@ -178,7 +137,7 @@ impl Pool {
             pause(&mut turns);
         }
         *lock(&self.shared.job) = None;
-        // Taken in any case: a later job must not find it.
+        // Taken even if this thread panicked: a later job must not find it.
         let others = lock(&self.shared.panic).take();
         if let Some(panic) = mine.err().or(others) {
             resume_unwind(panic);
@@ -196,7 +155,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// Does parts until none are left: those of the own share first, in order, then others'.
+    /// Does parts until none is left: those of its own share first, in order, then those of others.
     fn take_parts(&self, own: usize, threads: usize, job: &Job<'_>) {
         for share in (0..threads).map(|i| &self.shares[(own + i) % threads]) {
             let end = share.end.load(Ordering::Relaxed);
@@ -211,7 +170,7 @@ impl Shared {
     }
 }
 
-/// One turn of waiting: spin, and now and then offer the core to whoever else wants it.
+/// One turn of waiting: spins, and now and then yields the core.
 fn pause(turns: &mut u32) {
     *turns += 1;
     if *turns > SPINS_BEFORE_YIELD && turns.is_multiple_of(64) {
@@ -224,7 +183,7 @@ fn pause(turns: &mut u32) {
 impl Drop for Pool {
     fn drop(&mut self) {
         if !self.is_alive() {
-            // The threads exist in the parent only; joining them here would wait for ever.
+            // The threads exist in the parent only; joining them here would never return.
             return std::mem::forget(std::mem::take(&mut self.workers));
         }
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -245,7 +204,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What worker `index` does for life.
+/// The loop of worker `index`.
 fn work(shared: &Shared, index: usize) {
     IN_JOB.set(true); // this thread does nothing else
     let mut seen = 0;
@@ -266,7 +225,7 @@ fn work(shared: &Shared, index: usize) {
     }
 }
 
-/// Spins, then parks, until it is inside a job newer than `seen`; None when the pool ends.
+/// Waits (spins, then parks) until it is inside a job newer than `seen`; None when the pool ends.
 fn enter_next_job(shared: &Shared, index: usize, mut seen: u64) -> Option<u64> {
     let mut turns = 0;
     loop {
@@ -274,7 +233,7 @@ fn enter_next_job(shared: &Shared, index: usize, mut seen: u64) -> Option<u64> {
         let epoch = gate >> EPOCH;
         if epoch != seen {
             if gate & OPEN == 0 {
-                seen = epoch; // came too late
+                seen = epoch; // too late
             } else if shared
                 .gate
                 .compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -291,7 +250,7 @@ fn enter_next_job(shared: &Shared, index: usize, mut seen: u64) -> Option<u64> {
             pause(&mut turns);
             continue;
         }
-        // Announce, look once more, then sleep: `run` opens the gate before it looks at `parked`.
+        // Announce, check once more, then sleep: `run` opens the gate before it checks `parked`.
         shared.parked[index].store(true, Ordering::SeqCst);
         let nothing_new = shared.gate.load(Ordering::SeqCst) >> EPOCH == seen;
         if nothing_new && !shared.stop.load(Ordering::SeqCst) {

@@ -1,147 +1,39 @@
-//! Matrices packed for the kernels, and the one door to a matmul.
+//! Packed weights: the only way to a matmul with a matrix of the model.
 //!
-//! A [`Weight`] holds `out_features x in_features` values in *panels* of 16 output rows, interleaved step by step
-//! (see `kernel/README.md` for the drawing), the same layout for one row and for many. A matmul
+//! A [`Weight`] holds `out_features x in_features` values in panels, the same layout for one row and for many. A matmul
 //! splits the panels over the threads; what happens to a finished tile is its [`Epilogue`].
 
 use crate::compute::activations::Activations;
+use crate::compute::panels::{Arrangement, PanelMap, PanelShape};
 use crate::compute::pool::Pool;
-use crate::error::Result;
 use crate::kernel::{Activation, Kernels, LANES, Panels, Rows};
 use crate::platform::mapped::FilePart;
 use crate::platform::memory::Buffer;
-use crate::quant::{DType, TensorType};
+use crate::quant::PackedType;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of activation rows per pass over a thread's panels: they stay in the second-level cache.
 const ROW_BLOCK: usize = 1 << 20;
-/// Rows per pass at least, for the weights' sake.
+/// Fewest rows per pass, so that weights are not read too often.
 const LEAST_ROWS: usize = 128;
 
 /// Parts of a matmul per thread.
 const PARTS_PER_THREAD: usize = 4;
-/// Bytes of weights times rows from which a matmul is worth the meeting of threads, about a microsecond.
+/// Bytes of weights times rows from which a matmul is worth the synchronization of threads, about a microsecond.
 const WORTH_THREADS: usize = 64 << 10;
 
-/// Values that are packed between two reports of what is done.
-const PACKED_AT_A_TIME: usize = 2 << 20;
-
-/// One source matrix, row-major.  // [out_features, in_features]
-#[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
-    /// The type of `bytes`.
-    pub tensor_type: TensorType,
-    /// Output rows.
-    pub out_features: usize,
-    /// `out_features * in_features` values, little endian, of any alignment.
-    pub bytes: &'a [u8],
-}
-
-impl Source<'_> {
-    /// The bytes of one row.
-    fn row(&self, row: usize, in_features: usize) -> &[u8] {
-        let bytes = self.tensor_type.row_bytes(in_features);
-        &self.bytes[row * bytes..][..bytes]
-    }
-}
-
-/// How the output rows of several sources become one weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrangement {
-    /// One after the other: q, k, v.
-    Stacked,
-    /// A panel of each in turn, so that a thread has both factors of a gated MLP: gate, up.
-    Interleaved,
-}
-
-/// What a packed matrix looks like, which decides how many bytes it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PanelShape {
-    /// The storage type.
-    pub dtype: DType,
-    /// Values per row.
-    pub in_features: usize,
-    /// Output rows of the sources together.
-    pub out_features: usize,
-    /// Panels of 16 rows.
-    pub panels: usize,
-}
-
-impl PanelShape {
-    /// Of the weight that [`pack`] makes of sources with so many rows each.
-    pub fn new(rows: &[usize], arrangement: Arrangement, in_features: usize, dtype: DType) -> Self {
-        let map = PanelMap { rows: rows.to_vec(), arrangement };
-        Self { dtype, in_features, out_features: rows.iter().sum(), panels: map.panels() }
-    }
-
-    /// Bytes of one panel.
-    pub fn panel_bytes(&self) -> usize {
-        self.dtype.steps(self.in_features) * self.dtype.step_bytes()
-    }
-
-    /// Bytes of all panels, up to a whole cache line.
-    pub fn bytes(&self) -> usize {
-        (self.panels * self.panel_bytes()).next_multiple_of(64)
-    }
-}
-
-/// Packs `sources` (converted to `dtype`) with the threads of `pool`, some megabytes after the other: `done(source, rows)`
-/// says which rows are not needed any more.  // [panels, panel_bytes]
-///
-/// # Errors
-/// Memory.
-pub fn pack(
-    sources: &[Source<'_>],
-    arrangement: Arrangement,
-    in_features: usize,
-    dtype: DType,
-    pool: &Pool,
-    done: &dyn Fn(usize, Range<usize>),
-) -> Result<Buffer> {
-    let map = PanelMap { rows: sources.iter().map(|source| source.out_features).collect(), arrangement };
-    let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
-    let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
-    let mut panels: Vec<(usize, &mut [u8])> =
-        data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
-    let at_a_time = (PACKED_AT_A_TIME / (LANES * in_features.max(1))).max(1);
-    for panels in panels.chunks_mut(at_a_time) {
-        pool.for_each(panels, |(index, panel)| {
-            let mut values = vec![0.0; in_features];
-            for (lane, row) in map.rows(*index).enumerate() {
-                if let Some((source, row)) = row {
-                    let source = &sources[source];
-                    let bytes = source.row(row, in_features);
-                    source.tensor_type.pack_row(bytes, dtype, lane, panel, &mut values);
-                }
-            }
-        });
-        for source in 0..sources.len() {
-            let rows = panels.iter().flat_map(|(index, _)| map.rows(*index)).flatten();
-            let rows = rows.filter_map(|(of, row)| (of == source).then_some(row));
-            // Rows of a source are packed in order.
-            if let Some((first, last)) =
-                rows.fold(None, |seen, row| Some((seen.map_or(row, |(first, _)| first), row)))
-            {
-                done(source, first..last + 1);
-            }
-        }
-    }
-    Ok(data)
-}
-
-/// Where panels lie: in memory of ours, or in a file.
+/// Where panels are: in memory, or in a mapped pack.
 #[derive(Clone)]
 pub enum Storage {
-    /// Packed by this process.
+    /// They were packed by this process.
     Memory(Arc<Buffer>),
-    /// Packed by an earlier one.
+    /// They were packed by an earlier process.
     File(FilePart),
 }
 
 impl Storage {
-    /// The panels.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Storage::Memory(buffer) => buffer.bytes(),
@@ -165,12 +57,12 @@ impl std::fmt::Debug for Weight {
 }
 
 impl Weight {
-    /// A weight of panels that [`pack`] made.
+    /// A weight of panels that [`pack`](crate::compute::panels::pack) made.
     pub fn new(shape: PanelShape, data: Storage) -> Self {
         Self { shape, data, bias: Vec::new() }
     }
 
-    /// Adds bias vectors, one per source of [`pack`] in the same order and arrangement.
+    /// Adds bias vectors, one per source of `pack` in the same order and arrangement.
     pub fn with_bias(mut self, biases: &[Vec<f32>], arrangement: Arrangement) -> Self {
         let map = PanelMap { rows: biases.iter().map(Vec::len).collect(), arrangement };
         self.bias = vec![0.0; self.shape.panels * LANES];
@@ -184,8 +76,7 @@ impl Weight {
         self
     }
 
-    /// The storage type.
-    pub fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> PackedType {
         self.shape.dtype
     }
 
@@ -206,14 +97,14 @@ impl Weight {
         self.shape.dtype.unpack_row(panel, lane, out);
     }
 
-    /// `x` times this matrix; `epilogue` says where the product goes.  // x [rows, in_features]
+    /// Multiplies `x` by this matrix; `epilogue` says where the result goes.  // x [rows, in_features]
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
         assert!(x.width() == self.shape.in_features && x.fits(self.shape.dtype));
-        let sink = Sink::new(epilogue, x.rows(), self.shape.panels);
+        let writer = EpilogueWriter::new(epilogue, x.rows(), self.shape.panels);
         // Panels in pairs, so that a gated pair is never cut.
         let all = self.shape.panels.div_ceil(2);
         let blocks = x.rows().div_ceil((ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS));
-        let row_block = x.rows().div_ceil(blocks).next_multiple_of(LANES).min(x.rows()); // all about alike
+        let row_block = x.rows().div_ceil(blocks).next_multiple_of(LANES).min(x.rows()); // all about equal
         let work = |pairs: Range<usize>| {
             let mut tile = TILE.take();
             tile.resize((row_block * 2 * LANES).max(tile.len()), 0.0);
@@ -222,7 +113,7 @@ impl Weight {
                 for pair in pairs.clone() {
                     let width = self.tile(x, rows.clone(), 2 * pair, kernels, &mut tile);
                     // SAFETY: threads have disjoint pairs, so no two write the same columns.
-                    unsafe { sink.take(&tile, rows.clone(), 2 * pair, width, kernels) }
+                    unsafe { writer.write(&tile, rows.clone(), 2 * pair, width, kernels) }
                 }
             }
             TILE.set(tile);
@@ -230,7 +121,7 @@ impl Weight {
         if self.bytes() * x.rows() < WORTH_THREADS {
             work(0..all);
         } else {
-            // Several parts per thread, so that a thread that is held up leaves work for the others.
+            // Several parts per thread, so that the others can take over the work of a thread that is delayed.
             let parts = all.min(PARTS_PER_THREAD * pool.threads());
             pool.run(parts, &|part| work(all * part / parts..all * (part + 1) / parts));
         }
@@ -255,7 +146,7 @@ impl Weight {
         };
         let input = &x.bytes()[rows.start * x.row_bytes()..];
         let input = Rows { bytes: input, stride: x.row_bytes(), count: rows.len() };
-        kernels.product(weights, input, tile, 2 * LANES);
+        kernels.matmul(weights, input, tile, 2 * LANES);
         if !self.bias.is_empty() {
             let bias = &self.bias[panel * LANES..][..panels * LANES];
             for row in tile.chunks_exact_mut(2 * LANES).take(rows.len()) {
@@ -267,11 +158,11 @@ impl Weight {
 }
 
 thread_local! {
-    /// Products of a row block with a pair of panels, on their way to the epilogue.  // [rows, 32]
+    /// The product of a row block and a pair of panels, before the epilogue.  // [rows, 32]
     static TILE: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// What becomes of a matmul's product.
+/// What is done with the result of a matmul.
 pub enum Epilogue<'a> {
     /// `out = product`.  // out [rows, padded_out]
     Store(&'a mut [f32]),
@@ -284,7 +175,7 @@ pub enum Epilogue<'a> {
 }
 
 #[derive(Clone, Copy)]
-enum SinkKind {
+enum EpilogueKind {
     Store,
     Add,
     Gate(Activation),
@@ -292,105 +183,74 @@ enum SinkKind {
 }
 
 /// An [`Epilogue`] that threads share: each writes its own columns.
-struct Sink {
-    kind: SinkKind,
+struct EpilogueWriter {
+    kind: EpilogueKind,
     out: *mut f32,
     stride: usize,
 }
 
-// SAFETY: `take` writes disjoint columns per thread, which its caller guarantees.
-unsafe impl Sync for Sink {}
+// SAFETY: `write` writes disjoint columns per thread, which its caller guarantees.
+unsafe impl Sync for EpilogueWriter {}
 
-impl Sink {
+impl EpilogueWriter {
     fn new(epilogue: Epilogue<'_>, rows: usize, panels: usize) -> Self {
         let (kind, out, stride) = match epilogue {
-            Epilogue::Store(out) => (SinkKind::Store, out, panels * LANES),
-            Epilogue::AddTo(out, width) => (SinkKind::Add, out, width),
-            Epilogue::Gate(activation, out, width) => (SinkKind::Gate(activation), out, width),
-            Epilogue::Activate(activation, out, width) => (SinkKind::Activate(activation), out, width),
+            Epilogue::Store(out) => (EpilogueKind::Store, out, panels * LANES),
+            Epilogue::AddTo(out, width) => (EpilogueKind::Add, out, width),
+            Epilogue::Gate(activation, out, width) => (EpilogueKind::Gate(activation), out, width),
+            Epilogue::Activate(activation, out, width) => (EpilogueKind::Activate(activation), out, width),
         };
         let panels = match kind {
-            SinkKind::Gate(_) => {
+            EpilogueKind::Gate(_) => {
                 assert!(panels.is_multiple_of(2));
                 panels / 2
             }
-            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => panels,
+            EpilogueKind::Store | EpilogueKind::Add | EpilogueKind::Activate(_) => panels,
         };
         assert!(stride.div_ceil(LANES) == panels, "every panel has columns of the output");
         assert!(rows.checked_mul(stride).is_some_and(|values| values <= out.len()));
         Self { kind, out: out.as_mut_ptr(), stride }
     }
 
-    /// Puts the tile of `rows` and the panels from `panel` on where it belongs.
+    /// Writes the tile of `rows` and the panels from `panel` on to the output.
     ///
     /// # Safety
     /// No other thread touches the columns of these panels meanwhile, and `rows` are rows of the output.
-    unsafe fn take(&self, tile: &[f32], rows: Range<usize>, panel: usize, width: usize, kernels: Kernels) {
+    unsafe fn write(&self, tile: &[f32], rows: Range<usize>, panel: usize, width: usize, kernels: Kernels) {
         let first = match self.kind {
-            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => panel * LANES,
-            SinkKind::Gate(_) => panel / 2 * LANES,
+            EpilogueKind::Store | EpilogueKind::Add | EpilogueKind::Activate(_) => panel * LANES,
+            EpilogueKind::Gate(_) => panel / 2 * LANES,
         };
         let columns = match self.kind {
-            SinkKind::Store | SinkKind::Add | SinkKind::Activate(_) => width.min(self.stride - first),
-            SinkKind::Gate(_) => LANES.min(self.stride - first),
+            EpilogueKind::Store | EpilogueKind::Add | EpilogueKind::Activate(_) => {
+                width.min(self.stride - first)
+            }
+            EpilogueKind::Gate(_) => LANES.min(self.stride - first),
         };
         for (row, tile) in rows.zip(tile.chunks_exact(2 * LANES)) {
             // SAFETY: row < rows, and first < stride (checked in `new`, for every panel) makes first + columns <= stride:
-            // this is inside the output, whose length `new` checked too. No one else has these columns.
+            // this is inside the output, whose length `new` checked too. No other thread has these columns.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(self.out.add(row * self.stride + first), columns) };
             match self.kind {
-                SinkKind::Store => out.copy_from_slice(&tile[..columns]),
-                SinkKind::Add => kernels.add(out, &tile[..columns]),
-                SinkKind::Gate(activation) => {
+                EpilogueKind::Store => out.copy_from_slice(&tile[..columns]),
+                EpilogueKind::Add => kernels.add(out, &tile[..columns]),
+                EpilogueKind::Gate(activation) => {
                     kernels.gate(activation, &tile[..columns], &tile[LANES..][..columns], out);
                 }
-                SinkKind::Activate(activation) => kernels.activate(activation, &tile[..columns], out),
+                EpilogueKind::Activate(activation) => kernels.activate(activation, &tile[..columns], out),
             }
         }
-    }
-}
-
-/// Which source row stands in which lane of which panel.
-struct PanelMap {
-    /// Output rows of each source.
-    rows: Vec<usize>,
-    arrangement: Arrangement,
-}
-
-impl PanelMap {
-    fn panels(&self) -> usize {
-        match self.arrangement {
-            Arrangement::Stacked => self.rows.iter().sum::<usize>().div_ceil(LANES),
-            Arrangement::Interleaved => self.rows.iter().map(|rows| rows.div_ceil(LANES)).sum(),
-        }
-    }
-
-    /// (source, row) of each lane; None is padding.
-    fn rows(&self, panel: usize) -> impl Iterator<Item = Option<(usize, usize)>> {
-        (0..LANES).map(move |lane| match self.arrangement {
-            Arrangement::Stacked => {
-                let mut row = panel * LANES + lane;
-                for (source, &rows) in self.rows.iter().enumerate() {
-                    if row < rows {
-                        return Some((source, row));
-                    }
-                    row -= rows;
-                }
-                None
-            }
-            Arrangement::Interleaved => {
-                let (source, row) = (panel % self.rows.len(), panel / self.rows.len() * LANES + lane);
-                (row < self.rows[source]).then_some((source, row))
-            }
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compute::activations::RowSource;
+    use crate::compute::panels::{Source, pack};
     use crate::kernel::Isa;
+    use crate::quant::StorageType;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// An output that is too narrow or too short for the panels is refused before anything is written.
@@ -398,12 +258,12 @@ mod tests {
     fn an_epilogue_that_does_not_fit_is_refused() {
         let (pool, kernels) = (Pool::new(1), Kernels::of(Isa::Scalar).unwrap());
         let bytes = [0; 40 * 8 * 4];
-        let source = Source { tensor_type: TensorType::F32, out_features: 40, bytes: &bytes };
-        let data = pack(&[source], Arrangement::Stacked, 8, DType::F32, &pool, &|_, _| ()).unwrap();
-        let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, DType::F32);
+        let source = Source { tensor_type: StorageType::F32, out_features: 40, bytes: &bytes };
+        let data = pack(&[source], Arrangement::Stacked, 8, PackedType::F32, &pool, &|_, _| ()).unwrap();
+        let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, PackedType::F32);
         let weight = Weight::new(shape, Storage::Memory(Arc::new(data)));
         let mut x = Activations::default();
-        x.fill(2, 8, DType::F32, kernels, &pool, |_, out| out.fill(1.0));
+        x.quantize_rows(2, 8, PackedType::F32, kernels, &pool, RowSource::Computed(&|_, out| out.fill(1.0)));
         let refused = |epilogue: Epilogue<'_>| {
             catch_unwind(AssertUnwindSafe(|| weight.matmul(&x, kernels, &pool, epilogue))).is_err()
         };

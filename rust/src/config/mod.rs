@@ -19,7 +19,7 @@ pub use structure::{
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
 
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// Everything that the forward pass needs besides the weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,7 +104,7 @@ pub struct Config {
     /// `eos_token_id` as a list (old configs hold one number).
     pub eos_token_id: Vec<u32>,
     /// `torch_dtype` / `dtype`: the type that config.json states for the weights.
-    pub torch_dtype: Option<DType>,
+    pub torch_dtype: Option<PackedType>,
 }
 
 impl Config {

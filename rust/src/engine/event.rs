@@ -6,10 +6,10 @@ use crate::sampling::{Draw, Sampling};
 /// How long a sequence may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
-    /// What the user said: nothing goes beyond it.
+    /// What the user asked for: no sequence is longer.
     Stated(usize),
-    /// What the model was trained for: generation ends there, but given tokens may be read out beyond it, which is how
-    /// one sees what a model makes of positions that it never saw.
+    /// What the model was trained for: generation ends there, but a scored text may be longer, which shows what a model
+    /// makes of positions that it was not trained on.
     Trained(usize),
 }
 
@@ -27,7 +27,7 @@ impl Context {
 pub enum Goal {
     /// Continue it.
     Generate(Generation),
-    /// Read out every row.
+    /// Score a given text: read out every row.
     Score {
         /// Alternatives per row.
         readout_top_k: usize,
@@ -41,7 +41,7 @@ pub struct Generation {
     pub sampling: Sampling,
     /// New tokens at most.
     pub max_tokens: usize,
-    /// Ids that end it.
+    /// Ids that end the sequence.
     pub stop_ids: Vec<u32>,
     /// Alternatives per row.
     pub readout_top_k: usize,
@@ -61,7 +61,7 @@ pub enum FinishReason {
 /// What happened to one sequence in a step.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// `done` of `total` prompt tokens are cached.
+    /// Part of the prompt is cached.
     Prefill {
         /// Cached tokens.
         done: usize,
@@ -70,16 +70,16 @@ pub enum Event {
     },
     /// The given token at `position`, under the row before it.
     Score(Scored),
-    /// The row after the last given token: what would stand at `position`.
+    /// The row after the last given token: the distribution of the token at `position`.
     Next {
-        /// Where the next token would stand.
+        /// The position of the next token.
         position: usize,
         /// Its distribution.
         row: Logprobs,
     },
-    /// A generated token.
+    /// A token was generated.
     Token {
-        /// It and its row.
+        /// The token and its row.
         scored: Scored,
         /// How it was drawn.
         draw: Draw,
@@ -91,7 +91,7 @@ pub enum Event {
 /// A token and the distribution that it was scored under or drawn from.
 #[derive(Debug, Clone)]
 pub struct Scored {
-    /// Where it stands.
+    /// Its position.
     pub position: usize,
     /// The token.
     pub id: u32,

@@ -1,36 +1,37 @@
-//! Does a model fit into memory, and in which type: asked before a weight is packed.
+//! Whether a model fits into memory, and in which type. This is checked before a weight is packed.
 //!
-//! What is needed is measured by the walk that loads, with nothing packed (`PanelSource::measuring`): no second list of
-//! weights can disagree with the first.
+//! The need is measured by the code that loads, without packing (`PanelSource::measuring`), so that no second list of
+//! weights exists that could disagree with the first.
 
+use super::schedule::{READOUT_ROWS, rows_per_step};
 use crate::checkpoint::Checkpoint;
 use crate::compute::pool::Pool;
 use crate::config::Config;
-use crate::engine::{Engine, READOUT_ROWS};
 use crate::error::{Error, Result};
 use crate::kv_cache::BLOCK;
 use crate::model::Model;
 use crate::model::pack::PanelSource;
 use crate::platform::limits::Available;
-use crate::quant::DType;
+use crate::quant::PackedType;
 
-/// What `auto` falls back to when a model does not fit as it is stored, largest first.
-const SMALLER: [DType; 6] = [DType::BF16, DType::Q8_0, DType::Q6K, DType::Q5K, DType::Q4K, DType::Q4_0];
-/// A model fits comfortably when it leaves this part of the memory to others.
+/// The types that `auto` tries when a model does not fit as it is stored, largest first.
+const SMALLER: [PackedType; 6] =
+    [PackedType::BF16, PackedType::Q8_0, PackedType::Q6K, PackedType::Q5K, PackedType::Q4K, PackedType::Q4_0];
+/// A model fits comfortably when it leaves one part in so many of the memory to other programs.
 const LEFT_TO_OTHERS: u64 = 5;
-/// Threads' stacks, the program's own memory.
+/// Memory of the program itself, stacks of threads included.
 const PROGRAM: u64 = 16 << 20;
-/// No smaller context is worth a suggestion.
+/// The smallest context that is suggested, and the step in which it grows.
 const SMALLEST_CONTEXT: u64 = 256;
 
 /// The type that a model is loaded in, and why.
 #[derive(Debug)]
 pub struct Choice {
     /// None: each weight as it is stored.
-    pub dtype: Option<DType>,
+    pub dtype: Option<PackedType>,
     /// Bytes of the packed weights.
     pub weights: u64,
-    /// For people, one line.
+    /// The choice in one line, for the user.
     pub words: String,
     /// Whether `auto` had to choose a smaller type than the stored one.
     pub is_smaller: bool,
@@ -41,16 +42,16 @@ pub struct Choice {
 pub struct KvRoom {
     /// Most tokens.
     pub tokens: usize,
-    /// F32, F16, Q8_0, or None: what the weights' type brings.
-    pub dtype: Option<DType>,
+    /// F32, F16, Q8_0, or None: the type that goes with the weights' type.
+    pub dtype: Option<PackedType>,
 }
 
 /// Bytes that a model needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Need {
-    dtype: DType,
+    dtype: PackedType,
     weights: u64,
-    /// Of so many tokens.
+    /// Bytes of the whole KV cache.
     kv: u64,
     kv_block: u64,
     scratch: u64,
@@ -60,7 +61,7 @@ impl Need {
     fn measure(
         checkpoint: &Checkpoint,
         config: &Config,
-        dtype: Option<DType>,
+        dtype: Option<PackedType>,
         kv: KvRoom,
         pool: &Pool,
     ) -> Result<Self> {
@@ -89,24 +90,25 @@ impl Need {
     }
 }
 
-/// The buffers of a forward pass and of its logits, about.
+/// An estimate of the buffers of a forward pass and of its logits.
 fn scratch(model: &Model) -> u64 {
     let config = &model.config;
-    let rows = Engine::rows_at_once(model.weight_bytes());
+    let rows = rows_per_step(model.weight_bytes());
     // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input made of it.
     let per_row = 4 * config.hidden_size + 2 * config.qkv_width() + 2 * config.intermediate_size;
     let values = rows * per_row + READOUT_ROWS * model.padded_vocab();
     4 * values as u64 + PROGRAM
 }
 
-/// The type to load in: the one asked for, or for `auto` as stored when that fits comfortably, else the largest that does.
+/// Chooses the type to load in: the one asked for; for `auto` the stored one when it fits comfortably, else the largest
+/// that does.
 ///
 /// # Errors
 /// Memory: what is needed, what there is, and what would fit. As [`Model::load`] for the tensors.
 pub fn choose(
     checkpoint: &Checkpoint,
     config: &Config,
-    dtype: Option<DType>,
+    dtype: Option<PackedType>,
     kv: KvRoom,
     pool: &Pool,
     available: Option<Available>,
@@ -114,7 +116,7 @@ pub fn choose(
     let context = kv.tokens;
     let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
     let in_file = stored_as(checkpoint);
-    let smaller = |than: u64| -> Result<Vec<(DType, Need)>> {
+    let smaller = |than: u64| -> Result<Vec<(PackedType, Need)>> {
         let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
         Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
     };
@@ -150,7 +152,7 @@ pub fn choose(
     }
 }
 
-/// What most of a model's numbers are stored as.
+/// The type that most of a model's numbers are stored in.
 fn stored_as(checkpoint: &Checkpoint) -> String {
     let types = checkpoint.tensor_types();
     types
@@ -159,8 +161,8 @@ fn stored_as(checkpoint: &Checkpoint) -> String {
         .map_or_else(String::new, |(name, _)| name.to_lowercase())
 }
 
-/// What was asked for, or as stored.
-fn chosen(asked: Option<DType>, need: &Need, in_file: &str) -> Choice {
+/// The type that was asked for, or the stored one.
+fn chosen(asked: Option<PackedType>, need: &Need, in_file: &str) -> Choice {
     let (name, size) = (need.dtype.name(), size(need.weights));
     let words = match name == in_file {
         true => format!("dtype: {name}, as stored ({size})"),
@@ -173,7 +175,7 @@ fn refusal(
     checkpoint: &Checkpoint,
     need: &Need,
     context: usize,
-    smaller: &[(DType, Need)],
+    smaller: &[(PackedType, Need)],
     available: Available,
 ) -> Error {
     let longest = need.longest_context(available.bytes);
@@ -181,7 +183,7 @@ fn refusal(
     if longest >= SMALLEST_CONTEXT && longest < context as u64 {
         help.push(format!("--context {longest}"));
     }
-    let fits = |(_, other): &&(DType, Need)| other.total() <= available.bytes;
+    let fits = |(_, other): &&(PackedType, Need)| other.total() <= available.bytes;
     help.extend(smaller.iter().find(fits).map(|(dtype, _)| format!("--dtype {}", dtype.name())));
     let help = match help.is_empty() {
         true => "a smaller model is needed, or both a smaller --dtype and --context".to_owned(),
@@ -203,7 +205,7 @@ fn refusal(
     }
 }
 
-/// Bytes, for people: three digits.
+/// Bytes with a unit, in three digits.
 fn size(bytes: u64) -> String {
     let (mut value, mut units) = (bytes as f64, ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"].iter());
     let mut unit = units.next().unwrap_or(&"");

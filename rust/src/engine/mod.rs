@@ -1,14 +1,17 @@
 //! Sequences and steps: which rows go through the forward pass, and what is read out of them.
 //!
 //! [`Engine::step`] gathers the rows that are due (prefill chunks and single decode tokens of any number of sequences),
-//! runs [`forward`] once over them, reads the wanted logit rows out in blocks of at most [`READOUT_ROWS`] (law 2),
-//! samples, and only then commits (law 3). A sequence's result does not depend on its company (law 1).
+//! runs [`forward`] once over them, reads out the logit rows that are wanted in blocks of at most [`READOUT_ROWS`] (law
+//! 2), samples, and only then commits (law 3). A sequence's result does not depend on the other sequences (law 1).
 
 mod event;
 pub mod fit;
-mod row;
+mod outcome;
+mod reuse;
+mod schedule;
+mod sequence;
 
-use crate::compute::pool::{CancelToken, Pool};
+use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, lm_head};
@@ -16,40 +19,17 @@ use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
 use crate::sampling::Sampler;
-use row::{Job, Outcome, commit};
-use std::collections::{BTreeMap, VecDeque};
+use outcome::{Outcome, RowJob, commit};
+use reuse::ReusableCache;
+use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
+use sequence::Sequence;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
 
-/// Rows of one forward at most: more rows share one pass over the weights, fewer report progress sooner and let a
-/// waiting sequence go on. Small models take many, large ones few, so that a step lasts about a tenth of a second.
-const ROWS_PER_STEP: std::ops::RangeInclusive<usize> = 128..=512;
-/// Bytes of weights times rows of one forward.
-const BYTES_TIMES_ROWS: usize = 96 << 30;
-/// Logit rows that exist at a time (law 2).
-pub const READOUT_ROWS: usize = 32;
-/// Ended sequences whose cache is kept for a later one with the same beginning.
-const RETAINED: usize = 4;
-
-struct Sequence {
-    ids: Vec<u32>,
-    prompt_len: usize,
-    reused: usize,
-    cache: KvSequence,
-    regime: RopeVariant,
-    goal: Goal,
-    finished: bool,
-}
-
-/// A sequence that ended, kept for its cache.
-struct Retained {
-    ids: Vec<u32>,
-    cache: KvSequence,
-    regime: RopeVariant,
-}
-
-/// The sequences that a step works on. They go back when it ends, by a panic too, without what was not committed (law 3).
+/// The sequences of a step. They go back to the engine when it ends, also by a panic, without what was not committed
+/// (law 3).
 struct Taken<'a> {
     engine: &'a mut Engine,
     sequences: Vec<(u64, Sequence)>,
@@ -65,7 +45,7 @@ impl<'a> Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for (number, mut sequence) in self.sequences.drain(..) {
-            self.engine.kv.rollback(&mut sequence.cache);
+            self.engine.cache.kv.rollback(&mut sequence.cache);
             self.engine.sequences.insert(number, sequence);
         }
     }
@@ -76,10 +56,9 @@ pub struct Engine {
     model: Arc<Model>,
     kernels: Kernels,
     pool: Pool,
-    kv: KvCache,
+    cache: ReusableCache,
     context: Context,
     sequences: BTreeMap<u64, Sequence>,
-    retained: VecDeque<Retained>,
     next_number: u64,
     frequencies: Vec<(RopeVariant, Arc<Vec<RopeFrequencies>>)>,
     work: Workspace,
@@ -91,15 +70,14 @@ pub struct Engine {
 impl Engine {
     /// An engine whose sequences are `context` long at most.
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
-        let rows_per_step = Self::rows_at_once(model.weight_bytes());
+        let rows_per_step = rows_per_step(model.weight_bytes());
         Self {
-            kv: KvCache::new(model.kv_layout),
+            cache: ReusableCache::new(KvCache::new(model.kv_layout)),
             model,
             kernels,
             pool,
             context,
             sequences: BTreeMap::new(),
-            retained: VecDeque::new(),
             next_number: 1,
             frequencies: Vec::new(),
             work: Workspace::default(),
@@ -109,20 +87,14 @@ impl Engine {
         }
     }
 
-    /// Rows of one forward at most, for a model of so many bytes.
-    pub fn rows_at_once(weight_bytes: usize) -> usize {
-        let rows = BYTES_TIMES_ROWS / weight_bytes.max(1);
-        rows.clamp(*ROWS_PER_STEP.start(), *ROWS_PER_STEP.end())
-    }
-
-    /// Rows of one forward at most (the results do not depend on it).
+    /// Sets the rows of one forward pass at most (the results do not depend on it).
     pub fn set_rows_per_step(&mut self, rows: usize) {
         self.rows_per_step = rows.max(1);
     }
 
     /// Bytes of KV cache allocated now.
     pub fn kv_bytes(&self) -> usize {
-        self.kv.bytes()
+        self.cache.kv.bytes()
     }
 
     /// Adds a sequence; nothing is computed yet.
@@ -131,22 +103,22 @@ impl Engine {
     /// Request: no ids, an id outside the vocabulary, a setting out of range. ContextFull.
     pub fn add(&mut self, ids: &[u32], goal: Goal) -> Result<u64> {
         self.validate(ids, &goal)?;
-        let regime = self.model.config.rope_variant(ids.len());
-        // A row that is read out is computed here and now, so only sequences to be continued start from a cache.
+        let rope_variant = self.model.config.rope_variant(ids.len());
+        // Every row of a scored text has to be computed, so only generated sequences start from a cache.
         let cache = match goal {
-            Goal::Generate(_) => self.longest_cached_prefix(ids, regime),
+            Goal::Generate(_) => self.cache.longest_prefix(self.sequences.values(), ids, rope_variant),
             Goal::Score { .. } => KvSequence::default(),
         };
         let number = self.next_number;
         self.next_number += 1;
         let (prompt_len, reused) = (ids.len(), cache.len());
         let sequence =
-            Sequence { ids: ids.to_vec(), prompt_len, reused, cache, regime, goal, finished: false };
+            Sequence { ids: ids.to_vec(), prompt_len, reused, cache, rope_variant, goal, finished: false };
         self.sequences.insert(number, sequence);
         Ok(number)
     }
 
-    /// Tokens of a sequence that is generated: the context's, and no more than there are learned positions.
+    /// Most tokens of a generated sequence: the context's, and no more than there are learned positions.
     fn longest_generated(&self) -> usize {
         self.context.tokens().min(self.model.config.position_limit())
     }
@@ -154,16 +126,18 @@ impl Engine {
     fn validate(&self, ids: &[u32], goal: &Goal) -> Result<()> {
         let vocab_size = self.model.config.vocab_size;
         if ids.is_empty() {
-            return Err(Error::Request("the prompt has no tokens; at least one is needed".into()));
+            return Err(Error::Request("the prompt must have at least 1 token (got 0)".into()));
         }
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(Error::Request(format!("token id {id} is outside the vocabulary of {vocab_size}")));
+            return Err(Error::Request(format!(
+                "token id: must be below the vocabulary size {vocab_size} (got {id})"
+            )));
         }
         let (wanted, context) = match goal {
             Goal::Generate(generation) => {
                 generation.sampling.validate()?;
                 if generation.max_tokens == 0 {
-                    return Err(Error::Request("max_tokens: 0; at least 1 is needed".into()));
+                    return Err(Error::Request("max_tokens: must be at least 1 (got 0)".into()));
                 }
                 (ids.len() + 1, self.longest_generated())
             }
@@ -179,45 +153,25 @@ impl Engine {
         Ok(())
     }
 
-    /// The cache of the sequence that shares most of `ids`, forked; the last id is left to compute, for its row.
-    fn longest_cached_prefix(&self, ids: &[u32], regime: RopeVariant) -> KvSequence {
-        let live = self.sequences.values().map(|s| (&s.ids, &s.cache, s.regime));
-        let ended = self.retained.iter().map(|r| (&r.ids, &r.cache, r.regime));
-        let shared = |other: &[u32], cached: usize| {
-            let same = ids.iter().zip(other).take_while(|(a, b)| a == b).count();
-            same.min(cached).min(ids.len() - 1)
-        };
-        live.chain(ended)
-            .filter(|&(_, _, other)| other == regime)
-            .map(|(other, cache, _)| (shared(other, cache.len()), cache))
-            .max_by_key(|&(len, _)| len)
-            .map_or_else(KvSequence::default, |(len, cache)| self.kv.fork(cache, len))
-    }
-
     /// Tokens of a sequence's prompt that came from another's cache.
     ///
     /// # Errors
-    /// Request: no such sequence.
+    /// Request: the sequence does not exist.
     pub fn reused(&self, number: u64) -> Result<usize> {
         self.sequences.get(&number).map(|s| s.reused).ok_or_else(|| unknown(number))
     }
 
-    /// Forgets a sequence; its cache may serve a later one with the same beginning.
+    /// Frees a sequence; its cache may serve a later one with the same prefix.
     pub fn free(&mut self, number: u64) {
-        let Some(sequence) = self.sequences.remove(&number) else { return };
-        let Sequence { ids, cache, regime, .. } = sequence;
-        self.retained.push_back(Retained { ids, cache, regime });
-        if self.retained.len() > RETAINED
-            && let Some(oldest) = self.retained.pop_front()
-        {
-            self.kv.release(oldest.cache);
+        if let Some(sequence) = self.sequences.remove(&number) {
+            self.cache.retain(sequence);
         }
     }
 
     /// Advances `numbers` by one forward pass; finished sequences are skipped.
     ///
     /// # Errors
-    /// Cancelled, Memory, NonFinite, Request (no such sequence): every sequence is then as it was, also after a panic.
+    /// Cancelled, Memory, NonFinite, Request (a sequence does not exist): every sequence is then as it was, also after a panic.
     pub fn step(&mut self, numbers: &[u64], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
         if let Some(&number) = numbers.iter().find(|number| !self.sequences.contains_key(number)) {
             return Err(unknown(number));
@@ -236,8 +190,9 @@ impl Engine {
     }
 
     fn advance(&mut self, taken: &mut [(u64, Sequence)], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
-        let due = self.plan(taken)?;
-        let frequencies: Vec<_> = due.iter().map(|&(i, _)| self.frequencies(taken[i].1.regime)).collect();
+        let due = schedule(taken, &self.model.config, &mut self.cache, self.rows_per_step)?;
+        let frequencies: Vec<_> =
+            due.iter().map(|&(i, _)| self.frequencies(taken[i].1.rope_variant)).collect();
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
         {
             let mut sequences: Vec<Option<&mut Sequence>> = taken.iter_mut().map(|(_, s)| Some(s)).collect();
@@ -256,59 +211,17 @@ impl Engine {
         Ok(commit(taken, &due, outcomes, self.longest_generated()))
     }
 
-    /// Which sequences go next, with how many rows, and room in their caches: (index, rows).
-    ///
-    /// Single tokens first, so that a long prompt never holds up those who are writing.
-    fn plan(&mut self, taken: &mut [(u64, Sequence)]) -> Result<Vec<(usize, usize)>> {
-        for (_, sequence) in taken.iter_mut() {
-            let regime = self.model.config.rope_variant(sequence.ids.len());
-            if regime != sequence.regime && !sequence.finished {
-                // The rotation depends on the length: what is cached belongs to another rotation.
-                self.kv.truncate(&mut sequence.cache, 0);
-                sequence.regime = regime;
-            }
-        }
-        let waiting = |sequence: &Sequence| sequence.ids.len() - sequence.cache.len();
-        let mut order: Vec<usize> = (0..taken.len()).filter(|&i| !taken[i].1.finished).collect();
-        order.sort_by_key(|&i| waiting(&taken[i].1) > 1);
-        let (mut due, mut room) = (Vec::new(), self.rows_per_step);
-        for i in order {
-            let rows = waiting(&taken[i].1).min(room);
-            if rows == 0 {
-                break;
-            }
-            self.reserve(&mut taken[i].1.cache, rows)?;
-            due.push((i, rows));
-            room -= rows;
-        }
-        Ok(due)
-    }
-
-    /// Room in a cache; what ended sequences keep goes first when memory is short.
-    fn reserve(&mut self, cache: &mut KvSequence, rows: usize) -> Result<()> {
-        loop {
-            match self.kv.reserve(cache, rows) {
-                Err(Error::Memory { .. }) if !self.retained.is_empty() => {
-                    if let Some(oldest) = self.retained.pop_front() {
-                        self.kv.release(oldest.cache);
-                    }
-                }
-                result => return result,
-            }
-        }
-    }
-
-    fn frequencies(&mut self, regime: RopeVariant) -> Arc<Vec<RopeFrequencies>> {
-        if let Some((_, known)) = self.frequencies.iter().find(|(of, _)| *of == regime) {
+    fn frequencies(&mut self, rope_variant: RopeVariant) -> Arc<Vec<RopeFrequencies>> {
+        if let Some((_, known)) = self.frequencies.iter().find(|(of, _)| *of == rope_variant) {
             return Arc::clone(known);
         }
-        let made = Arc::new(self.model.config.frequencies(regime));
-        self.frequencies.truncate(7); // regimes come and go with the length; keep the recent ones
-        self.frequencies.insert(0, (regime, Arc::clone(&made)));
+        let made = Arc::new(self.model.config.frequencies(rope_variant));
+        self.frequencies.truncate(7); // variants change with the length; the recent ones are kept
+        self.frequencies.insert(0, (rope_variant, Arc::clone(&made)));
         made
     }
 
-    /// Reads out the rows that the goals want, in blocks: for each (index into `taken`, position of the row).
+    /// Reads out the rows that the goals want, in blocks of [`READOUT_ROWS`].
     fn read_rows(
         &mut self,
         taken: &[(u64, Sequence)],
@@ -316,18 +229,7 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Vec<Outcome>> {
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
-        let mut wanted = Vec::new();
-        let mut row = 0;
-        for &(index, rows) in due {
-            let sequence = &taken[index].1;
-            let start = sequence.cache.len();
-            let first = match sequence.goal {
-                Goal::Score { .. } => start,
-                Goal::Generate(_) => start.max(sequence.ids.len() - 1).min(start + rows),
-            };
-            wanted.extend((first..start + rows).map(|position| (row + position - start, index, position)));
-            row += rows;
-        }
+        let wanted = readout_rows(taken, due);
         let mut outcomes = Vec::with_capacity(wanted.len());
         for block in wanted.chunks(READOUT_ROWS) {
             cancel.check()?;
@@ -340,7 +242,7 @@ impl Engine {
                 .iter()
                 .zip(logits)
                 .zip(&mut self.samplers)
-                .map(|((&(_, index, position), logits), sampler)| Job {
+                .map(|((&(_, index, position), logits), sampler)| RowJob {
                     sequence: &taken[index].1,
                     index,
                     position,
@@ -366,8 +268,8 @@ impl Engine {
         self.revive_pool();
         let mut cache = KvSequence::default();
         let result = self.logits_into(ids, &mut cache, cancel);
-        self.kv.rollback(&mut cache);
-        self.kv.release(cache);
+        self.cache.kv.rollback(&mut cache);
+        self.cache.kv.release(cache);
         result
     }
 
@@ -376,11 +278,14 @@ impl Engine {
         let mut all = Vec::new();
         let bytes = ids.len() * vocab_size * 4;
         all.try_reserve_exact(ids.len() * vocab_size).map_err(|_| Error::Memory {
-            what: format!("{bytes} bytes for {} rows of logits are not to be had", ids.len()),
+            what: format!(
+                "{} rows of logits need {bytes} bytes, more than the system gives; shorten the text",
+                ids.len()
+            ),
         })?;
         let frequencies = self.frequencies(self.model.config.rope_variant(ids.len()));
         for chunk in ids.chunks(self.rows_per_step) {
-            self.reserve(cache, chunk.len())?;
+            self.cache.reserve(cache, chunk.len())?;
             let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
             let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies }];
             forward(&self.model, &mut runs, &mut self.work, compute)?;
@@ -398,7 +303,7 @@ impl Engine {
 }
 
 fn unknown(number: u64) -> Error {
-    Error::Request(format!("there is no sequence {number}; it was freed"))
+    Error::Request(format!("sequence {number} does not exist; it was freed or never added"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::*;
 use crate::config::{EmbeddingPosition, LayerRope};
 use crate::kernel::Isa;
 use crate::model::NormWeights;
-use crate::quant::DType;
+use crate::quant::PackedType;
 use crate::sampling::Sampling;
 use common::{Folder, Noise, SHAPES, engine_with_kv, write_model};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ fn ids(seed: u64, length: usize) -> Vec<u32> {
 }
 
 fn make(folder: &Folder, threads: usize) -> Engine {
-    let mut engine = engine_with_kv(folder.path(), DType::F32, None, Isa::Scalar, threads).unwrap();
+    let mut engine = engine_with_kv(folder.path(), PackedType::F32, None, Isa::Scalar, threads).unwrap();
     engine.set_rows_per_step(40);
     engine
 }
@@ -67,10 +67,10 @@ fn bytes_after_all(engine: &mut Engine) -> usize {
     for number in engine.sequences.keys().copied().collect::<Vec<_>>() {
         engine.free(number);
     }
-    while let Some(ended) = engine.retained.pop_front() {
-        engine.kv.release(ended.cache);
+    while let Some(ended) = engine.cache.retained.pop_front() {
+        engine.cache.kv.release(ended.cache);
     }
-    engine.kv.trim();
+    engine.cache.kv.trim();
     engine.kv_bytes()
 }
 
@@ -187,7 +187,9 @@ fn a_sequence_of_nan_harms_no_other() {
     let folder = write_model(SHAPES[0]);
     let best = Isa::ALL.into_iter().rev().find(|&isa| Kernels::of(isa).is_ok()).unwrap();
     for isa in [Isa::Scalar, best] {
-        for (dtype, kv) in [(DType::F32, None), (DType::BF16, None), (DType::Q8_0, Some(DType::Q8_0))] {
+        for (dtype, kv) in
+            [(PackedType::F32, None), (PackedType::BF16, None), (PackedType::Q8_0, Some(PackedType::Q8_0))]
+        {
             let make = |nan: bool| {
                 let mut engine = engine_with_kv(folder.path(), dtype, kv, isa, 2).unwrap();
                 engine.set_rows_per_step(40);
@@ -244,8 +246,8 @@ fn a_sequence_of_nan_harms_no_other() {
                 for number in all {
                     engine.free(number);
                 }
-                while let Some(ended) = engine.retained.pop_front() {
-                    engine.kv.release(ended.cache);
+                while let Some(ended) = engine.cache.retained.pop_front() {
+                    engine.cache.kv.release(ended.cache);
                 }
                 let bytes = engine.kv_bytes();
                 for (ids, goal) in &sound {

@@ -2,7 +2,7 @@
 
 use super::residual::{BranchBuffers, add_residual};
 use super::state::Pass;
-use crate::compute::activations::Activations;
+use crate::compute::activations::{Activations, RowSource};
 use crate::compute::weight::Epilogue;
 use crate::config::MlpShape;
 use crate::model::{DenseMlp, NormWeights};
@@ -41,5 +41,12 @@ pub(super) fn quantize_gated(
 ) {
     let width = mlp.intermediate_size;
     let dtype = mlp.down_proj.dtype();
-    input.take(rows, width, dtype, pass.kernels, pass.pool, |row| &gated[row * width..][..width]);
+    input.quantize_rows(
+        rows,
+        width,
+        dtype,
+        pass.kernels,
+        pass.pool,
+        RowSource::Stored(&|row| &gated[row * width..][..width]),
+    );
 }

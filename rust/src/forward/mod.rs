@@ -17,7 +17,7 @@ mod state;
 
 pub use state::{Compute, Run};
 
-use crate::compute::activations::by_rows;
+use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, Residual};
 use crate::error::Result;
@@ -92,9 +92,16 @@ pub fn lm_head(
     let (pass, weight) = (Pass::new(model, compute), model.lm_head());
     let Workspace { x, branch: BranchBuffers { input, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
-    input.fill(rows.len(), hidden_size, weight.dtype(), pass.kernels, pass.pool, |r, out| {
-        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
-    });
+    input.quantize_rows(
+        rows.len(),
+        hidden_size,
+        weight.dtype(),
+        pass.kernels,
+        pass.pool,
+        RowSource::Computed(&|r, out| {
+            norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+        }),
+    );
     logits.resize(rows.len() * model.padded_vocab(), 0.0);
     weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(logits));
     scale_and_cap(pass, logits, model.padded_vocab());
@@ -130,7 +137,7 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
             }
             EmbeddingPosition::Rotated { .. } => {
                 let (cos, sin) = angles[0].row(row);
-                kernels.rotate_pairs(x, cos, sin);
+                kernels.rope_interleaved(x, cos, sin);
             }
         }
     });

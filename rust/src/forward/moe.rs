@@ -6,10 +6,10 @@
 use super::mlp::{gate_up_proj, quantize_gated};
 use super::residual::{BranchBuffers, add_result, matmul, normed_input};
 use super::state::Pass;
-use crate::compute::activations::by_rows;
+use crate::compute::activations::{RowSource, by_rows};
 use crate::config::{ExpertGroups, Moe, Scoring};
 use crate::model::{DenseMlp, MoeMlp, NormWeights};
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// Buffers of a mixture.
 #[derive(Default)]
@@ -43,7 +43,7 @@ pub(super) fn moe_forward(
     let Some(config) = &pass.config.moe else { return };
     let (hidden_size, rows) = (pass.config.hidden_size, pass.rows(x));
     let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, batch } = buffers;
-    normed_input(pass, norm, DType::F32, x, &mut branch.input);
+    normed_input(pass, norm, PackedType::F32, x, &mut branch.input);
     branch.input.copy_rows(normed);
     matmul(pass, &mlp.router, &branch.input, router_logits);
     if let Some(gate) = &mlp.shared_expert_gate {
@@ -96,16 +96,21 @@ fn expert_mlp(
         return;
     }
     let (hidden_size, dtype) = (pass.config.hidden_size, expert.gate_up_proj.dtype());
-    input.take(rows.len(), hidden_size, dtype, pass.kernels, pass.pool, |row| {
-        &normed[rows[row] * hidden_size..][..hidden_size]
-    });
+    input.quantize_rows(
+        rows.len(),
+        hidden_size,
+        dtype,
+        pass.kernels,
+        pass.pool,
+        RowSource::Stored(&|row| &normed[rows[row] * hidden_size..][..hidden_size]),
+    );
     gate_up_proj(pass, expert, input, gated);
     quantize_gated(pass, expert, rows.len(), gated, input);
     matmul(pass, &expert.down_proj, input, out);
     let outputs = out.chunks_exact(expert.down_proj.padded_out());
     for ((&row, &weight), out) in rows.iter().zip(&*weights).zip(outputs) {
         let sum = &mut sum[row * hidden_size..][..hidden_size];
-        pass.kernels.merge(sum, &out[..hidden_size], 1.0, weight);
+        pass.kernels.axpby(sum, &out[..hidden_size], 1.0, weight);
     }
 }
 

@@ -1,12 +1,12 @@
 //! The two ends of a branch of the residual stream: the norm before it, and the addition of its result.
 
 use super::state::Pass;
-use crate::compute::activations::{Activations, by_rows};
+use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::Norm;
 use crate::kernel::Kernels;
 use crate::model::NormWeights;
-use crate::quant::DType;
+use crate::quant::PackedType;
 use std::cell::RefCell;
 
 /// The buffers between a branch and the residual stream; every branch of every layer uses the same.
@@ -22,14 +22,21 @@ pub(super) struct BranchBuffers {
 pub(super) fn normed_input(
     pass: Pass<'_>,
     weights: Option<&NormWeights>,
-    dtype: DType,
+    dtype: PackedType,
     x: &[f32],
     input: &mut Activations,
 ) {
     let hidden_size = pass.config.hidden_size;
-    input.fill(pass.rows(x), hidden_size, dtype, pass.kernels, pass.pool, |row, out| {
-        norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
-    });
+    input.quantize_rows(
+        pass.rows(x),
+        hidden_size,
+        dtype,
+        pass.kernels,
+        pass.pool,
+        RowSource::Computed(&|row, out| {
+            norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
+        }),
+    );
 }
 
 /// x += residual_multiplier * norm(weight(branch.input)).  // x [rows, hidden_size]
@@ -61,7 +68,7 @@ pub(super) fn add_result(
         SCRATCH.with_borrow_mut(|normed| {
             normed.resize(hidden_size, 0.0);
             norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
-            pass.kernels.merge(x, normed, 1.0, pass.config.residual_multiplier);
+            pass.kernels.axpby(x, normed, 1.0, pass.config.residual_multiplier);
         });
     });
 }

@@ -55,8 +55,8 @@ pub(super) fn apply_rope(
     for head in heads.chunks_exact_mut(head_dim) {
         let rotary = &mut head[..2 * cos.len()];
         match angles.layout {
-            RopeLayout::Neox => kernels.rotate_half(rotary, cos, sin),
-            RopeLayout::Interleaved => kernels.rotate_pairs(rotary, cos, sin),
+            RopeLayout::Neox => kernels.rope_neox(rotary, cos, sin),
+            RopeLayout::Interleaved => kernels.rope_interleaved(rotary, cos, sin),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What goes into a forward pass: runs of tokens, and what every step computes with.
 
-use crate::compute::pool::{CancelToken, Pool};
+use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::{Config, RopeFrequencies};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvLayout, KvSequence};

@@ -1,11 +1,72 @@
-//! Elementwise functions beyond Llama's: activations, LayerNorm, soft caps, rotation of neighbours.
+//! Functions of rows: addition, norms, activations, soft caps, RoPE.
 //!
 //! # Safety
-//! As in `generic.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
+//! As in `matmul.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
 
-use super::generic::{exp, inverse_root, map};
 use super::lanes::{LANES, Lanes};
-use crate::quant::BLOCK;
+
+/// out = expression of vectors of the inputs, 16 values at a time, the tail through zero-padded copies; `out` may be one
+/// of the inputs. A macro and not a function of a closure: intrinsics inside a closure would become calls.
+macro_rules! map {
+    ($V:ty, [$($name:ident = $input:expr),*] => $out:expr, $len:expr, $result:expr) => {{
+        let (out, len): (*mut f32, usize) = ($out, $len);
+        let whole = len - len % LANES;
+        let mut start = 0;
+        while start < whole {
+            $(let $name = <$V>::load($input.add(start));)*
+            ($result).store(out.add(start));
+            start += LANES;
+        }
+        if whole < len {
+            $(
+                let mut padded = [0.0; LANES];
+                $input.add(whole).copy_to_nonoverlapping(padded.as_mut_ptr(), len - whole);
+                let $name = <$V>::load(padded.as_ptr());
+            )*
+            let mut padded = [0.0; LANES];
+            ($result).store(padded.as_mut_ptr());
+            out.add(whole).copy_from_nonoverlapping(padded.as_ptr(), len - whole);
+        }
+    }};
+}
+
+/// x += y.  // both [n]
+#[inline(always)]
+pub(super) unsafe fn add<V: Lanes>(x: &mut [f32], y: &[f32]) {
+    let at = x.as_mut_ptr();
+    // SAFETY: both hold x.len() values.
+    unsafe { map!(V, [a = at, b = y.as_ptr()] => at, x.len(), a.add(b)) }
+}
+
+/// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
+/// Below -87.3 the result is 0; e^NaN is NaN.
+#[inline(always)]
+pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let x = V::splat(88.0).min(V::splat(-104.0).max(x));
+        let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
+        let r = n.mul_add(V::splat(-0.693_359_4), x);
+        let r = n.mul_add(V::splat(2.121_944_4e-4), r);
+        let mut p = V::splat(1.987_569_1e-4);
+        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+            p = p.mul_add(r, V::splat(c));
+        }
+        let p = p.mul_add(r.mul(r), r.add(V::splat(1.0)));
+        p.ldexp(n)
+    }
+}
+
+/// acc = a * acc + b * x.  // acc and x [n]
+#[inline(always)]
+pub(super) unsafe fn axpby<V: Lanes>(acc: &mut [f32], x: &[f32], a: f32, b: f32) {
+    let at = acc.as_mut_ptr();
+    // SAFETY: both hold acc.len() values.
+    unsafe {
+        let (a, b) = (V::splat(a), V::splat(b));
+        map!(V, [acc = at, x = x.as_ptr()] => at, acc.len(), acc.mul(a).add(x.mul(b)));
+    }
+}
 
 /// Activation of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +111,7 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
     }
 }
 
-/// out = act(x); a clamped SwiGLU needs two inputs and takes `x` for both.  // both [n]
+/// out = act(x); a clamped SwiGLU has two inputs, here both `x`.  // both [n]
 #[inline(always)]
 pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: &mut [f32]) {
     let (input, to, len) = (x.as_ptr(), out.as_mut_ptr(), out.len());
@@ -137,7 +198,7 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
         for chunk in chunks.clone() {
             sums = sums.add(V::load(chunk.as_ptr()));
         }
-        let mean = sums.sum() / x.len() as f32;
+        let mean = sums.reduce_add() / x.len() as f32;
         let center = V::splat(mean);
         padded[tail.len()..].fill(mean);
         let away = V::load(padded.as_ptr()).sub(center);
@@ -146,39 +207,11 @@ pub(super) unsafe fn layer_norm<V: Lanes>(
             let away = V::load(chunk.as_ptr()).sub(center);
             squares = away.mul_add(away, squares);
         }
-        let variance = squares.sum() / x.len() as f32;
+        let variance = squares.reduce_add() / x.len() as f32;
         let scale = V::splat(inverse_root(variance + eps));
         map!(V, [x = x.as_ptr(), w = weight.as_ptr(), b = bias.as_ptr()] => out.as_mut_ptr(), out.len(), {
             x.sub(center).mul(scale).mul_add(w, b)
         });
-    }
-}
-
-/// Keys of a block as f32: a byte times the scale of its position for its 32 dimensions.
-///
-/// bytes and out [2 panels of 16 positions][head_dim][16], scales [head_dim / 32][32 positions]
-#[inline(always)]
-pub(super) unsafe fn widen_keys<V: Lanes>(bytes: &[u8], scales: &[f32], out: &mut [f32]) {
-    let panel = bytes.len() / 2;
-    for (p, (bytes, out)) in bytes.chunks_exact(panel).zip(out.chunks_exact_mut(panel)).enumerate() {
-        for (d, (bytes, out)) in bytes.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)).enumerate() {
-            let scales = &scales[d / BLOCK * BLOCK + p * LANES..][..LANES];
-            // SAFETY: the ISA is the caller's duty; each is 16 values.
-            unsafe { V::load_i8(bytes.as_ptr().cast()).mul(V::load(scales.as_ptr())).store(out.as_mut_ptr()) }
-        }
-    }
-}
-
-/// Values of a block as f32, likewise.
-///
-/// bytes and out [panels of 16 dimensions][32 positions][16], scales [v_head_dim / 32][32 positions]
-#[inline(always)]
-pub(super) unsafe fn widen_values<V: Lanes>(bytes: &[u8], scales: &[f32], out: &mut [f32]) {
-    for (at, (bytes, out)) in bytes.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)).enumerate() {
-        let (panel, position) = (at / BLOCK, at % BLOCK);
-        let scale = scales[panel * LANES / BLOCK * BLOCK + position];
-        // SAFETY: the ISA is the caller's duty; both are 16 values.
-        unsafe { V::load_i8(bytes.as_ptr().cast()).mul(V::splat(scale)).store(out.as_mut_ptr()) }
     }
 }
 
@@ -207,10 +240,60 @@ pub(super) unsafe fn softcap<V: Lanes>(x: &mut [f32], factor: f32, cap: f32) {
 
 /// Rotates the pairs (2i, 2i + 1) by the angles whose cos and sin are given.  // x [2n], cos and sin [n]
 #[inline(always)]
-pub(super) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+pub(super) fn rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
         let (a, b) = (pair[0], pair[1]);
         pair[0] = a * c - b * s;
         pair[1] = b * c + a * s;
+    }
+}
+
+/// 1 / sqrt(x), and NaN for infinity: squares that overflowed must reach the logits as NaN, where they are reported, not
+/// as zeros.
+#[inline(always)]
+pub(super) fn inverse_root(x: f32) -> f32 {
+    if x.is_finite() { 1.0 / x.sqrt() } else { f32::NAN }
+}
+
+/// x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019).  // all [n]
+#[inline(always)]
+pub(super) unsafe fn rms_norm<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    // SAFETY: loads stay inside x, the tail goes through an array of 16.
+    unsafe {
+        let mut squares = V::splat(0.0);
+        let mut chunks = x.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            let v = V::load(chunk.as_ptr());
+            squares = v.mul_add(v, squares);
+        }
+        let tail = chunks.remainder();
+        let mut padded = [0.0; LANES];
+        padded[..tail.len()].copy_from_slice(tail);
+        let v = V::load(padded.as_ptr());
+        let mean = v.mul_add(v, squares).reduce_add() / x.len() as f32;
+        let scale = V::splat(inverse_root(mean + eps));
+        map!(V, [x = x.as_ptr(), w = weight.as_ptr()] => out.as_mut_ptr(), out.len(), x.mul(scale).mul(w));
+    }
+}
+
+/// Rotates the pairs (i, i + n) of one head by the angles whose cos and sin are given.  // head [2n], cos and sin [n]
+#[inline(always)]
+pub(super) unsafe fn rope_neox<V: Lanes>(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (a, b) = head.split_at_mut(cos.len());
+    // SAFETY: the in-place inputs are read before the same places are written.
+    unsafe {
+        let (mut start, n) = (0, cos.len());
+        while start + LANES <= n {
+            let (x, y) = (V::load(a.as_ptr().add(start)), V::load(b.as_ptr().add(start)));
+            let (c, s) = (V::load(cos.as_ptr().add(start)), V::load(sin.as_ptr().add(start)));
+            x.mul(c).sub(y.mul(s)).store(a.as_mut_ptr().add(start));
+            y.mul(c).add(x.mul(s)).store(b.as_mut_ptr().add(start));
+            start += LANES;
+        }
+        for i in start..n {
+            let (x, y) = (a[i], b[i]);
+            a[i] = x * cos[i] - y * sin[i];
+            b[i] = y * cos[i] + x * sin[i];
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! Sixteen f32 lanes: the one vocabulary in which `generic.rs` states every algorithm.
+//! Sixteen f32 lanes: the operations in which every algorithm is written.
 //!
-//! An ISA file implements [`Lanes`] with the widest registers it has (one zmm, two ymm, or an array) and nothing else.
-//! The methods are `#[inline(always)]` and end up inside a `#[target_feature]` function of the same ISA file, where the
-//! intrinsics are legal; that is why they are `unsafe`.
+//! A file in `arch/` implements [`Lanes`] with the widest registers of its ISA (one zmm, two ymm, or an array). The
+//! methods are `#[inline(always)]` and are called in `#[target_feature]` functions of the same file, where the intrinsics
+//! are allowed; that is why they are `unsafe`.
 
 pub use crate::quant::LANES;
 
@@ -33,42 +33,42 @@ pub unsafe trait Lanes: Copy {
     unsafe fn mul(self, b: Self) -> Self;
     /// self / b.
     unsafe fn div(self, b: Self) -> Self;
-    /// The larger of each lane: `b` where either is NaN. So a NaN survives as `b` and is lost as `self`: bounds come
-    /// first (`bound.max(value)`), and a running maximum (`value.max(running)`) needs another way for NaN to get out.
+    /// The larger of each lane: `b` where either is NaN. A NaN survives as `b` and is lost as `self`: so bounds come first
+    /// (`bound.max(value)`), and with a running maximum (`value.max(running)`) NaN must be detected elsewhere.
     unsafe fn max(self, b: Self) -> Self;
     /// The smaller of each lane: `b` where either is NaN, as in [`Lanes::max`].
     unsafe fn min(self, b: Self) -> Self;
     /// The sum of all lanes, always by the same tree: 8, 4, 2, 1.
-    unsafe fn sum(self) -> f32;
+    unsafe fn reduce_add(self) -> f32;
     /// The largest lane; any number where one is NaN.
-    unsafe fn largest(self) -> f32;
+    unsafe fn reduce_max(self) -> f32;
     /// Round to the nearest integer, ties to even.
     unsafe fn round(self) -> Self;
     /// self * 2^n for integral n >= -150; 0 where n <= -127. NaN where self is NaN, whatever n.
-    unsafe fn scale_by_power(self, n: Self) -> Self;
+    unsafe fn ldexp(self, n: Self) -> Self;
     /// Sixteen i32 sums.
     type Int: Copy;
-    /// Sixteen quads of unsigned bytes.
-    type Quads: Copy;
+    /// Sixteen groups of four unsigned bytes, the operands of [`Lanes::dot4`].
+    type U8x4: Copy;
     /// All sums `value`.
     unsafe fn int_splat(value: i32) -> Self::Int;
     /// 64 consecutive bytes.
-    unsafe fn load_quads(from: *const u8) -> Self::Quads;
-    /// `byte >> by & mask` of each byte; `by` < 8, and the mask has no bit that comes from beyond the byte.
-    unsafe fn shift_right(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
-    /// `byte << by & mask`, likewise.
-    unsafe fn shift_left(quads: Self::Quads, by: usize, mask: u8) -> Self::Quads;
+    unsafe fn load_u8x4(from: *const u8) -> Self::U8x4;
+    /// `byte >> by & mask` of each byte; `by` < 8, and the mask has no bit that was shifted in from the next byte.
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
+    /// `byte << by & mask`, with the same conditions.
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
     /// The bits of both.
-    unsafe fn or(a: Self::Quads, b: Self::Quads) -> Self::Quads;
-    /// acc + the products of each quad with the four signed bytes of `x` (exact: never saturates).
-    unsafe fn dot_quads(acc: Self::Int, quads: Self::Quads, x: u32) -> Self::Int;
-    /// (sums - [`INT_START`]) * scale, rounded once; `start` is what [`Self::int_start`] says of the scale.
-    unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self;
-    /// What a fused multiplication and addition takes off again: -1.5 * 2^23 * scale, exact for what was a binary16.
+    unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4;
+    /// acc + the sum of the products of each group of four with the four signed bytes of `x` (exact: never saturates).
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int;
+    /// (sums - [`BIASED_ZERO`]) * scale, rounded once; `minus_bias` is [`Self::minus_bias`] of the scale.
+    unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self;
+    /// What one fused multiply-add subtracts again: -1.5 * 2^23 * scale, exact for a scale that was an f16.
     #[inline(always)]
-    unsafe fn int_start(scale: Self) -> Self {
+    unsafe fn minus_bias(scale: Self) -> Self {
         // SAFETY: the caller's duty.
-        unsafe { scale.mul(Self::splat(-ROUNDING)) }
+        unsafe { scale.mul(Self::splat(-ROUND_BIAS)) }
     }
     /// Round to nearest even and write 16 signed bytes; the values lie in -127..=127.
     unsafe fn store_i8(self, to: *mut i8);
@@ -76,11 +76,11 @@ pub unsafe trait Lanes: Copy {
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self;
 }
 
-/// 1.5 * 2^23: an f32 of this size has no room for a fraction, and its low bits count units.
-pub const ROUNDING: f32 = 12_582_912.0;
-/// What sums of integers start from: below 2^22 their bits are those of an f32, [`ROUNDING`] too large, without a
-/// conversion.
-pub const INT_START: i32 = ROUNDING.to_bits() as i32;
+/// 1.5 * 2^23: an f32 of this size has no fraction, and its low bits count units.
+pub const ROUND_BIAS: f32 = 12_582_912.0;
+/// What integer sums start from: below 2^22 the bits of the sum are those of the f32 `sum + ROUND_BIAS`, so no
+/// conversion is needed.
+pub const BIASED_ZERO: i32 = ROUND_BIAS.to_bits() as i32;
 
 /// The f32 whose upper half is the low 16 bits of `pair`.
 #[inline(always)]
@@ -94,7 +94,7 @@ pub fn bf16_high(pair: u32) -> f32 {
     f32::from_bits(pair & 0xffff_0000)
 }
 
-/// One value out of 16 by the tree 8, 4, 2, 1.
+/// Reduces 16 values to one, by the tree 8, 4, 2, 1.
 #[inline(always)]
 pub fn tree(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = LANES / 2;

@@ -1,16 +1,16 @@
-//! exp in f64 over lanes, and the two sums over a logit row that need it.
+//! exp in f64, and the two sums over a logit row behind logsumexp and entropy.
 //!
-//! Everything here is plain arithmetic on `[f64; LANES]` without branches, fused multiply-adds or calls, so the
+//! Everything here is plain arithmetic on `[f64; WIDTH]` without branches, fused multiply-adds or calls, so the
 //! compiler vectorizes it for whatever it targets, and every instruction set gives the same bits.
 
-/// Lanes of one step: one AVX-512 register, two of AVX2, four of SSE2 or NEON.
-pub const LANES: usize = 8;
-/// Logits of one step; their terms stay in the first-level cache.
-const BLOCK: usize = 256;
+/// f64 values of one step: one AVX-512 register, two of AVX2, four of SSE2 or NEON.
+const WIDTH: usize = 8;
+/// Logits whose terms are computed together; they stay in the first-level cache.
+const CHUNK: usize = 256;
 
 /// Below this exp is taken as 0 (exp(-708) = 3.3e-308 is the last step before subnormals).
 const LOWEST: f64 = -708.0;
-/// Adding 1.5 * 2^52 rounds to an integer that then stands in the low bits of the sum.
+/// Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits of the sum.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 /// ln 2 in two parts; the first has 32 trailing zero bits, so n * LN2_HIGH is exact (Cody and Waite 1980).
 const LN2_HIGH: f64 = f64::from_bits(0x3FE6_2E42_FEE0_0000);
@@ -45,7 +45,7 @@ fn exp_in_range(x: f64) -> f64 {
     for coefficient in Q[..8].iter().rev() {
         q = q * r + coefficient;
     }
-    // 2^n, written straight into the exponent field.
+    // 2^n, written into the exponent field.
     let power = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
     (1.0 + (r + r * r * q)) * power
 }
@@ -55,49 +55,49 @@ fn clamp(x: f64) -> f64 {
     if x > LOWEST { x } else { LOWEST }
 }
 
-/// The sums behind log-sum-exp and entropy of the scaled logits d = (x - max) / temperature.
+/// The sums behind logsumexp and entropy of the scaled logits d = (x - max) / temperature.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sums {
+pub struct ExpSums {
     /// sum of exp(d); at least 1.
-    pub weight: f64,
+    pub exp: f64,
     /// sum of d exp(d); at most 0. A term with exp(d) = 0 is 0, also for d = -inf.
-    pub weighted: f64,
+    pub d_exp: f64,
 }
 
-impl Sums {
+impl ExpSums {
     /// Entropy in nats: H = ln W - (sum d e^d) / W.
     pub fn entropy(self) -> f64 {
-        (self.weight.ln() - self.weighted / self.weight).max(0.0)
+        (self.exp.ln() - self.d_exp / self.exp).max(0.0)
     }
 }
 
-/// Sums over a row: `logits` without NaN and +inf, `max` their maximum (finite), `inverse_temperature` 1 / T.
+/// ExpSums over a row: `logits` without NaN and +inf, `max` their maximum (finite), `inverse_temperature` 1 / T.
 ///
-/// The order of additions is fixed: lane i takes every eighth logit of a block, blocks are added lane by lane, the lanes
-/// then pairwise. Inlined always, so that a caller compiled for a wider instruction set gets wider vectors and the same
+/// The order of additions is fixed: lane i takes every eighth logit of a chunk, chunks are added lane by lane, the lanes
+/// then pairwise. Always inlined, so that a caller compiled for a wider instruction set has wider vectors and the same
 /// bits.
 #[inline(always)]
-pub fn sums(logits: &[f32], max: f32, inverse_temperature: f64) -> Sums {
+pub fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
     let max = f64::from(max);
-    let mut weight = [0.0; LANES];
-    let mut weighted = [0.0; LANES];
-    let (whole, rest) = logits.as_chunks::<BLOCK>();
-    // Masked logits fill the last block up: they add exactly nothing.
-    let mut last = [f32::NEG_INFINITY; BLOCK];
+    let mut exp = [0.0; WIDTH];
+    let mut d_exp = [0.0; WIDTH];
+    let (whole, rest) = logits.as_chunks::<CHUNK>();
+    // The last chunk is padded with masked logits, which add exactly nothing.
+    let mut last = [f32::NEG_INFINITY; CHUNK];
     last[..rest.len()].copy_from_slice(rest);
     for block in whole.iter().chain([&last]) {
         let [e, de] = terms(block, max, inverse_temperature);
-        add_lanes(&mut weight, &e);
-        add_lanes(&mut weighted, &de);
+        add_lanes(&mut exp, &e);
+        add_lanes(&mut d_exp, &de);
     }
-    Sums { weight: tree(weight), weighted: tree(weighted) }
+    ExpSums { exp: add_pairwise(exp), d_exp: add_pairwise(d_exp) }
 }
 
-/// exp(d) and d exp(d) of a block. Apart from the additions, so that the loop has no reduction and vectorizes.
+/// exp(d) and d exp(d) of a chunk. Separate from the additions, so that the loop has no reduction and vectorizes.
 #[inline(always)]
-fn terms(block: &[f32; BLOCK], max: f64, inverse_temperature: f64) -> [[f64; BLOCK]; 2] {
-    let mut e = [0.0; BLOCK];
-    let mut de = [0.0; BLOCK];
+fn terms(block: &[f32; CHUNK], max: f64, inverse_temperature: f64) -> [[f64; CHUNK]; 2] {
+    let mut e = [0.0; CHUNK];
+    let mut de = [0.0; CHUNK];
     for ((&logit, e), de) in block.iter().zip(&mut e).zip(&mut de) {
         let d = clamp((f64::from(logit) - max) * inverse_temperature);
         let value = exp_in_range(d);
@@ -108,19 +108,19 @@ fn terms(block: &[f32; BLOCK], max: f64, inverse_temperature: f64) -> [[f64; BLO
 }
 
 #[inline(always)]
-fn add_lanes(total: &mut [f64; LANES], terms: &[f64; BLOCK]) {
-    let mut block = [0.0; LANES];
-    for lanes in terms.as_chunks::<LANES>().0 {
-        for i in 0..LANES {
+fn add_lanes(total: &mut [f64; WIDTH], terms: &[f64; CHUNK]) {
+    let mut block = [0.0; WIDTH];
+    for lanes in terms.as_chunks::<WIDTH>().0 {
+        for i in 0..WIDTH {
             block[i] += lanes[i];
         }
     }
-    for i in 0..LANES {
+    for i in 0..WIDTH {
         total[i] += block[i];
     }
 }
 
-fn tree(x: [f64; LANES]) -> f64 {
+fn add_pairwise(x: [f64; WIDTH]) -> f64 {
     ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]))
 }
 
@@ -149,8 +149,8 @@ mod tests {
     fn masked_logits_add_exactly_nothing() {
         let mut logits = vec![f32::NEG_INFINITY; 3000];
         logits[1234] = -7.5;
-        assert_eq!(sums(&logits, -7.5, 1.0), Sums { weight: 1.0, weighted: 0.0 });
-        assert_eq!(sums(&logits, -7.5, 1.0).entropy(), 0.0);
+        assert_eq!(exp_sums(&logits, -7.5, 1.0), ExpSums { exp: 1.0, d_exp: 0.0 });
+        assert_eq!(exp_sums(&logits, -7.5, 1.0).entropy(), 0.0);
     }
 
     #[test]
@@ -158,16 +158,13 @@ mod tests {
         let logits: Vec<f32> = (0..2051).map(|i| ((i * 37) % 101) as f32 * 0.1).collect();
         let mut longer = logits.clone();
         longer.extend([f32::NEG_INFINITY; 9]);
-        assert_eq!(sums(&logits, 10.0, 0.7), sums(&longer, 10.0, 0.7));
+        assert_eq!(exp_sums(&logits, 10.0, 0.7), exp_sums(&longer, 10.0, 0.7));
     }
 
     #[test]
     fn every_instruction_set_gives_these_bits() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 4999) as f32 * 0.004).collect();
-        let Sums { weight, weighted } = sums(&logits, 19.992, 1.25);
-        assert_eq!(
-            (weight.to_bits(), weighted.to_bits()),
-            (4_641_258_500_802_046_288, 13_864_612_912_788_675_026)
-        );
+        let ExpSums { exp, d_exp } = exp_sums(&logits, 19.992, 1.25);
+        assert_eq!((exp.to_bits(), d_exp.to_bits()), (4_641_258_500_802_046_288, 13_864_612_912_788_675_026));
     }
 }

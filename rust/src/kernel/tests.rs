@@ -1,8 +1,12 @@
 //! Every ISA of this CPU against naive sums, on odd sizes and tails, and against itself in bits.
 
 use super::*;
-use crate::platform::memory::plain_bytes as bytes;
 use half::{bf16, f16};
+
+/// The bytes of a slice of numbers.
+fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
 
 /// Numbers in [-1, 1) that every run repeats (an LCG: Knuth's MMIX constants).
 pub(crate) struct Noise(pub u64);
@@ -24,7 +28,7 @@ fn kernels() -> impl Iterator<Item = Kernels> {
 
 /// Operands of a product in one format, and the numbers that they stand for.
 struct Operands {
-    format: DType,
+    format: PackedType,
     steps: usize,
     weights: Vec<u8>,
     panel_bytes: usize,
@@ -34,7 +38,7 @@ struct Operands {
     exact_x: Vec<f32>,       // [rows, k]
 }
 
-fn operands(format: DType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
+fn operands(format: PackedType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
     let steps = format.steps(k);
     let panel_bytes = steps * format.step_bytes();
     let mut weights = vec![0; panels * panel_bytes];
@@ -54,18 +58,18 @@ fn operands(format: DType, panels: usize, rows: usize, k: usize, noise: &mut Noi
 }
 
 /// A row in the activation type of `format`, and the values that it stands for.
-fn activation_row(format: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+fn activation_row(format: PackedType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     match format {
-        DType::F32 | DType::F16 => (bytes(values).to_vec(), values.to_vec()),
-        DType::BF16 => {
+        PackedType::F32 | PackedType::F16 => (bytes(values).to_vec(), values.to_vec()),
+        PackedType::BF16 => {
             let mut row: Vec<u16> = values.iter().map(|&v| bf16::from_f32(v).to_bits()).collect();
             let exact = row.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect();
             row.resize(2 * format.steps(values.len()), 0);
             (bytes(&row).to_vec(), exact)
         }
-        DType::Q8_0 | DType::Q6K | DType::Q5K | DType::Q4K | DType::Q4_0 => {
+        PackedType::Q8_0 | PackedType::Q6K | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
             let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
-            Kernels::of(Isa::Scalar).unwrap().to_q8(values, format, &mut row);
+            Kernels::of(Isa::Scalar).unwrap().quantize_q8(values, format, &mut row);
             let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
             (row, exact)
         }
@@ -95,7 +99,7 @@ impl Operands {
         };
         let bytes = &self.x[rows.start * self.x_bytes..];
         let x = Rows { bytes, stride: self.x_bytes, count: rows.len() };
-        kernels.product(panels, x, &mut out, panels.count * LANES);
+        kernels.matmul(panels, x, &mut out, panels.count * LANES);
         out
     }
 }
@@ -103,7 +107,7 @@ impl Operands {
 #[test]
 fn products_equal_naive_sums_for_odd_sizes() {
     let mut noise = Noise(1);
-    for format in DType::ALL {
+    for format in PackedType::ALL {
         for (panels, rows, k) in
             [(1, 1, 1), (1, 2, 8), (2, 3, 7), (3, 12, 12), (2, 13, 33), (3, 25, 172), (1, 7, 105)]
         {
@@ -130,7 +134,7 @@ fn products_equal_naive_sums_for_odd_sizes() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_company() {
     let mut noise = Noise(2);
-    for format in DType::ALL {
+    for format in PackedType::ALL {
         let operands = operands(format, 3, 29, 173, &mut noise);
         for kernels in kernels() {
             let all = operands.product(kernels, 0..29);
@@ -168,10 +172,10 @@ fn elementwise_functions_equal_their_definition_on_every_length() {
             }
 
             let mut merged = x.clone();
-            kernels.merge(&mut merged, &y, 0.5, 0.25);
+            kernels.axpby(&mut merged, &y, 0.5, 0.25);
             assert!(
                 (0..n).all(|i| (merged[i] - (x[i] * 0.5 + y[i] * 0.25)).abs() < 1e-7),
-                "{kernels:?} merge {n}"
+                "{kernels:?} axpby {n}"
             );
 
             let mut halves = vec![0; n];
@@ -311,8 +315,8 @@ fn nan_survives_every_function() {
             out.copy_from_slice(&x);
             kernels.add(&mut out, &ones);
             one_nan(&out, "add");
-            kernels.merge(&mut out, &ones, 0.0, 1.0);
-            one_nan(&out, "merge");
+            kernels.axpby(&mut out, &ones, 0.0, 1.0);
+            one_nan(&out, "axpby");
             let mut halves = [0; N];
             kernels.to_f16(&x, &mut halves);
             one_nan(&halves.map(|bits| f16::from_bits(bits).to_f32()), "to_f16");
@@ -346,7 +350,7 @@ fn a_score_that_is_no_number_makes_the_softmax_nan() {
 #[test]
 fn nan_survives_every_product() {
     let mut noise = Noise(10);
-    for format in DType::ALL {
+    for format in PackedType::ALL {
         for (k, at) in [(172, 0), (172, 171), (64, 40)] {
             for rows in [1, 13, 29] {
                 let mut weights = noise.take(k);
@@ -381,20 +385,20 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
         let mut x = noise.take(n);
         x[0] = 0.0;
         x[n / 2] *= 50.0;
-        let mut expected = vec![0; x_row_bytes(DType::Q6K, DType::Q6K.steps(n))];
-        Kernels::of(Isa::Scalar).unwrap().to_q8(&x, DType::Q6K, &mut expected);
+        let mut expected = vec![0; x_row_bytes(PackedType::Q6K, PackedType::Q6K.steps(n))];
+        Kernels::of(Isa::Scalar).unwrap().quantize_q8(&x, PackedType::Q6K, &mut expected);
         for (k, &x) in x.iter().enumerate() {
             let half_a_step = 0.5001 * q8_scale(&expected, n, k);
             assert!((q8_value(&expected, n, k) - x).abs() <= half_a_step, "{n} {k}");
         }
         for kernels in kernels() {
             let mut rounded = vec![0; expected.len()];
-            kernels.to_q8(&x, DType::Q6K, &mut rounded);
+            kernels.quantize_q8(&x, PackedType::Q6K, &mut rounded);
             assert!(rounded == expected, "{kernels:?} {n}");
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = x.clone();
                 x[n - 1] = bad;
-                kernels.to_q8(&x, DType::Q6K, &mut rounded);
+                kernels.quantize_q8(&x, PackedType::Q6K, &mut rounded);
                 assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
             }
         }
@@ -403,10 +407,10 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
 
 #[test]
 fn values_too_small_for_a_scale_count_as_zeros() {
-    for format in DType::ALL.into_iter().filter(|format| format.step_values() == 2 * BLOCK) {
+    for format in PackedType::ALL.into_iter().filter(|format| format.step_values() == 2 * BLOCK) {
         let mut operands = operands(format, 1, 2, 64, &mut Noise(8));
         for kernels in kernels() {
-            kernels.to_q8(&[1e-40; 64], format, &mut operands.x[..operands.x_bytes]);
+            kernels.quantize_q8(&[1e-40; 64], format, &mut operands.x[..operands.x_bytes]);
             let out = operands.product(kernels, 0..2);
             assert!(out[..LANES].iter().all(|x| x.abs() < 1e-36), "{kernels:?} {format:?}");
         }
@@ -421,10 +425,10 @@ fn rotation_turns_pairs_by_their_angle() {
             let (head, angles) = (noise.take(2 * half), noise.take(half));
             let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
             let mut turned = head.clone();
-            kernels.rotate_half(&mut turned, &cos, &sin);
+            kernels.rope_neox(&mut turned, &cos, &sin);
             // The other layout is the same rotation of other places.
             let mut pairs: Vec<f32> = (0..half).flat_map(|i| [head[i], head[i + half]]).collect();
-            kernels.rotate_pairs(&mut pairs, &cos, &sin);
+            kernels.rope_interleaved(&mut pairs, &cos, &sin);
             for i in 0..half {
                 let off = (pairs[2 * i] - turned[i]).abs().max((pairs[2 * i + 1] - turned[i + half]).abs());
                 assert!(off < 2e-7, "{kernels:?} {half}");
@@ -465,7 +469,7 @@ fn softmax_counts_only_what_is_visible() {
 #[test]
 fn a_product_goes_on_where_it_stopped() {
     let mut noise = Noise(7);
-    for format in [DType::F32, DType::F16] {
+    for format in [PackedType::F32, PackedType::F16] {
         let whole = operands(format, 3, 5, 40, &mut noise);
         for kernels in kernels() {
             let expected = whole.product(kernels, 0..5);
@@ -479,7 +483,7 @@ fn a_product_goes_on_where_it_stopped() {
                     steps: steps.len(),
                 };
                 let x = Rows { bytes: &whole.x[4 * steps.start..], stride: whole.x_bytes, count: 5 };
-                kernels.add_product(panels, x, &mut out, 3 * LANES);
+                kernels.matmul_accumulate(panels, x, &mut out, 3 * LANES);
             }
             assert!(out == expected, "{kernels:?} {format:?}");
         }
@@ -490,14 +494,16 @@ fn a_product_goes_on_where_it_stopped() {
 #[test]
 fn a_product_whose_operands_are_too_short_is_refused() {
     const FAR: usize = usize::MAX / 2 + 1;
-    for (format, kernels) in DType::ALL.into_iter().flat_map(|format| kernels().map(move |k| (format, k))) {
+    for (format, kernels) in
+        PackedType::ALL.into_iter().flat_map(|format| kernels().map(move |k| (format, k)))
+    {
         let steps = format.steps(64);
         let panel_bytes = steps * format.step_bytes();
         let stride = x_row_bytes(format, steps);
         let (weights, x) = (vec![0; 3 * panel_bytes], vec![0; 3 * stride]);
         let refused = |panels: Panels<'_>, rows: Rows<'_>, out_len: usize, out_stride: usize| {
             let mut out = vec![0.0; out_len];
-            let call = std::panic::AssertUnwindSafe(|| kernels.product(panels, rows, &mut out, out_stride));
+            let call = std::panic::AssertUnwindSafe(|| kernels.matmul(panels, rows, &mut out, out_stride));
             std::panic::catch_unwind(call).is_err()
         };
         let panels = Panels { format, bytes: &weights, panel_bytes, count: 3, steps };
@@ -509,7 +515,7 @@ fn a_product_whose_operands_are_too_short_is_refused() {
             (3, panel_bytes + 1, steps),
             (3, FAR, steps),
             (1, FAR, steps),
-            (3, panel_bytes, steps + DType::BF16_STEP_MULTIPLE),
+            (3, panel_bytes, steps + PackedType::BF16_STEP_MULTIPLE),
             (1, panel_bytes, usize::MAX / format.step_bytes() + 1),
             (3, panel_bytes, 0),
             (0, panel_bytes, steps),
@@ -527,7 +533,7 @@ fn a_product_whose_operands_are_too_short_is_refused() {
         for (len, out_stride) in [(len - 1, width), (len, width + 1), (len, FAR)] {
             assert!(refused(panels, rows, len, out_stride), "{kernels:?} {format:?} {len} of {out_stride}");
         }
-        if format == DType::BF16 {
+        if format == PackedType::BF16 {
             let odd = Panels { steps: steps - 1, ..panels };
             assert!(refused(odd, rows, len, width), "{kernels:?}: a tile has no part of itself");
         }

@@ -6,20 +6,21 @@ use std::ops::Range;
 use super::pack::PanelSource;
 use super::weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
 use crate::checkpoint::{Checkpoint, TensorView};
+use crate::compute::panels::{Arrangement, PanelShape, Source, pack};
 use crate::compute::pool::Pool;
-use crate::compute::weight::{self, Arrangement, PanelShape, Source, Weight};
+use crate::compute::weight::Weight;
 use crate::config::{Config, MlpShape, NormWeight, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
     self, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, Rows, TensorRows,
 };
-use crate::quant::{DType, TensorType};
+use crate::quant::{PackedType, StorageType};
 
 /// Everything that loading a tensor needs.
 pub(super) struct Loader<'a> {
     pub checkpoint: &'a Checkpoint,
     pub config: &'a Config,
-    pub dtype: Option<DType>,
+    pub dtype: Option<PackedType>,
     pub panels: &'a PanelSource,
     pub pool: &'a Pool,
 }
@@ -81,7 +82,7 @@ impl<'a> Loader<'a> {
             None => (None, None),
         };
         // Small differences decide which experts a token takes: the router is not rounded.
-        let exact = Loader { dtype: Some(DType::F32), ..*self };
+        let exact = Loader { dtype: Some(PackedType::F32), ..*self };
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
@@ -110,8 +111,8 @@ impl<'a> Loader<'a> {
     pub fn table(&self) -> Self {
         Self {
             dtype: self.dtype.map(|dtype| match dtype {
-                DType::Q4_0 | DType::Q4K => DType::Q8_0,
-                DType::Q5K => DType::Q6K,
+                PackedType::Q4_0 | PackedType::Q4K => PackedType::Q8_0,
+                PackedType::Q5K => PackedType::Q6K,
                 dtype => dtype,
             }),
             ..*self
@@ -161,7 +162,7 @@ impl<'a> Loader<'a> {
                 }
             };
             let join = arrangement(spec.join);
-            let panels = weight::pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
+            let panels = pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
             // Gathered rows were copied from anywhere in the tensor.
             parts.iter().for_each(|part| self.checkpoint.release_pages(&part.view, part.view.bytes));
             Ok(panels)
@@ -201,13 +202,13 @@ impl<'a> Loader<'a> {
 
 /// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
 /// be rounded again.
-fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> DType {
+fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> PackedType {
     let kinds = || parts.iter().map(|(view, _)| view.tensor_type);
-    let bits = |dtype: &DType| dtype.step_bytes() * 64 / dtype.step_values();
-    let finest = kinds().map(TensorType::packed).max_by_key(bits).unwrap_or(DType::F32);
+    let bits = |dtype: &PackedType| dtype.step_bytes() * 64 / dtype.step_values();
+    let finest = kinds().map(StorageType::packed).max_by_key(bits).unwrap_or(PackedType::F32);
     match kinds().all(|kind| kind.is_kept_in(finest)) {
         true => finest,
-        false => [finest, DType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
+        false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
     }
 }
 
@@ -222,7 +223,7 @@ fn arrangement(join: Join) -> Arrangement {
 struct Gathered<'a> {
     view: TensorView<'a>,
     /// The type of `bytes`: the tensor's, unless blocks had to be split.
-    tensor_type: TensorType,
+    tensor_type: StorageType,
     bytes: Cow<'a, [u8]>,
 }
 
@@ -251,7 +252,7 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> G
             kind.dequantize(view.bytes, &mut values);
             let bytes: Vec<u8> = values.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
             let bytes = Cow::Owned(transposed(&view, &bytes, 4, rows, width));
-            Gathered { view, tensor_type: TensorType::F32, bytes }
+            Gathered { view, tensor_type: StorageType::F32, bytes }
         }
     }
 }
@@ -275,23 +276,23 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn view(tensor_type: TensorType) -> (TensorView<'static>, Stored) {
+    fn view(tensor_type: StorageType) -> (TensorView<'static>, Stored) {
         (TensorView { name: "x", tensor_type, shape: &[], bytes: &[], path: Path::new("x") }, Stored::OutIn)
     }
 
     #[test]
     fn what_is_packed_together_keeps_its_integers_or_becomes_bytes() {
-        use TensorType::{F16, F32, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0};
+        use StorageType::{F16, F32, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0};
         for (types, dtype) in [
-            (vec![Q6_K, Q6_K, Q6_K], DType::Q6K),
-            (vec![Q4_K, Q4_1], DType::Q4K),
-            (vec![Q4_K, Q4_K, Q5_K], DType::Q5K),
-            (vec![Q4_K, Q4_K, Q6_K], DType::Q8_0),
-            (vec![Q5_K, Q6_K], DType::Q8_0),
-            (vec![Q4_0, Q4_1], DType::Q8_0),
-            (vec![Q8_0, Q6_K], DType::Q8_0),
-            (vec![F16, Q6_K], DType::F16),
-            (vec![F16, F32], DType::F32),
+            (vec![Q6_K, Q6_K, Q6_K], PackedType::Q6K),
+            (vec![Q4_K, Q4_1], PackedType::Q4K),
+            (vec![Q4_K, Q4_K, Q5_K], PackedType::Q5K),
+            (vec![Q4_K, Q4_K, Q6_K], PackedType::Q8_0),
+            (vec![Q5_K, Q6_K], PackedType::Q8_0),
+            (vec![Q4_0, Q4_1], PackedType::Q8_0),
+            (vec![Q8_0, Q6_K], PackedType::Q8_0),
+            (vec![F16, Q6_K], PackedType::F16),
+            (vec![F16, F32], PackedType::F32),
         ] {
             let parts: Vec<_> = types.iter().map(|&kind| view(kind)).collect();
             assert_eq!(packed_together(&parts), dtype, "{types:?}");
@@ -308,14 +309,14 @@ mod tests {
         let bytes: Vec<u8> = (1..=6).flat_map(|row| block(row as f32)).collect();
         let view = TensorView {
             name: "x",
-            tensor_type: TensorType::Q8_0,
+            tensor_type: StorageType::Q8_0,
             shape: &[2, 3, 32],
             bytes: &bytes,
             path: Path::new("x"),
         };
         let rows = Rows::range(32 + 5, 2);
         let part = gathered(view, Stored::InOut, rows, 3);
-        assert_eq!(part.tensor_type, TensorType::F32);
+        assert_eq!(part.tensor_type, StorageType::F32);
         let mut values = vec![0.0; 6];
         part.tensor_type.dequantize(&part.bytes, &mut values);
         assert_eq!(values, [4.0 * 5.0, 5.0 * 5.0, 6.0 * 5.0, 4.0 * 6.0, 5.0 * 6.0, 6.0 * 6.0]);

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::family;
 use crate::kv_cache::KvLayout;
 use crate::model::pack::PanelSource;
-use crate::quant::DType;
+use crate::quant::PackedType;
 use load::Loader;
 
 /// Everything that a forward reads.
@@ -38,7 +38,12 @@ impl Model {
     ///
     /// # Errors
     /// A tensor is missing or misshapen; memory.
-    pub fn load(checkpoint: &Checkpoint, config: Config, dtype: Option<DType>, pool: &Pool) -> Result<Self> {
+    pub fn load(
+        checkpoint: &Checkpoint,
+        config: Config,
+        dtype: Option<PackedType>,
+        pool: &Pool,
+    ) -> Result<Self> {
         Self::load_with(&PanelSource::none(), checkpoint, config, dtype, pool)
     }
 
@@ -50,7 +55,7 @@ impl Model {
         panels: &PanelSource,
         checkpoint: &Checkpoint,
         config: Config,
-        dtype: Option<DType>,
+        dtype: Option<PackedType>,
         pool: &Pool,
     ) -> Result<Self> {
         let loader = Loader { checkpoint, config: &config, dtype, panels, pool };
@@ -60,14 +65,14 @@ impl Model {
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
         let norm = loader.norm(&tensors.norm)?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
-        let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == DType::F32);
-        let kv_layout = KvLayout::new(&config, if exact { DType::F32 } else { DType::F16 });
+        let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == PackedType::F32);
+        let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
         Ok(Self { config, kv_layout, layers, norm, positions, embed_tokens, lm_head })
     }
 
     /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 beside f32 weights and f16 beside others.
     #[must_use]
-    pub fn with_kv(mut self, dtype: Option<DType>) -> Self {
+    pub fn with_kv(mut self, dtype: Option<PackedType>) -> Self {
         self.kv_layout.dtype = dtype.unwrap_or(self.kv_layout.dtype);
         self
     }
@@ -88,8 +93,8 @@ impl Model {
     }
 
     /// The type that most bytes of the layers' weights are stored in.
-    pub fn dtype(&self) -> DType {
-        let mut all: Vec<(DType, usize)> = Vec::new();
+    pub fn dtype(&self) -> PackedType {
+        let mut all: Vec<(PackedType, usize)> = Vec::new();
         for weight in self.layers.iter().flat_map(Layer::weights) {
             match all.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
                 Some((_, bytes)) => *bytes += weight.bytes(),

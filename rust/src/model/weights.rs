@@ -2,7 +2,7 @@
 
 use crate::compute::weight::Weight;
 use crate::config::{Config, LayerSpec};
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
 /// without a weight tensor has ones.
@@ -93,7 +93,7 @@ pub struct MoeMlp {
 
 impl Projection {
     /// The type of the weights that the normed row is multiplied with.
-    pub fn dtype(&self) -> DType {
+    pub fn dtype(&self) -> PackedType {
         match self {
             Projection::Heads(weight) => weight.dtype(),
             Projection::Mla(weights) => weights.a_proj.dtype(),

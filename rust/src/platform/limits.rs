@@ -1,9 +1,9 @@
-//! What the operating system is asked for beside files: memory there is, room on a disk, who we are.
+//! What the operating system limits: memory, disk space, file permissions, priority.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
-/// Limits of this many bytes and more mean that there is none.
+/// A limit of this many bytes or more means no limit.
 const UNLIMITED: u64 = 1 << 60;
 
 /// Memory that may still be used, and what sets the limit.
@@ -11,12 +11,12 @@ const UNLIMITED: u64 = 1 << 60;
 pub struct Available {
     /// Bytes.
     pub bytes: u64,
-    /// What sets it, as messages say it.
+    /// What sets the limit, in the words of messages.
     pub limit: &'static str,
 }
 
 /// The least of: memory that the system can give without swapping, what the control groups (v1 and v2) leave, what the
-/// limit on addresses (`ulimit -v`) leaves. None where the system tells none of them.
+/// limit on addresses (`ulimit -v`) leaves. None where the system says none of them.
 ///
 /// Sources: proc(5), Linux Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 pub fn available_memory() -> Option<Available> {
@@ -45,7 +45,7 @@ struct Group {
     folder: PathBuf,
     limit: &'static str,
     usage: &'static str,
-    /// Lines of memory.stat: pages of files, which make room for others.
+    /// Lines of memory.stat: pages of files, which the system can drop.
     reclaimable: [&'static str; 2],
 }
 
@@ -67,7 +67,7 @@ impl Group {
     }
 }
 
-/// The control groups that this process is in, and those around them.
+/// The control groups of this process and their parents.
 fn groups(root: &Path) -> Vec<Group> {
     let text = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut all = Vec::new();
@@ -92,7 +92,7 @@ fn groups(root: &Path) -> Vec<Group> {
     all
 }
 
-/// RLIMIT_AS less what is in use.
+/// RLIMIT_AS minus what is in use.
 fn addresses_left(root: &Path) -> Option<u64> {
     let limits = std::fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
@@ -103,7 +103,7 @@ fn addresses_left(root: &Path) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Bytes that a file system has left for us; None where it is not told.
+/// Free bytes of a file system for this user; None where the system does not say.
 pub fn free_disk(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -127,8 +127,8 @@ pub fn free_disk(folder: &Path) -> Option<u64> {
     }
 }
 
-/// Whether a file is ours and nobody else can have written it.
-pub fn is_private(metadata: &Metadata) -> bool {
+/// Whether this user owns a file and no other user may write it.
+pub fn owned_and_private(metadata: &Metadata) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -143,8 +143,8 @@ pub fn is_private(metadata: &Metadata) -> bool {
     }
 }
 
-/// Makes the calling thread give way to all others, where threads have priorities of their own.
-pub fn give_way() {
+/// Gives the calling thread the lowest priority, where threads have their own priorities.
+pub fn lower_priority() {
     // SAFETY: a plain system call; 0 is the calling thread.
     #[cfg(target_os = "linux")]
     unsafe {

@@ -1,9 +1,25 @@
-//! What the system gives: memory, mapped files, and how much of both there is.
+//! What the system gives: memory, mapped files, limits.
 
-pub(crate) mod checksum;
 #[allow(unsafe_code)] // calls of the C library
 pub mod limits;
-#[allow(unsafe_code)] // mapped memory and its signal handler
+#[allow(unsafe_code)] // mapped memory
 pub mod mapped;
-#[allow(unsafe_code)] // aligned allocation, and numbers as bytes
 pub(crate) mod memory;
+#[cfg(unix)]
+#[allow(unsafe_code)] // a signal handler
+pub(crate) mod sigbus;
+#[cfg(not(unix))]
+pub(crate) mod sigbus {
+    //! Without signals nothing is watched.
+
+    #[derive(Debug)]
+    pub struct Watched;
+
+    impl Watched {
+        pub fn new(_map: &[u8], _path: &std::path::Path) -> Option<Self> {
+            None
+        }
+    }
+
+    pub fn exit_when_cut(_screen: bool) {}
+}

@@ -6,13 +6,13 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
-use super::door;
+use super::call::call_engine;
 use crate::checkpoint::gguf::{Header, Kind, Value};
 
-/// All metadata of a `.gguf` file, by key. The weights are not looked at.
+/// All metadata of a `.gguf` file, by key. The weights are not read.
 #[pyfunction]
 pub(super) fn gguf_metadata<'py>(py: Python<'py>, path: &str) -> PyResult<Bound<'py, PyDict>> {
-    let header = door(py, || Ok(Header::open(Path::new(path))?))?;
+    let header = call_engine(py, || Ok(Header::open(Path::new(path))?))?;
     let (metadata, mut copy) = (PyDict::new(py), Vec::new());
     for (key, value) in header.metadata().iter() {
         metadata.set_item(key, python(py, value, &mut copy)?)?;
@@ -20,9 +20,9 @@ pub(super) fn gguf_metadata<'py>(py: Python<'py>, path: &str) -> PyResult<Bound<
     Ok(metadata)
 }
 
-/// A text that is not UTF-8 stays bytes: the caller knows what it means that it is none.
+/// A text that is not UTF-8 becomes bytes, for the caller to judge.
 ///
-/// `copy` holds a text while it is checked and converted: others may write to a mapped file.
+/// `copy` holds a text while it is checked and converted, because other processes may write to a mapped file.
 fn python<'py>(py: Python<'py>, value: Value<'_>, copy: &mut Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
     match value {
         Value::Unsigned(number) => number.into_bound_py_any(py),
@@ -37,7 +37,7 @@ fn python<'py>(py: Python<'py>, value: Value<'_>, copy: &mut Vec<u8>) -> PyResul
                 Err(_) => PyBytes::new(py, copy).into_any(),
             })
         }
-        // As Python has it; so an array of bytes where numbers belong is seen to be one.
+        // Python's own type, so that the caller can tell bytes from numbers.
         Value::List(list) if list.kind() == Kind::U8 => {
             let bytes = list.iter().filter_map(|value| match value {
                 Value::Unsigned(byte) => u8::try_from(byte).ok(),

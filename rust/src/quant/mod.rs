@@ -4,10 +4,10 @@
 //! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
 //! A format says how many k a step holds and what its bytes are.
 
-mod dtype;
 mod ggml;
+mod packed_type;
 mod panels;
 
-pub use dtype::{DType, PANEL_LAYOUT};
-pub use ggml::TensorType;
+pub use ggml::StorageType;
+pub use packed_type::{PANEL_LAYOUT, PackedType};
 pub use panels::step::{BLOCK, GROUP, LANES};

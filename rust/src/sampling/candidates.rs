@@ -1,7 +1,7 @@
 //! The candidates of one draw: always a prefix of the ids in order of probability, grown only as far as a filter looks.
 
-use crate::kernel::logsumexp::{Sums, exp};
-use crate::kernel::sums;
+use crate::kernel::exp_sums;
+use crate::kernel::logsumexp::{ExpSums, exp};
 use crate::sampling::readout::Logprobs;
 use crate::sampling::top_k::{self, TopK};
 use crate::{Error, Result};
@@ -108,8 +108,8 @@ impl Candidates {
     /// What survives now. `logits` is the unprocessed row that `raw` was read out of.
     pub fn stage(&mut self, name: &'static str, row: &[f32], logits: &[f32], raw: &Logprobs) -> Stage {
         let Some(kept) = self.kept else {
-            let sums = sums(row, self.max, self.inverse_temperature);
-            self.total = Some(sums.weight);
+            let sums = exp_sums(row, self.max, self.inverse_temperature);
+            self.total = Some(sums.exp);
             let kept = row.iter().filter(|&&x| x > f32::NEG_INFINITY).count();
             return Stage { name, kept, mass: 1.0, entropy: sums.entropy() };
         };
@@ -121,7 +121,7 @@ impl Candidates {
             mass += exp(f64::from(logits[id]) - raw.logsumexp);
             weighted += weight * scaled(row[id], self.max, self.inverse_temperature);
         }
-        Stage { name, kept, mass: mass.min(1.0), entropy: Sums { weight, weighted }.entropy() }
+        Stage { name, kept, mass: mass.min(1.0), entropy: ExpSums { exp: weight, d_exp: weighted }.entropy() }
     }
 
     /// Sum of the survivors' weights.
@@ -134,7 +134,7 @@ impl Candidates {
                 self.rank(row, n);
                 self.weights[..n].iter().sum()
             }
-            None => sums(row, self.max, self.inverse_temperature).weight,
+            None => exp_sums(row, self.max, self.inverse_temperature).exp,
         };
         self.total = Some(total);
         total

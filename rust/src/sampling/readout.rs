@@ -3,8 +3,8 @@
 //! All numbers are *raw*: temperature 1, no filter. Logits are f32, everything else is f64 and in nats.
 
 use crate::Result;
+use crate::kernel::exp_sums;
 use crate::kernel::logsumexp::exp;
-use crate::kernel::sums;
 use crate::sampling::top_k::{self, TopK};
 
 /// The raw distribution of the next token.
@@ -29,8 +29,8 @@ pub struct Logprobs {
 pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Logprobs> {
     let mut best = TopK::default();
     let max = best.scan(logits, position)?;
-    let sums = sums(logits, max, 1.0);
-    let logsumexp = f64::from(max) + sums.weight.ln();
+    let sums = exp_sums(logits, max, 1.0);
+    let logsumexp = f64::from(max) + sums.exp.ln();
     let top: Vec<(u32, f64)> = best
         .top(logits, top_k)
         .iter()

@@ -7,7 +7,7 @@ use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::model::Model;
-use ropechat_core::quant::DType;
+use ropechat_core::quant::PackedType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -145,15 +145,15 @@ impl Noise {
 }
 
 /// An engine on a model folder.
-pub fn engine(folder: &Path, dtype: DType, isa: Isa, threads: usize) -> Option<Engine> {
+pub fn engine(folder: &Path, dtype: PackedType, isa: Isa, threads: usize) -> Option<Engine> {
     engine_with_kv(folder, dtype, None, isa, threads)
 }
 
 /// An engine with keys and values in a type of their own.
 pub fn engine_with_kv(
     folder: &Path,
-    dtype: DType,
-    kv: Option<DType>,
+    dtype: PackedType,
+    kv: Option<PackedType>,
     isa: Isa,
     threads: usize,
 ) -> Option<Engine> {

@@ -10,7 +10,7 @@ use crate::config::{
     Sinks,
 };
 use crate::error::Result;
-use crate::quant::DType;
+use crate::quant::PackedType;
 
 /// One family of models.
 pub struct Family {
@@ -322,12 +322,12 @@ pub(crate) fn bias(metadata: &Metadata<'_>, key: BiasKey) -> Result<Bias> {
 }
 
 /// What the checkpoint says of its own type; the tensors' own types decide.
-fn torch_dtype(metadata: &Metadata<'_>) -> Option<DType> {
+fn torch_dtype(metadata: &Metadata<'_>) -> Option<PackedType> {
     let name = metadata.get("dtype").or(metadata.get("torch_dtype"))?.as_str()?;
     match name.strip_prefix("torch.").unwrap_or(name) {
-        "float32" => Some(DType::F32),
-        "float16" => Some(DType::F16),
-        "bfloat16" => Some(DType::BF16),
+        "float32" => Some(PackedType::F32),
+        "float16" => Some(PackedType::F16),
+        "bfloat16" => Some(PackedType::BF16),
         _ => None,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The cache holds whole keys and values of every head, not the latents: more memory, and the same attention for all.
 
-use crate::compute::activations::{Activations, by_rows};
+use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::Weight;
 use crate::config::{Attention, Norm};
 use crate::forward::residual::{matmul, norm};
@@ -92,10 +92,17 @@ impl Latent<'_> {
     fn project(&self, pass: Pass<'_>, b_proj: &Weight, input: &mut Activations, out: &mut Vec<f32>) {
         let NormWeights { weight, bias } = self.norm;
         let (rows, rank) = (self.rows.values.len() / self.rows.stride, weight.len());
-        input.fill(rows, rank, b_proj.dtype(), pass.kernels, pass.pool, |row, out| {
-            let latent = &self.rows.row(row)[self.first..][..rank];
-            norm(self.kind, latent, weight, bias, out, pass.kernels);
-        });
+        input.quantize_rows(
+            rows,
+            rank,
+            b_proj.dtype(),
+            pass.kernels,
+            pass.pool,
+            RowSource::Computed(&|row, out| {
+                let latent = &self.rows.row(row)[self.first..][..rank];
+                norm(self.kind, latent, weight, bias, out, pass.kernels);
+            }),
+        );
         matmul(pass, b_proj, input, out);
     }
 }

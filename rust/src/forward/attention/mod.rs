@@ -8,6 +8,7 @@ mod tiles;
 use super::residual::{BranchBuffers, add_residual, norm, normed_input};
 use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
+use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
 use crate::config::{LayerRope, QkNorm, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
@@ -53,9 +54,16 @@ pub(super) fn attention(
     tiles::attend(pass, layer, &caches, qkv, partials);
 
     let (width, widths) = (config.num_attention_heads * config.v_head_dim, tiles::widths(pass));
-    branch.input.fill(rows, width, layer.o_proj.dtype(), kernels, pool, |row, out| {
-        partials.write_output(row, widths, &layer.sinks, out, kernels);
-    });
+    branch.input.quantize_rows(
+        rows,
+        width,
+        layer.o_proj.dtype(),
+        kernels,
+        pool,
+        RowSource::Computed(&|row, out| {
+            partials.write_output(row, widths, &layer.sinks, out, kernels);
+        }),
+    );
     add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), branch, x);
 }
 

@@ -121,7 +121,7 @@ pub(super) fn merge(total: &mut [f32], part: &[f32], kernels: Kernels) {
     }
     let new_max = max.max(part_max);
     let (scale, part_scale) = ((max - new_max).exp(), (part_max - new_max).exp());
-    kernels.merge(&mut total[..values], &part[..values], scale, part_scale);
+    kernels.axpby(&mut total[..values], &part[..values], scale, part_scale);
     total[values..].copy_from_slice(&[new_max, sum * scale + part_sum * part_scale]);
 }
 

@@ -15,7 +15,6 @@ use crate::forward::state::Pass;
 use crate::kernel::{LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::Layer;
-use crate::platform::memory::plain_bytes;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -224,10 +223,10 @@ impl LayerAttention<'_> {
         let block = &task.cache.blocks()[tile];
         let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
-        let queries = plain_bytes(&scratch.queries[index * count * dim..]);
+        let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
         let queries = Rows { bytes: queries, stride: dim * 4, count };
-        self.pass.kernels.product(keys, queries, scores, CHUNK);
+        self.pass.kernels.matmul(keys, queries, scores, CHUNK);
     }
 
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
@@ -276,10 +275,10 @@ impl LayerAttention<'_> {
                     count: panels,
                     steps: part.end,
                 };
-                let weights = plain_bytes(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
+                let weights = bytemuck::cast_slice(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
                 let out = &mut scratch.part[first * width..];
                 let weights = Rows { bytes: weights, stride: CHUNK * 4, count: together * group };
-                self.pass.kernels.add_product(values, weights, out, width);
+                self.pass.kernels.matmul_accumulate(values, weights, out, width);
             }
             row += together;
         }

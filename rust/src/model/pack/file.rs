@@ -1,7 +1,7 @@
 //! A pack's file.
 //!
 //! ```text
-//! | "RCPACK\0\1" | u64: n | u64: checksum of the n bytes | n bytes: JSON | zeros up to a page | panels of each weight |
+//! | "RCPACK\0\2" | u64: n | u64: checksum of the n bytes | n bytes: JSON | zeros up to a page | panels of each weight |
 //! {"key": .., "model": .., "dtype": .., "bytes": of the file,
 //!  "slots": [{"name": .., "dtype": .., "in_features": .., "out_features": .., "panels": .., "begin": .., "bytes": ..,
 //!             "checksums": [one per 4 MiB]}, ..]}
@@ -11,9 +11,8 @@
 //! pages have to be mapped anyway, and both together take less time than the first token.
 
 use super::key::{Key, PackedTensor};
+use crate::compute::panels::PanelShape;
 use crate::compute::pool::Pool;
-use crate::compute::weight::PanelShape;
-use crate::platform::checksum::checksum;
 use crate::platform::limits;
 use crate::platform::mapped::{FilePart, MappedFile};
 use serde_json::{Value, json};
@@ -24,8 +23,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
+use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: &[u8; 8] = b"RCPACK\0\x01";
+const MAGIC: &[u8; 8] = b"RCPACK\0\x02";
 /// Magic, length and checksum of the header.
 const PREFIX: usize = 24;
 const PAGE: usize = 4096;
@@ -60,9 +60,13 @@ impl PackFile {
         let path = folder.join(&key.file_name);
         let missing = |_| Unusable::Missing;
         let damaged = |what: &str| Unusable::Damaged(what.to_owned());
-        let is_private = |path: &Path| path.symlink_metadata().map(|data| limits::is_private(&data));
+        let owned_and_private =
+            |path: &Path| path.symlink_metadata().map(|data| limits::owned_and_private(&data));
         let link = path.symlink_metadata().map_err(missing)?;
-        if !link.is_file() || !limits::is_private(&link) || !is_private(folder).map_err(missing)? {
+        if !link.is_file()
+            || !limits::owned_and_private(&link)
+            || !owned_and_private(folder).map_err(missing)?
+        {
             return Err(damaged("not a file that only its owner can write"));
         }
         let file = File::open(&path).map_err(missing)?;
@@ -81,7 +85,7 @@ impl PackFile {
         pool.for_each(&mut pieces, |piece| {
             // A piece that cannot be read (the file was cut meanwhile) must not be touched.
             let is_there = map.populate(piece.range.clone()).is_ok();
-            piece.is_whole = is_there && piece.sum == Some(checksum(&map[piece.range.clone()]));
+            piece.is_whole = is_there && piece.sum == Some(xxh3_64(&map[piece.range.clone()]));
         });
         if let Some(piece) = pieces.iter().find(|piece| !piece.is_whole) {
             return Err(Unusable::Damaged(format!("damaged at byte {} or behind it", piece.range.start)));
@@ -122,7 +126,7 @@ pub(super) fn read_header(mut file: &File) -> Option<Value> {
     }
     let mut text = Vec::new();
     file.take(len).read_to_end(&mut text).ok()?;
-    (text.len() as u64 == len && checksum(&text) == sum).then(|| serde_json::from_slice(&text).ok())?
+    (text.len() as u64 == len && xxh3_64(&text) == sum).then(|| serde_json::from_slice(&text).ok())?
 }
 
 type PackedTensors = HashMap<String, (Value, Range<usize>)>;
@@ -159,7 +163,7 @@ pub(super) fn head_of_file(
     for tensor in tensors {
         let mut of_tensor = Vec::new();
         for piece in tensor.data.bytes().chunks(PIECE) {
-            of_tensor.push(checksum(piece));
+            of_tensor.push(xxh3_64(piece));
             goes_on().then_some(())?;
         }
         sums.push(of_tensor);
@@ -171,7 +175,7 @@ pub(super) fn head_of_file(
         let needed = (PREFIX + text.len()).next_multiple_of(PAGE);
         if needed <= data_begin {
             let mut head =
-                [&MAGIC[..], &(text.len() as u64).to_le_bytes(), &checksum(&text).to_le_bytes()].concat();
+                [&MAGIC[..], &(text.len() as u64).to_le_bytes(), &xxh3_64(&text).to_le_bytes()].concat();
             head.extend(text);
             head.resize(data_begin, 0);
             return Some(head);

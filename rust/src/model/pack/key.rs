@@ -1,10 +1,11 @@
 //! What identifies a pack, and what is in it.
 
 use crate::checkpoint::Checkpoint;
-use crate::compute::weight::{PanelShape, Storage};
+use crate::compute::panels::PanelShape;
+use crate::compute::weight::Storage;
 use crate::error::Result;
-use crate::platform::checksum::checksum;
-use crate::quant::{DType, PANEL_LAYOUT};
+use crate::quant::{PANEL_LAYOUT, PackedType};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Ending of a pack's file name.
 pub(super) const PACK: &str = ".pack";
@@ -22,15 +23,15 @@ pub struct Key {
 }
 
 impl Key {
-    pub(super) fn new(checkpoint: &Checkpoint, dtype: Option<DType>) -> Result<Self> {
-        let dtype = dtype.map_or("auto", DType::name);
+    pub(super) fn new(checkpoint: &Checkpoint, dtype: Option<PackedType>) -> Result<Self> {
+        let dtype = dtype.map_or("auto", PackedType::name);
         let files = checkpoint.identity()?.join("\n");
         let text =
             format!("ropechat {}\npanels {PANEL_LAYOUT}\n{dtype}\n{files}\n", env!("CARGO_PKG_VERSION"));
         let path = checkpoint.path();
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let model = path.display().to_string();
-        let file_name = format!("{dtype}-{:016x}{PACK}", checksum(text.as_bytes()));
+        let file_name = format!("{dtype}-{:016x}{PACK}", xxh3_64(text.as_bytes()));
         Ok(Self { text, model, dtype, file_name })
     }
 }

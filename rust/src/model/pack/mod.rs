@@ -13,11 +13,12 @@ pub use key::Key;
 pub use writer::{PackCache, PackWriter, WORTH_A_PACK};
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::panels::PanelShape;
 use crate::compute::pool::Pool;
-use crate::compute::weight::{PanelShape, Storage};
+use crate::compute::weight::Storage;
 use crate::error::Result;
 use crate::platform::memory::Buffer;
-use crate::quant::DType;
+use crate::quant::PackedType;
 use file::{PackFile, Unusable};
 use key::PackedTensor;
 use std::cell::{Cell, RefCell};
@@ -61,7 +62,7 @@ impl PanelSource {
     }
 
     /// The pack of a model, checked. Without one, the weights are packed and remembered for [`PanelSource::writer`].
-    pub fn open(cache: &PackCache, checkpoint: &Checkpoint, dtype: Option<DType>, pool: &Pool) -> Self {
+    pub fn open(cache: &PackCache, checkpoint: &Checkpoint, dtype: Option<PackedType>, pool: &Pool) -> Self {
         // A model whose files cannot be identified has no pack.
         let Ok(key) = Key::new(checkpoint, dtype) else { return Self::none() };
         let (file, note) = match PackFile::open(&cache.folder, &key, pool) {

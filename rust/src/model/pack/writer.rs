@@ -63,7 +63,7 @@ impl PackWriter {
         let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let shared = Arc::clone(&self.shared);
         let work = move || {
-            limits::give_way();
+            limits::lower_priority();
             // When a pack cannot be written (no room, no permission), the next start packs again.
             let _ = job.write(&|| !shared.stop.load(Ordering::Relaxed));
             drop(job); // releases its share of the weights before waiting threads go on
@@ -195,13 +195,15 @@ impl Job {
         Ok(free.is_none_or(|free| free >= bytes.saturating_add(self.cache.keep_free)))
     }
 
-    /// Whether a pack is of the same model and type: made from older files or by another version, or damaged.
+    /// Whether a pack is useless beside this one: of the same model and type (from older files or another version), or
+    /// unreadable (damaged, or of another layout).
     fn replaces(&self, path: &Path) -> bool {
         if path.file_name() == Some(OsStr::new(&self.key.file_name)) {
             return true;
         }
-        let header = File::open(path).ok().and_then(|file| read_header(&file));
-        header.is_some_and(|header| header["model"] == self.key.model && header["dtype"] == self.key.dtype)
+        let Ok(file) = File::open(path) else { return false };
+        read_header(&file)
+            .is_none_or(|header| header["model"] == self.key.model && header["dtype"] == self.key.dtype)
     }
 }
 

@@ -4,7 +4,7 @@
 //! and their names are ggml's, which safetensors' F32, F16 and BF16 are too. Scales are products of two f32, rounded
 //! once per operation and in the order of ggml's reference code, so that every reader gets the same bits.
 //!
-//! Kernels multiply other formats: [`TensorType::packed`] names the [`DType`] that each is packed into.
+//! Kernels multiply other formats: [`StorageType::packed`] names the [`PackedType`] that each is packed into.
 
 mod bytes;
 mod iq4;
@@ -12,7 +12,7 @@ mod k_quants;
 mod legacy;
 mod mxfp4;
 
-use super::dtype::DType;
+use super::packed_type::PackedType;
 use super::panels::step::BLOCK;
 use super::panels::{q4_0, q4_k_q5_k, q6_k, q8_0};
 use half::{bf16, f16};
@@ -24,7 +24,7 @@ const SUPER_BLOCK: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // ggml's own names
 #[allow(non_camel_case_types)]
-pub enum TensorType {
+pub enum StorageType {
     F32,
     F16,
     BF16,
@@ -46,81 +46,81 @@ pub enum TensorType {
 /// Whole blocks: their bytes to their values.
 type Reader = fn(&[u8], &mut [f32]);
 
-impl TensorType {
+impl StorageType {
     /// All types.
-    pub const ALL: [TensorType; 16] = [
-        TensorType::F32,
-        TensorType::F16,
-        TensorType::BF16,
-        TensorType::Q8_0,
-        TensorType::Q4_0,
-        TensorType::Q4_1,
-        TensorType::Q5_0,
-        TensorType::Q5_1,
-        TensorType::Q2_K,
-        TensorType::Q3_K,
-        TensorType::Q4_K,
-        TensorType::Q5_K,
-        TensorType::Q6_K,
-        TensorType::IQ4_NL,
-        TensorType::IQ4_XS,
-        TensorType::MXFP4,
+    pub const ALL: [StorageType; 16] = [
+        StorageType::F32,
+        StorageType::F16,
+        StorageType::BF16,
+        StorageType::Q8_0,
+        StorageType::Q4_0,
+        StorageType::Q4_1,
+        StorageType::Q5_0,
+        StorageType::Q5_1,
+        StorageType::Q2_K,
+        StorageType::Q3_K,
+        StorageType::Q4_K,
+        StorageType::Q5_K,
+        StorageType::Q6_K,
+        StorageType::IQ4_NL,
+        StorageType::IQ4_XS,
+        StorageType::MXFP4,
     ];
 
     /// Name, values of a block, its bytes, and how rows of it are read.
     fn facts(self) -> (&'static str, usize, usize, Reader) {
         match self {
-            TensorType::F32 => ("F32", 1, 4, |bytes, out| floats(bytes, out, f32::from_le_bytes)),
-            TensorType::F16 => {
+            StorageType::F32 => ("F32", 1, 4, |bytes, out| floats(bytes, out, f32::from_le_bytes)),
+            StorageType::F16 => {
                 ("F16", 1, 2, |bytes, out| floats(bytes, out, |x| f16::from_le_bytes(x).to_f32()))
             }
-            TensorType::BF16 => {
+            StorageType::BF16 => {
                 ("BF16", 1, 2, |bytes, out| floats(bytes, out, |x| bf16::from_le_bytes(x).to_f32()))
             }
-            TensorType::Q8_0 => {
+            StorageType::Q8_0 => {
                 ("Q8_0", BLOCK, 34, |bytes, out| blocks::<34, BLOCK>(bytes, out, q8_0::read_block))
             }
-            TensorType::Q4_0 => {
+            StorageType::Q4_0 => {
                 ("Q4_0", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, legacy::q4_0))
             }
-            TensorType::Q4_1 => {
+            StorageType::Q4_1 => {
                 ("Q4_1", BLOCK, 20, |bytes, out| blocks::<20, BLOCK>(bytes, out, legacy::q4_1))
             }
-            TensorType::Q5_0 => {
+            StorageType::Q5_0 => {
                 ("Q5_0", BLOCK, 22, |bytes, out| blocks::<22, BLOCK>(bytes, out, legacy::q5_0))
             }
-            TensorType::Q5_1 => {
+            StorageType::Q5_1 => {
                 ("Q5_1", BLOCK, 24, |bytes, out| blocks::<24, BLOCK>(bytes, out, legacy::q5_1))
             }
-            TensorType::Q2_K => {
+            StorageType::Q2_K => {
                 ("Q2_K", SUPER_BLOCK, 84, |bytes, out| blocks::<84, SUPER_BLOCK>(bytes, out, k_quants::q2_k))
             }
-            TensorType::Q3_K => ("Q3_K", SUPER_BLOCK, 110, |bytes, out| {
+            StorageType::Q3_K => ("Q3_K", SUPER_BLOCK, 110, |bytes, out| {
                 blocks::<110, SUPER_BLOCK>(bytes, out, k_quants::q3_k)
             }),
-            TensorType::Q4_K => ("Q4_K", SUPER_BLOCK, 144, |bytes, out| {
+            StorageType::Q4_K => ("Q4_K", SUPER_BLOCK, 144, |bytes, out| {
                 blocks::<144, SUPER_BLOCK>(bytes, out, k_quants::q4_k)
             }),
-            TensorType::Q5_K => ("Q5_K", SUPER_BLOCK, 176, |bytes, out| {
+            StorageType::Q5_K => ("Q5_K", SUPER_BLOCK, 176, |bytes, out| {
                 blocks::<176, SUPER_BLOCK>(bytes, out, k_quants::q5_k)
             }),
-            TensorType::Q6_K => ("Q6_K", SUPER_BLOCK, 210, |bytes, out| {
+            StorageType::Q6_K => ("Q6_K", SUPER_BLOCK, 210, |bytes, out| {
                 blocks::<210, SUPER_BLOCK>(bytes, out, k_quants::q6_k)
             }),
-            TensorType::IQ4_NL => {
+            StorageType::IQ4_NL => {
                 ("IQ4_NL", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, iq4::iq4_nl))
             }
-            TensorType::IQ4_XS => {
+            StorageType::IQ4_XS => {
                 ("IQ4_XS", SUPER_BLOCK, 136, |bytes, out| blocks::<136, SUPER_BLOCK>(bytes, out, iq4::iq4_xs))
             }
-            TensorType::MXFP4 => {
+            StorageType::MXFP4 => {
                 ("MXFP4", BLOCK, 17, |bytes, out| blocks::<17, BLOCK>(bytes, out, mxfp4::read_block))
             }
         }
     }
 
     /// The type of that name.
-    pub fn named(name: &str) -> Option<TensorType> {
+    pub fn named(name: &str) -> Option<StorageType> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
@@ -152,50 +152,54 @@ impl TensorType {
 
     /// The type that `auto` packs it into: the file's own where there are kernels for it, else the nearest one that loses
     /// nothing that matters.
-    pub fn packed(self) -> DType {
+    pub fn packed(self) -> PackedType {
         match self {
-            TensorType::F32 => DType::F32,
-            TensorType::F16 => DType::F16,
-            TensorType::BF16 => DType::BF16,
-            TensorType::Q4_0 => DType::Q4_0,
-            TensorType::Q4_1 | TensorType::Q4_K => DType::Q4K,
-            TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5_K => DType::Q5K,
-            TensorType::Q3_K | TensorType::Q6_K => DType::Q6K,
-            _ => DType::Q8_0,
+            StorageType::F32 => PackedType::F32,
+            StorageType::F16 => PackedType::F16,
+            StorageType::BF16 => PackedType::BF16,
+            StorageType::Q4_0 => PackedType::Q4_0,
+            StorageType::Q4_1 | StorageType::Q4_K => PackedType::Q4K,
+            StorageType::Q5_0 | StorageType::Q5_1 | StorageType::Q5_K => PackedType::Q5K,
+            StorageType::Q3_K | StorageType::Q6_K => PackedType::Q6K,
+            _ => PackedType::Q8_0,
         }
     }
 
-    /// Whether [`TensorType::pack_row`] keeps its integers.
-    pub fn is_kept_in(self, dtype: DType) -> bool {
-        self.packed() == dtype || (self, dtype) == (TensorType::Q4_K, DType::Q5K)
+    /// Whether [`StorageType::pack_row`] keeps its integers.
+    pub fn is_kept_in(self, dtype: PackedType) -> bool {
+        self.packed() == dtype || (self, dtype) == (StorageType::Q4_K, PackedType::Q5K)
     }
 
     /// Writes a row into its lane of a panel: block by block where both formats have the same blocks, with the file's own
     /// scales and integers, else value by value.  // bytes [row_bytes(n)], panel [steps, step_bytes]
-    pub fn pack_row(self, bytes: &[u8], into: DType, lane: usize, panel: &mut [u8], values: &mut [f32]) {
+    pub fn pack_row(self, bytes: &[u8], into: PackedType, lane: usize, panel: &mut [u8], values: &mut [f32]) {
         match (self, into) {
-            (TensorType::Q8_0, DType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
-            (TensorType::Q4_0, DType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
-            (TensorType::Q4_1, DType::Q4K) => {
+            (StorageType::Q8_0, PackedType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
+            (StorageType::Q4_0, PackedType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
+            (StorageType::Q4_1, PackedType::Q4K) => {
                 q4_k_q5_k::pack_blocks::<4>(legacy::q4_1_blocks(bytes), lane, panel);
             }
-            (TensorType::Q4_K, DType::Q4K) => {
+            (StorageType::Q4_K, PackedType::Q4K) => {
                 q4_k_q5_k::pack_blocks::<4>(k_quants::q4_k_blocks(bytes), lane, panel);
             }
-            (TensorType::Q4_K, DType::Q5K) => {
+            (StorageType::Q4_K, PackedType::Q5K) => {
                 q4_k_q5_k::pack_blocks::<5>(k_quants::q4_k_blocks(bytes), lane, panel);
             }
-            (TensorType::Q5_0, DType::Q5K) => {
+            (StorageType::Q5_0, PackedType::Q5K) => {
                 q4_k_q5_k::pack_blocks::<5>(legacy::q5_0_blocks(bytes), lane, panel);
             }
-            (TensorType::Q5_1, DType::Q5K) => {
+            (StorageType::Q5_1, PackedType::Q5K) => {
                 q4_k_q5_k::pack_blocks::<5>(legacy::q5_1_blocks(bytes), lane, panel);
             }
-            (TensorType::Q5_K, DType::Q5K) => {
+            (StorageType::Q5_K, PackedType::Q5K) => {
                 q4_k_q5_k::pack_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
             }
-            (TensorType::Q3_K, DType::Q6K) => q6_k::pack_steps(k_quants::q3_k_steps(bytes), lane, panel),
-            (TensorType::Q6_K, DType::Q6K) => q6_k::pack_steps(k_quants::q6_k_steps(bytes), lane, panel),
+            (StorageType::Q3_K, PackedType::Q6K) => {
+                q6_k::pack_steps(k_quants::q3_k_steps(bytes), lane, panel)
+            }
+            (StorageType::Q6_K, PackedType::Q6K) => {
+                q6_k::pack_steps(k_quants::q6_k_steps(bytes), lane, panel)
+            }
             _ => {
                 self.dequantize(bytes, values);
                 into.pack_row(values, lane, panel);

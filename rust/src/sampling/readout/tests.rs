@@ -193,7 +193,7 @@ fn speed() {
         println!("logprob_and_rank {len:>6} logits            : {micros:7.1} us");
         let micros = fastest(|| f64::from(TopK::default().scan(&logits, 0).unwrap()));
         println!("  scan          {len:>7} logits            : {micros:7.1} us");
-        let micros = fastest(|| sums(&logits, 15.0, 1.0).weight);
+        let micros = fastest(|| exp_sums(&logits, 15.0, 1.0).exp);
         println!("  sums          {len:>7} logits            : {micros:7.1} us");
     }
 }

@@ -1,0 +1,110 @@
+//! One logit row: reads it out, samples from it, and appends the result to its sequence.
+
+use super::event::{Event, FinishReason, Goal, Scored};
+use super::sequence::Sequence;
+use crate::error::Result;
+use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
+use crate::sampling::{Draw, Sampler};
+
+/// A logit row to read out.
+pub(super) struct RowJob<'a> {
+    pub sequence: &'a Sequence,
+    pub index: usize,
+    pub position: usize,
+    pub logits: &'a [f32],
+    pub sampler: &'a mut Sampler,
+    pub outcome: Option<Result<Outcome>>,
+}
+
+/// The result of one row.
+pub(super) struct Outcome {
+    index: usize,
+    position: usize,
+    readout: Logprobs,
+    /// The token after the row (given or drawn) with its logprob and rank; None after the last given one.
+    next: Option<(u32, f64, usize)>,
+    draw: Option<Draw>,
+}
+
+impl RowJob<'_> {
+    pub fn read(&mut self) -> Result<Outcome> {
+        let Self { sequence, index, position, logits, .. } = *self;
+        let (top_k, generation) = match &sequence.goal {
+            Goal::Score { readout_top_k } => (*readout_top_k, None),
+            Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
+        };
+        let readout = read_logprobs(logits, top_k, position)?;
+        let draw = generation
+            .map(|g| {
+                self.sampler.sample(
+                    logits,
+                    &sequence.ids,
+                    position as u64 + 1,
+                    &g.sampling,
+                    (top_k > 0).then_some(&readout),
+                )
+            })
+            .transpose()?;
+        let id = draw.as_ref().map(|draw| draw.id).or_else(|| sequence.ids.get(position + 1).copied());
+        let next = id.map(|id| {
+            let (logprob, rank) = logprob_and_rank(&readout, logits, id);
+            (id, logprob, rank)
+        });
+        Ok(Outcome { index, position, readout, next, draw })
+    }
+}
+
+/// Appends the step's results to the sequences. This cannot fail.
+pub(super) fn commit(
+    sequences: &mut [(u64, Sequence)],
+    due: &[(usize, usize)],
+    outcomes: Vec<Outcome>,
+    context: usize,
+) -> Vec<(u64, Event)> {
+    let mut events = Vec::new();
+    for &(index, rows) in due {
+        let (number, sequence) = &mut sequences[index];
+        let start = sequence.cache.len();
+        sequence.cache.commit(rows);
+        if start < sequence.prompt_len {
+            let done = sequence.cache.len().min(sequence.prompt_len);
+            events.push((*number, Event::Prefill { done, total: sequence.prompt_len }));
+        }
+        if start == 0 && matches!(sequence.goal, Goal::Score { .. }) {
+            let first = Scored { position: 0, id: sequence.ids[0], logprob_and_rank: None, row: None };
+            events.push((*number, Event::Score(first)));
+        }
+    }
+    for outcome in outcomes {
+        let (number, sequence) = &mut sequences[outcome.index];
+        events.push((*number, outcome.into_event(sequence, context)));
+    }
+    events
+}
+
+impl Outcome {
+    fn into_event(self, sequence: &mut Sequence, context: usize) -> Event {
+        let Some((id, logprob, rank)) = self.next else {
+            sequence.finished = true;
+            return Event::Next { position: self.position + 1, row: self.readout };
+        };
+        let position = self.position + 1;
+        let scored =
+            Scored { position, id, logprob_and_rank: Some((logprob, rank)), row: Some(self.readout) };
+        let (Some(draw), Goal::Generate(generation)) = (self.draw, &sequence.goal) else {
+            return Event::Score(scored);
+        };
+        sequence.ids.push(id);
+        let finish_reason = if generation.stop_ids.contains(&id) {
+            Some(FinishReason::Stop)
+        } else if sequence.ids.len() - sequence.prompt_len >= generation.max_tokens {
+            Some(FinishReason::Length)
+        } else if sequence.ids.len() >= context {
+            Some(FinishReason::Context)
+        } else {
+            None
+        };
+        sequence.finished = finish_reason.is_some();
+        Event::Token { scored, draw, finish_reason }
+    }
+}

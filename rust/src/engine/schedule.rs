@@ -1,0 +1,72 @@
+//! Which sequences take part in a step, and with how many rows.
+
+use super::event::Goal;
+use super::reuse::ReusableCache;
+use super::sequence::Sequence;
+use crate::config::Config;
+use crate::error::Result;
+
+/// Rows of one forward pass at most: more rows share one pass over the weights, fewer report progress sooner and let a
+/// waiting sequence go on. Small models take many, large ones few, so that a step lasts about a tenth of a second.
+const ROWS_PER_STEP: std::ops::RangeInclusive<usize> = 128..=512;
+/// Bytes of weights times rows of one forward pass.
+const BYTES_TIMES_ROWS: usize = 96 << 30;
+/// Logit rows that exist at a time (law 2).
+pub(super) const READOUT_ROWS: usize = 32;
+
+/// Rows of one forward pass at most, for a model of so many bytes.
+pub(super) fn rows_per_step(weight_bytes: usize) -> usize {
+    let rows = BYTES_TIMES_ROWS / weight_bytes.max(1);
+    rows.clamp(*ROWS_PER_STEP.start(), *ROWS_PER_STEP.end())
+}
+
+/// Chooses at most `room` rows and reserves their positions: (index of the sequence, rows).
+///
+/// Single tokens come first, so that a long prompt never delays the sequences that are generating.
+pub(super) fn schedule(
+    sequences: &mut [(u64, Sequence)],
+    config: &Config,
+    cache: &mut ReusableCache,
+    mut room: usize,
+) -> Result<Vec<(usize, usize)>> {
+    for (_, sequence) in sequences.iter_mut() {
+        let rope_variant = config.rope_variant(sequence.ids.len());
+        if rope_variant != sequence.rope_variant && !sequence.finished {
+            // RoPE depends on the length here: the cached keys have the rotation of another length.
+            cache.kv.truncate(&mut sequence.cache, 0);
+            sequence.rope_variant = rope_variant;
+        }
+    }
+    let mut order: Vec<usize> = (0..sequences.len()).filter(|&i| !sequences[i].1.finished).collect();
+    order.sort_by_key(|&i| sequences[i].1.waiting() > 1);
+    let mut due = Vec::new();
+    for i in order {
+        let rows = sequences[i].1.waiting().min(room);
+        if rows == 0 {
+            break;
+        }
+        cache.reserve(&mut sequences[i].1.cache, rows)?;
+        due.push((i, rows));
+        room -= rows;
+    }
+    Ok(due)
+}
+
+/// The rows of a step whose logits are read out: (row, index of its sequence, position).
+pub(super) fn readout_rows(
+    sequences: &[(u64, Sequence)],
+    due: &[(usize, usize)],
+) -> Vec<(usize, usize, usize)> {
+    let (mut wanted, mut row) = (Vec::new(), 0);
+    for &(index, rows) in due {
+        let sequence = &sequences[index].1;
+        let start = sequence.cache.len();
+        let first = match sequence.goal {
+            Goal::Score { .. } => start,
+            Goal::Generate(_) => start.max(sequence.ids.len() - 1).min(start + rows),
+        };
+        wanted.extend((first..start + rows).map(|position| (row + position - start, index, position)));
+        row += rows;
+    }
+    wanted
+}

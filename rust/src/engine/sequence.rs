@@ -1,0 +1,23 @@
+//! A sequence and its cached positions.
+
+use super::event::Goal;
+use crate::config::RopeVariant;
+use crate::kv_cache::KvSequence;
+
+pub(super) struct Sequence {
+    pub ids: Vec<u32>,
+    pub prompt_len: usize,
+    /// Prompt tokens whose cache came from another sequence.
+    pub reused: usize,
+    pub cache: KvSequence,
+    pub rope_variant: RopeVariant,
+    pub goal: Goal,
+    pub finished: bool,
+}
+
+impl Sequence {
+    /// Tokens that are not cached yet.
+    pub fn waiting(&self) -> usize {
+        self.ids.len() - self.cache.len()
+    }
+}

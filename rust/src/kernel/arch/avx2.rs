@@ -1,0 +1,249 @@
+//! AVX2 + FMA + F16C: two ymm per sixteen lanes.
+
+use super::super::lanes::{Lanes, ROUND_BIAS};
+use super::super::table::{Isa, kernels};
+use std::arch::x86_64::*;
+
+/// 2^n for integral n, 0 below -126.
+///
+/// # Safety
+/// Needs avx2.
+#[inline(always)]
+unsafe fn pow2(n: __m256) -> __m256 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+        let clamped =
+            _mm256_min_epi32(_mm256_max_epi32(biased, _mm256_setzero_si256()), _mm256_set1_epi32(254));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(clamped))
+    }
+}
+
+/// acc + the products of eight groups of four unsigned bytes with the even and odd bytes of one group, as i16
+/// (`maddubs` would saturate for weights up to 255).
+///
+/// # Safety
+/// Needs avx2.
+#[inline(always)]
+unsafe fn dot_half(acc: __m256i, w: __m256i, x_even: __m256i, x_odd: __m256i) -> __m256i {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let even = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), x_even);
+        let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(w), x_odd);
+        _mm256_add_epi32(acc, _mm256_add_epi32(even, odd))
+    }
+}
+
+/// acc + low products + high products of eight pairs of bf16.
+///
+/// # Safety
+/// Needs avx2 and fma; `at` is valid for eight pairs.
+#[inline(always)]
+unsafe fn dot_bf16_half(acc: __m256, at: *const u32, x_low: __m256, x_high: __m256) -> __m256 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let w = _mm256_loadu_si256(at.cast());
+        let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
+        let high = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32)));
+        _mm256_fmadd_ps(high, x_high, _mm256_fmadd_ps(low, x_low, acc))
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Pair(__m256, __m256);
+
+// SAFETY: every method needs avx2, fma and f16c only, which the trait makes the caller's duty; all memory access is
+// unaligned and within the 16 values that the trait demands.
+unsafe impl Lanes for Pair {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: see the impl.
+        let v = unsafe { _mm256_set1_ps(value) };
+        Pair(v, v)
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm_loadu_si128(from.cast());
+            let high = _mm_loadu_si128(from.add(8).cast());
+            Pair(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let high = _mm_unpackhi_epi64(bytes, bytes);
+            Pair(
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm256_storeu_ps(to, self.0);
+            _mm256_storeu_ps(to.add(8), self.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+            _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn div(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn max(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn min(self, b: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(self) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let eight = _mm256_add_ps(self.0, self.1);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(self) -> f32 {
+        // SAFETY: see the impl.
+        unsafe {
+            let eight = _mm256_max_ps(self.0, self.1);
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn round(self) -> Self {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn ldexp(self, n: Self) -> Self {
+        // SAFETY: see the impl.
+        unsafe { Pair(_mm256_mul_ps(self.0, pow2(n.0)), _mm256_mul_ps(self.1, pow2(n.1))) }
+    }
+    type Int = [__m256i; 2];
+    type U8x4 = [__m256i; 2];
+    #[inline(always)]
+    unsafe fn int_splat(value: i32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load_u8x4(from: *const u8) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe {
+            let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
+            let shifted = [_mm256_srl_epi16(bytes[0], by), _mm256_srl_epi16(bytes[1], by)];
+            [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe {
+            let (by, mask) = (_mm_cvtsi32_si128(by as i32), _mm256_set1_epi8(mask as i8));
+            let shifted = [_mm256_sll_epi16(bytes[0], by), _mm256_sll_epi16(bytes[1], by)];
+            [_mm256_and_si256(shifted[0], mask), _mm256_and_si256(shifted[1], mask)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
+    }
+    #[inline(always)]
+    unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe {
+            let x = _mm256_set1_epi32(x as i32);
+            let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let x_odd = _mm256_srai_epi16::<8>(x);
+            [dot_half(acc[0], bytes[0], x_even, x_odd), dot_half(acc[1], bytes[1], x_even, x_odd)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
+        // SAFETY: see the impl. A register for `start` would be one too many.
+        unsafe {
+            let floats = Pair(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
+            floats.sub(Self::splat(ROUND_BIAS)).mul(scale)
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        // SAFETY: see the impl.
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let high_half = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let x = _mm256_set1_epi32(pair as i32);
+            let x_low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x));
+            let x_high = _mm256_castsi256_ps(_mm256_and_si256(x, high_half));
+            let low = dot_bf16_half(acc.0, weights, x_low, x_high);
+            Pair(low, dot_bf16_half(acc.1, weights.add(8), x_low, x_high))
+        }
+    }
+}
+
+kernels!(@list table [AVX2, Pair, Isa::Avx2, 3, 2, [target_feature(enable = "avx2,fma,f16c")]]);

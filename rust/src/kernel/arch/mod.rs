@@ -1,0 +1,42 @@
+//! One file per instruction set: what sixteen lanes are on its registers, and its table.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+
+use super::table::{Isa, Table};
+pub(super) use scalar::SCALAR;
+
+/// The table of an instruction set, when this CPU has its instructions.
+pub(super) fn table(isa: Isa) -> Option<&'static Table> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
+        match isa {
+            Isa::Scalar => Some(&SCALAR),
+            Isa::Avx2 => avx2.then_some(&avx2::AVX2),
+            Isa::Avx512 => avx512.then_some(&avx512::BASE),
+            Isa::Avx512Vnni => vnni.then_some(&avx512::VNNI),
+            Isa::Avx512Bf16 => bf16.then_some(&avx512::BF16),
+            #[cfg(target_os = "linux")]
+            Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::AMX),
+            #[cfg(not(target_os = "linux"))]
+            Isa::Amx => None,
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    (isa == Isa::Scalar).then_some(&SCALAR)
+}

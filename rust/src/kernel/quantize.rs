@@ -1,0 +1,168 @@
+//! Rows as signed bytes, f16 or bf16, and back.
+//!
+//! # Safety
+//! As in `matmul.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.
+
+use super::lanes::{BIASED_ZERO, LANES, Lanes};
+use crate::quant::{BLOCK, GROUP, PackedType};
+
+/// Bytes of an activation row of `steps` for weights of a type: f32, pairs of bf16, or signed bytes in blocks of 32.
+///
+/// The latter has one part after the other; the values of a step are one cache line, and a row is whole lines:
+///
+/// - the values, signed bytes;
+/// - per block its scale, f32;
+/// - per block its compensation, i32: what an integer dot product with bytes stored + 128 starts from,
+///   [`BIASED_ZERO`] - 128 * sum of the values;
+/// - per block scale * sum of the values, f32, for weights with minima;
+/// - for weights with a scale per half block the compensations of the first halves, then of the second ones.
+pub fn x_row_bytes(weights: PackedType, steps: usize) -> usize {
+    match weights {
+        PackedType::F32 | PackedType::F16 | PackedType::BF16 => 4 * steps,
+        PackedType::Q6K => (steps * (GROUP + 40)).next_multiple_of(64),
+        PackedType::Q8_0 | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
+            (steps * (GROUP + 24)).next_multiple_of(64)
+        }
+    }
+}
+
+/// Where the scales of a row of signed bytes begin.
+pub(super) const fn x_scales_at(steps: usize) -> usize {
+    steps * GROUP
+}
+
+/// The n values of a row that [`quantize_q8`] made, and the scales of its blocks.
+pub fn q8_parts(row: &[u8], n: usize) -> (&[u8], impl Iterator<Item = f32> + '_) {
+    let scales = &row[x_scales_at(PackedType::Q8_0.steps(n))..][..4 * n.div_ceil(BLOCK)];
+    (&row[..n], scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+}
+
+/// Blocks that are rounded together, so that their divisions overlap.
+const TOGETHER: usize = 16;
+
+/// Rounds a row to signed bytes for these weights, zero-padded to whole steps.  // x [n], out [`x_row_bytes`]
+#[inline(always)]
+pub(super) unsafe fn quantize_q8<V: Lanes>(x: &[f32], weights: PackedType, out: &mut [u8]) {
+    let steps = x.len().div_ceil(GROUP);
+    let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
+    let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
+    let [scales, compensations, block_sums] = std::array::from_fn(|_| next());
+    let mut halves = (weights == PackedType::Q6K).then(|| [next(), next()]);
+    for first in (0..2 * steps).step_by(TOGETHER) {
+        let count = TOGETHER.min(2 * steps - first);
+        let values = &mut values[first * BLOCK..][..count * BLOCK];
+        let (x, whole) = (&x[first * BLOCK..], x.len() / BLOCK - first);
+        // SAFETY: the features are the caller's duty.
+        let (scale, sum) = unsafe {
+            if count <= whole {
+                blocks_to_q8::<V>(&x[..count * BLOCK], values)
+            } else {
+                let mut padded = [0.0; TOGETHER * BLOCK];
+                padded[..x.len()].copy_from_slice(x);
+                blocks_to_q8::<V>(&padded[..count * BLOCK], values)
+            }
+        };
+        for block in 0..count {
+            let at = 4 * (first + block)..4 * (first + block + 1);
+            scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
+            compensations[at.clone()].copy_from_slice(&compensation(sum[block] as i32).to_le_bytes());
+            block_sums[at.clone()].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
+            if let Some(halves) = &mut halves {
+                for (half, out) in values[block * BLOCK..][..BLOCK].chunks_exact(BLOCK / 2).zip(halves) {
+                    let sum: i32 = half.iter().map(|&value| i32::from(value as i8)).sum();
+                    out[at.clone()].copy_from_slice(&compensation(sum).to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+fn compensation(sum: i32) -> i32 {
+    BIASED_ZERO - 128 * sum
+}
+
+/// Writes up to [`TOGETHER`] blocks of signed bytes; returns their scales and the sums of their bytes.
+///
+/// One NaN or infinite value makes all these scales NaN: such a row must reach the logits as NaN, not as rounded noise.
+#[inline(always)]
+unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
+    let (mut largest, mut sums) = ([0.0; TOGETHER], [0.0; TOGETHER]);
+    // SAFETY: a block is two vectors in and 32 bytes out.
+    unsafe {
+        let zero = V::splat(0.0);
+        let mut poison = zero;
+        for (x, largest) in x.chunks_exact(BLOCK).zip(&mut largest) {
+            let (a, b) = (V::load(x.as_ptr()), V::load(x.as_ptr().add(LANES)));
+            poison = poison.add(a.sub(a).add(b.sub(b)));
+            // `max` may lose a NaN; the poison keeps it.
+            *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).reduce_max();
+        }
+        let poison = poison.reduce_add();
+        let inverses = largest.map(|largest| {
+            let inverse = 127.0 / largest;
+            if inverse.is_finite() { inverse } else { 0.0 } // all zero, or too small
+        });
+        for (block, (x, out)) in x.chunks_exact(BLOCK).zip(out.chunks_exact_mut(BLOCK)).enumerate() {
+            let inverse = V::splat(inverses[block]);
+            let (a, b) = (V::load(x.as_ptr()).mul(inverse), V::load(x.as_ptr().add(LANES)).mul(inverse));
+            a.store_i8(out.as_mut_ptr().cast());
+            b.store_i8(out.as_mut_ptr().add(LANES).cast());
+            sums[block] = a.round().add(b.round()).reduce_add();
+        }
+        (largest.map(|largest| largest / 127.0 + poison), sums)
+    }
+}
+
+/// Rounds to f16, to nearest even.  // both [n]
+#[inline(always)]
+pub(super) unsafe fn to_f16<V: Lanes>(x: &[f32], out: &mut [u16]) {
+    // SAFETY: `start + 16 <= len` of both slices in the loop; the tail goes through arrays of 16.
+    unsafe {
+        let whole = x.len() - x.len() % LANES;
+        for start in (0..whole).step_by(LANES) {
+            V::load(x.as_ptr().add(start)).store_f16(out.as_mut_ptr().add(start));
+        }
+        let (mut tail, mut rounded) = ([0.0; LANES], [0; LANES]);
+        tail[..x.len() - whole].copy_from_slice(&x[whole..]);
+        V::load(tail.as_ptr()).store_f16(rounded.as_mut_ptr());
+        out[whole..].copy_from_slice(&rounded[..x.len() - whole]);
+    }
+}
+
+/// Rounds to bf16, to nearest even; NaN stays NaN.  // x [n], out [>= n]
+#[inline(always)]
+pub(super) fn to_bf16(x: &[f32], out: &mut [u16]) {
+    for (x, out) in x.iter().zip(out) {
+        let bits = x.to_bits();
+        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+        *out = if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded };
+    }
+}
+
+/// Dequantizes the keys of a KV block: byte * scale of its position and 32 dimensions.
+///
+/// bytes and out [2 panels of 16 positions][head_dim][16], scales [head_dim / 32][32 positions]
+#[inline(always)]
+pub(super) unsafe fn dequantize_keys<V: Lanes>(bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+    let panel = bytes.len() / 2;
+    for (p, (bytes, out)) in bytes.chunks_exact(panel).zip(out.chunks_exact_mut(panel)).enumerate() {
+        for (d, (bytes, out)) in bytes.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)).enumerate() {
+            let scales = &scales[d / BLOCK * BLOCK + p * LANES..][..LANES];
+            // SAFETY: the ISA is the caller's duty; each is 16 values.
+            unsafe { V::load_i8(bytes.as_ptr().cast()).mul(V::load(scales.as_ptr())).store(out.as_mut_ptr()) }
+        }
+    }
+}
+
+/// Dequantizes the values of a KV block, by the same rule.
+///
+/// bytes and out [panels of 16 dimensions][32 positions][16], scales [v_head_dim / 32][32 positions]
+#[inline(always)]
+pub(super) unsafe fn dequantize_values<V: Lanes>(bytes: &[u8], scales: &[f32], out: &mut [f32]) {
+    for (at, (bytes, out)) in bytes.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)).enumerate() {
+        let (panel, position) = (at / BLOCK, at % BLOCK);
+        let scale = scales[panel * LANES / BLOCK * BLOCK + position];
+        // SAFETY: the ISA is the caller's duty; both are 16 values.
+        unsafe { V::load_i8(bytes.as_ptr().cast()).mul(V::splat(scale)).store(out.as_mut_ptr()) }
+    }
+}

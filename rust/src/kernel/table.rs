@@ -1,0 +1,109 @@
+//! The table of functions that each instruction set fills.
+
+use super::elementwise::Activation;
+use super::logsumexp::ExpSums;
+use super::matmul::MatmulArgs;
+use crate::quant::PackedType;
+
+/// An instruction set that has a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isa {
+    /// Plain Rust for the target's baseline.
+    Scalar,
+    /// AVX2, FMA, F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL.
+    Avx512,
+    /// The same with byte dot products (VNNI).
+    Avx512Vnni,
+    /// The same with byte and bf16 dot products.
+    Avx512Bf16,
+    /// The same with tiles of byte and bf16 products.
+    Amx,
+}
+
+impl Isa {
+    /// The name that `ROPECHAT_ISA` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512-vnni",
+            Isa::Avx512Bf16 => "avx512-bf16",
+            Isa::Amx => "amx",
+        }
+    }
+
+    /// From the narrowest to the widest.
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
+}
+
+/// The one list of all kernels: `@list struct []` declares [`Table`]; `@list table [name, lanes, isa, rows of a tile of
+/// floats, rows of a tile of 32-blocks, [attribute of every function]]` compiles the algorithms for one ISA.
+macro_rules! kernels {
+    (@list $then:ident $args:tt) => {
+        $crate::kernel::table::kernels! { @$then $args
+            fn matmul_f32(args: &MatmulArgs) = matmul::matmul::<V, matmul::F32, TILE_ROWS>;
+            fn matmul_f16(args: &MatmulArgs) = matmul::matmul::<V, matmul::F16, TILE_ROWS>;
+            fn matmul_bf16(args: &MatmulArgs) = matmul::matmul::<V, matmul::Bf16, TILE_ROWS>;
+            fn matmul_q8_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q8_0, BLOCK_ROWS>;
+            fn matmul_q6_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q6K, BLOCK_ROWS>;
+            fn matmul_q5_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q5K, BLOCK_ROWS>;
+            fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, BLOCK_ROWS>;
+            fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, BLOCK_ROWS>;
+            fn quantize_q8(x: &[f32], weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
+            fn dequantize_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_keys::<V>;
+            fn dequantize_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_values::<V>;
+            fn to_f16(x: &[f32], out: &mut [u16]) = quantize::to_f16::<V>;
+            fn to_bf16(x: &[f32], out: &mut [u16]) = quantize::to_bf16;
+            fn add(x: &mut [f32], y: &[f32]) = elementwise::add::<V>;
+            fn axpby(acc: &mut [f32], x: &[f32], a: f32, b: f32) = elementwise::axpby::<V>;
+            fn scale(x: &mut [f32], factor: f32) = elementwise::scale::<V>;
+            fn softcap(x: &mut [f32], factor: f32, cap: f32) = elementwise::softcap::<V>;
+            fn gate(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) = elementwise::gate::<V>;
+            fn activate(act: Activation, x: &[f32], out: &mut [f32]) = elementwise::activate::<V>;
+            fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = elementwise::rms_norm::<V>;
+            fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = elementwise::layer_norm::<V>;
+            fn rope_neox(head: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rope_neox::<V>;
+            fn rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rope_interleaved;
+            fn softmax(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) = softmax::softmax::<V>;
+            fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums = logsumexp::exp_sums;
+        }
+    };
+    (@struct [] $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
+        /// The functions of one ISA. Each is `unsafe` because the CPU must have that ISA.
+        pub(in crate::kernel) struct Table {
+            pub isa: Isa,
+            $(pub $name: unsafe fn($($ty),*) $(-> $ret)?,)*
+        }
+    };
+    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $attribute:tt]
+        $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
+        /// This ISA's functions.
+        pub(in crate::kernel) const $table: $crate::kernel::table::Table = {
+            use $crate::kernel::elementwise::{self, Activation};
+            use $crate::kernel::logsumexp::{self, ExpSums};
+            use $crate::kernel::matmul::{self, MatmulArgs};
+            use $crate::kernel::matmul_blocks::{self as blocks, matmul_blocks};
+            use $crate::kernel::{quantize, softmax};
+            use $crate::quant::PackedType;
+            type V = $lanes;
+            const TILE_ROWS: usize = $rows;
+            const BLOCK_ROWS: usize = $block_rows;
+            $(
+                #$attribute
+                #[allow(unused_unsafe)]
+                unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: this function's features are the ISA's, and the caller vouches for the CPU.
+                    unsafe { $f($($arg),*) }
+                }
+            )*
+            $crate::kernel::table::Table { isa: $isa, $($name),* }
+        };
+    };
+}
+pub(in crate::kernel) use kernels;
+
+kernels!(@list struct []);

@@ -1,0 +1,273 @@
+//! `Engine`, `CancelToken`, and the facts of a model.
+
+use super::call::{Failure, call_engine};
+use super::events::PyEvent;
+use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
+use crate::checkpoint::Checkpoint;
+use crate::compute::{cancel::CancelToken, pool::Pool};
+use crate::config::Config;
+use crate::engine::fit::{self, KvRoom};
+use crate::engine::{Context, Engine, Event, Generation, Goal};
+use crate::error::Error;
+use crate::family;
+use crate::kernel::Kernels;
+use crate::model::Model;
+use crate::model::pack::{PackCache, PackWriter, PanelSource, WORTH_A_PACK};
+use crate::platform::limits::available_memory;
+use crate::sampling::Sampling;
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A flag shared between threads.
+#[pyclass(frozen, name = "CancelToken", module = "ropechat.engine._core")]
+pub(super) struct PyCancelToken(Arc<CancelToken>);
+
+#[pymethods]
+impl PyCancelToken {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::new(CancelToken::default()))
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+/// A loaded model with its thread pool and KV cache.
+#[pyclass(frozen, name = "Engine", module = "ropechat.engine._core")]
+pub(super) struct PyEngine {
+    engine: Mutex<Engine>,
+    model: Arc<Model>,
+    threads: usize,
+    isa: &'static str,
+    context: Context,
+    num_parameters: usize,
+    tensor_types: TensorTypes,
+    warnings: Vec<String>,
+    notes: Vec<String>,
+    from_pack: bool,
+    /// Writes what was packed to the cache.
+    pack_writer: Option<PackWriter>,
+}
+
+/// Numbers stored as each type.
+type TensorTypes = BTreeMap<&'static str, usize>;
+
+impl PyEngine {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Engine) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        call_engine(py, || Ok(work(&mut self.engine.lock().unwrap_or_else(PoisonError::into_inner))?))
+    }
+}
+
+#[pymethods]
+impl PyEngine {
+    #[staticmethod]
+    #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
+        pack_cache = None, pack_smallest = None, before_packing = None))]
+    #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
+    fn load(
+        py: Python<'_>,
+        directory: &str,
+        dtype: &str,
+        kv_dtype: &str,
+        threads: Option<usize>,
+        context: Option<usize>,
+        pack_cache: Option<PathBuf>,
+        pack_smallest: Option<usize>,
+        before_packing: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        call_engine(py, || {
+            let (dtype, kv_dtype) = (parse_dtype(dtype)?, parse_kv_dtype(kv_dtype)?);
+            let kernels = Kernels::detect()?;
+            let checkpoint = Checkpoint::open(Path::new(directory))?;
+            let card = family::model_card(&checkpoint)?;
+            let config = card.config;
+            let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
+            let pool = Pool::new(thread_count(threads)?);
+            let context = context_size(context, &config)?;
+            let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
+            let tokens = context.tokens();
+            let kv = KvRoom { tokens, dtype: kv_dtype };
+            let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available_memory())?;
+            let packs = match pack_cache.map(PackCache::new) {
+                Some(cache) => {
+                    let smallest = pack_smallest.unwrap_or(cache.smallest);
+                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool)
+                }
+                None => PanelSource::none(),
+            };
+            if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
+                before_packing.map_or(Ok(()), call).map_err(Failure::Callback)?;
+            }
+            let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
+            let model = Arc::new(model.with_kv(kv_dtype));
+            warnings.extend(packs.note().map(str::to_owned));
+            let mut notes = Vec::new();
+            if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
+            let (threads, from_pack) = (pool.threads(), packs.is_warm());
+            let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
+            Ok(Self {
+                engine,
+                model,
+                threads,
+                isa: kernels.isa().name(),
+                context,
+                num_parameters,
+                tensor_types,
+                warnings,
+                notes,
+                from_pack,
+                pack_writer: packs.writer(),
+            })
+        })
+    }
+
+    #[getter]
+    fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let facts = config_facts(py, &self.model.config)?;
+        facts.set_item("dtype", self.model.dtype().name())?;
+        facts.set_item("kv_dtype", self.model.kv_layout.dtype.name())?;
+        facts.set_item("threads", self.threads)?;
+        facts.set_item("isa", self.isa)?;
+        facts.set_item("context", self.context.tokens())?;
+        facts.set_item("num_parameters", self.num_parameters)?;
+        facts.set_item("tensor_types", self.tensor_types.clone())?;
+        facts.set_item("weight_bytes", self.model.weight_bytes())?;
+        facts.set_item("warnings", &self.warnings)?;
+        facts.set_item("notes", &self.notes)?;
+        facts.set_item("from_pack", self.from_pack)?;
+        Ok(facts)
+    }
+
+    fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
+        call_engine(py, || Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.wait(at_most))))
+    }
+
+    #[getter]
+    fn kv_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |engine| Ok(engine.kv_bytes()))
+    }
+
+    #[pyo3(signature = (ids, *, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream = 0,
+        stop_ids = vec![], readout_top_k = 0, logit_bias = vec![]))]
+    #[allow(clippy::too_many_arguments)] // the sampler's settings by name; Python passes keywords
+    fn generate(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        max_tokens: usize,
+        temperature: f32,
+        top_k: usize,
+        top_p: f32,
+        min_p: f32,
+        repetition_penalty: f32,
+        seed: u64,
+        stream: u64,
+        stop_ids: Vec<u32>,
+        readout_top_k: usize,
+        logit_bias: Vec<(u32, f32)>,
+    ) -> PyResult<u64> {
+        let sampling =
+            Sampling { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
+        let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
+        self.with(py, |engine| engine.add(&ids, goal))
+    }
+
+    #[pyo3(signature = (ids, *, readout_top_k))]
+    fn score(&self, py: Python<'_>, ids: Vec<u32>, readout_top_k: usize) -> PyResult<u64> {
+        self.with(py, |engine| engine.add(&ids, Goal::Score { readout_top_k }))
+    }
+
+    fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {
+        let cancel = Arc::clone(&cancel.0);
+        let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
+        // The pack is written after the first token, so that it does not delay it.
+        if events.iter().any(|(_, event)| !matches!(event, Event::Prefill { .. })) {
+            self.pack_writer.iter().for_each(PackWriter::start);
+        }
+        events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
+    }
+
+    fn reused(&self, py: Python<'_>, sequence: u64) -> PyResult<usize> {
+        self.with(py, |engine| engine.reused(sequence))
+    }
+
+    fn free(&self, py: Python<'_>, sequence: u64) -> PyResult<()> {
+        self.with(py, |engine| {
+            engine.free(sequence);
+            Ok(())
+        })
+    }
+
+    fn logits<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u32>,
+        cancel: &PyCancelToken,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let cancel = Arc::clone(&cancel.0);
+        let all = self.with(py, |engine| engine.logits(&ids, &cancel))?;
+        PyArray1::from_vec(py, all).reshape([ids.len(), self.model.config.vocab_size])
+    }
+}
+
+/// Validates the metadata and every tensor's name, shape, type and extent.
+#[pyfunction]
+pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
+    let (config, num_parameters, tensor_types, warnings) = call_engine(py, || {
+        let checkpoint = Checkpoint::open(Path::new(directory))?;
+        let card = family::model_card(&checkpoint)?;
+        let unused = family::check_tensors(&checkpoint, &card.config)?;
+        let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
+        Ok((card.config, checkpoint.num_parameters(), checkpoint.tensor_types(), warnings))
+    })?;
+    let facts = config_facts(py, &config)?;
+    facts.set_item("num_parameters", num_parameters)?;
+    facts.set_item("tensor_types", tensor_types)?;
+    facts.set_item("warnings", warnings)?;
+    Ok(facts)
+}
+
+/// The facts of `Engine.facts` that are in the config; no tensor is read.
+#[pyfunction]
+pub(super) fn read_config<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
+    let config = call_engine(py, || Ok(family::config(&Checkpoint::open(Path::new(directory))?)?))?;
+    config_facts(py, &config)
+}
+
+fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyDict>> {
+    let facts = PyDict::new(py);
+    facts.set_item("model_type", &config.model_type)?;
+    facts.set_item("vocab_size", config.vocab_size)?;
+    facts.set_item("hidden_size", config.hidden_size)?;
+    facts.set_item("intermediate_size", config.intermediate_size)?;
+    facts.set_item("num_hidden_layers", config.layers.len())?;
+    facts.set_item("num_attention_heads", config.num_attention_heads)?;
+    facts.set_item("num_key_value_heads", config.num_key_value_heads)?;
+    facts.set_item("head_dim", config.head_dim)?;
+    facts.set_item("max_position_embeddings", config.max_position_embeddings)?;
+    facts.set_item("bos_token_id", config.bos_token_id)?;
+    facts.set_item("eos_token_id", &config.eos_token_id)?;
+    Ok(facts)
+}
+
+/// Calls a Python function from code that released the GIL.
+fn call(function: Py<PyAny>) -> PyResult<()> {
+    Python::attach(|py| function.call0(py).map(|_| ()))
+}
