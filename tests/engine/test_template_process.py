@@ -223,7 +223,7 @@ def test_a_conversation_beyond_all_limits_is_not_sent(process: TemplateProcess) 
 def test_no_process_to_be_had(process: TemplateProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(FileAccessError, match="/nowhere/python: cannot start .*: No such file"):
+    with pytest.raises(FileAccessError, match=r"/nowhere/python: cannot start .*: No such file"):
         text(process, "x")
     assert len(os.listdir("/dev/fd")) == before
 
