@@ -6,7 +6,7 @@ apply. The library encodes a text twice: with base tokens alone, which gives its
 that are in the vocabulary and their merges, in order of rank. All other tokens could not be used, so the ids
 are the same.
 
-It saves a user time: with 151,936 tokens, `run` writes its first byte after 0.15 s, and after 0.59 s without it.
+With 151,936 tokens, `run` writes its first byte after 0.15 s (warm), and after 0.59 s without this module.
 """
 
 import json
