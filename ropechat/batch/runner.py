@@ -1,4 +1,4 @@
-"""A run over a batch file: rows to prompts, results to records, in the order of the input."""
+"""A batch run: rows to prompts, completions to records, in the order of the input."""
 
 import dataclasses
 import time
@@ -23,16 +23,16 @@ _MAX_NAMES = 5
 
 @dataclass
 class BatchReport:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     total: int | None
-    """None where the rows of a pipe are not known yet."""
+    """None while the number of rows of a pipe is unknown."""
     ok: int = 0
     failed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     made_tokens: int = 0
-    """New tokens, those of unfinished rows too."""
+    """New tokens, including those of unfinished rows."""
     elapsed: float = 0.0
     cancelled: bool = False
 
@@ -43,13 +43,13 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How rows become prompts. raw: no chat template. system: goes before rows without a system message."""
+    """How rows become prompts. raw: no chat template. system: a system message for rows without one."""
 
     raw: bool = False
     system: str | None = None
 
     def prompt(self, content: Content) -> Prompt:
-        """What the engine is given for a row."""
+        """The prompt of a row for the engine."""
         if isinstance(content, str):
             if self.raw:
                 return (self.system or "") + content
@@ -62,9 +62,9 @@ class PromptOptions:
 
 
 def make_job(request: LineRequest, settings: PromptOptions, sampling: Sampling) -> Job:
-    """What the engine does for a row: the line's settings before those of the command.
+    """The engine's job for a row: the row's settings override those of the command.
 
-    The command's seed is not repeated in the Job, so that only a row's own seed makes it draw as if alone.
+    The command's seed is not put in the Job: only with its own seed is a row sampled as if it were alone.
     """
     own = None
     if request.sampling:
@@ -73,16 +73,14 @@ def make_job(request: LineRequest, settings: PromptOptions, sampling: Sampling) 
 
 
 def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
-    """Which fields of a row are ignored; the first few names."""
+    """A note about the ignored fields of a row, with the first few names."""
     names = ", ".join(f"{name:.40}" for name in unused[:_MAX_NAMES])
     more = len(unused) - _MAX_NAMES
-    return (
-        f"note: line {row.line} has fields that are ignored: {names}{f' and {more} more' if more > 0 else ''}"
-    )
+    return f"note: line {row.line} has ignored fields: {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def ok_record(row: BatchRow, result: Completion) -> dict[str, Any]:
-    """The line of a row that was answered."""
+    """The record of an answered row."""
     return {
         "id": row.id,
         "index": row.index,
@@ -98,7 +96,7 @@ def ok_record(row: BatchRow, result: Completion) -> dict[str, Any]:
 
 
 def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
-    """The line of a row that failed."""
+    """The record of a failed row."""
     message = str(error)
     prefix = f"line {row.line}: "
     return {
@@ -119,7 +117,7 @@ def _jobs(
     sampling: Sampling,
     on_note: Callable[[str], None] | None,
 ) -> Iterator[Prompt | Job]:
-    """A prompt per row, which is put in `waiting`; the first row with fields that are ignored is noted."""
+    """Yield a prompt per row, adding the row to `waiting`; note the first row with ignored fields."""
     for row in reader:
         waiting.append(row)
         if row.request is None:
@@ -144,13 +142,12 @@ def run_batch(
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> BatchReport:
-    """Answer every row of `reader` and write a record each to `output`, in input order.
+    """Answer every row of `reader` and write a record for each to `output`, in input order.
 
-    window: most sequences per forward pass. on_progress: called after each pass and each record.
-    on_failure: called with the message of each row that fails.
-    on_note: called once, when a row has fields that are ignored.
-    The result of row i depends on the model, the row, the settings, the seed and i (not on the last two where
-    the row has a seed); not on other rows.
+    window: maximum sequences per forward pass. on_progress: called after each pass and each record.
+    on_failure: called with the message of each failed row. on_note: called once, for ignored fields. The
+    completion of row i depends on the model, the row, the settings, the seed and i (not on the last two if
+    the row has a seed), and not on other rows.
     """
     report, waiting, begun = BatchReport(total), deque[BatchRow](), time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What is run and timed. Settings take turns: a machine that slows down slows all of them down."""
+"""The measurements. Thread counts take turns in each round, so a slowdown of the machine affects all."""
 
 import os
 import time
@@ -21,7 +21,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Workload:
-    """How much is run, in tokens. `depth` 0 and no `batches`: not measured."""
+    """The sizes of the measurements, in tokens. `depth` 0 and empty `batches`: not measured."""
 
     rounds: int = 5
     prefill: int = 512
@@ -35,7 +35,7 @@ class Workload:
     probe_megabytes: int = 512
 
     def fitted(self, context: int) -> "Workload":
-        """What fits into a context; what does not is left out or shortened."""
+        """Shorten or omit what does not fit into the context."""
         fits = context >= self.depth + self.depth_decode + 1
         return replace(
             self,
@@ -46,16 +46,16 @@ class Workload:
         )
 
     def batch_tokens(self, sequences: int) -> int:
-        """Tokens of each sequence: enough that all of them are decoded together in `batch_decode` passes."""
+        """Tokens per sequence: enough for `batch_decode` passes that decode all sequences together."""
         return self.batch_decode + 2 * sequences + 2
 
 
 QUICK = Workload(1, 32, 8, 4, 64, 4, (2,), 8, 4, 16)
-"""Shows that everything works; its figures mean little."""
+"""A quick check that everything works; its numbers mean little."""
 
 
 class Prompts:
-    """Random ids. No two prompts begin with the same one (until all were used): no prefix is ever reused."""
+    """Random prompts. Each starts with another id (until all were used), so no prefix is reused."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -69,7 +69,7 @@ class Prompts:
 
 
 def time_request(engine: "Engine", prompt: Sequence[int], decode: int) -> tuple[float, float]:
-    """Seconds to the first token, and of the `decode` after it."""
+    """Measure the seconds to the first token, and for the next `decode` tokens."""
     clock = [time.perf_counter()]
     for _ in engine.generate(prompt, Sampling(temperature=0, max_tokens=decode + 1)):
         clock.append(time.perf_counter())
@@ -77,7 +77,7 @@ def time_request(engine: "Engine", prompt: Sequence[int], decode: int) -> tuple[
 
 
 def time_batch(engine: "Engine", prompts: Sequence[Sequence[int]], tokens: int, passes: int) -> float:
-    """Tokens per second of all sequences together, over passes that make one token of each."""
+    """Measure tokens per second of all sequences, over passes with one token of each."""
     clock: list[float] = []
 
     def on_tokens(made: int) -> None:
@@ -93,16 +93,16 @@ def time_batch(engine: "Engine", prompts: Sequence[Sequence[int]], tokens: int, 
 
 
 class Subject:
-    """A model in a setting, and what each round gave."""
+    """A loaded model with a number of threads, and its measurements."""
 
     def __init__(self, engine: "Engine", plan: Workload) -> None:
         self.engine, self.plan = engine, plan
-        self.engine.stop_ids = frozenset()  # random text must not end early
+        self.engine.stop_ids = frozenset()  # random text must not stop early
         self.threads = int(engine.facts["threads"])
         self.rounds = Rounds()
 
     def round(self, prompts: Prompts, memory: Memory) -> dict[str, float]:
-        """One value of each measurement."""
+        """Measure everything once."""
         plan, engine = self.plan, self.engine
         values = {"memory_read_1": memory.read(1), "memory_read": memory.read(self.threads)}
         values["prefill"] = plan.prefill / time_request(engine, prompts.draw(plan.prefill), 0)[0]
@@ -120,24 +120,24 @@ class Subject:
         return values
 
     def warm_up(self, prompts: Prompts) -> None:
-        """The first pass pays for memory."""
+        """Run once, so that memory is allocated before the first round."""
         time_request(self.engine, prompts.draw(self.plan.prefill), self.plan.decode_prompt)
 
 
 def measure_starts(options: Sequence[str], rounds: int, progress: OnProgress) -> Iterator[Start]:
-    """New processes, one after another; the first brings the files into the page cache and does not count."""
+    """Time new processes in sequence; the first one loads the page cache and does not count."""
     for index in range(rounds + 1):
         progress(f"start to first token: {index}/{rounds}")
         start = start_process(run_command(options))
         if isinstance(start, str):
-            progress(f"start to first token: not measured: {start}")
+            progress(f"start to first token: not measured ({start})")
             return
         if index:
             yield start
 
 
 def measure_loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["Engine", list[float]]:
-    """The loaded model, and the seconds that each loading took."""
+    """Load the model several times; return it and the seconds of each load."""
     from ropechat.engine.engine import Engine
 
     seconds = []
@@ -153,7 +153,7 @@ def measure_loads(model: Path, dtype: str, threads: int | None, rounds: int) -> 
 def measure(
     model: Path, dtype: str, threads: Sequence[int | None], plan: Workload, progress: OnProgress
 ) -> Report:
-    """Everything, for each number of threads (None: as many as a load takes by itself)."""
+    """Measure everything for each number of threads (None: the default)."""
     options = ["-m", str(model), "--dtype", dtype]
     begun = [
         list(measure_starts(options + (["--threads", str(n)] if n else []), plan.rounds, progress))
@@ -191,7 +191,7 @@ def make_report(subjects: Sequence[Subject]) -> Report:
 
 
 def load_average() -> float | None:
-    """Processes that want to run, over the last minute: above ours, somebody else is at work."""
+    """The load average of the last minute: above our threads, other programs are running."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):

@@ -1,7 +1,6 @@
-"""What was measured: values by name and round, their medians, as a table and as one JSON object.
+"""The results of a benchmark: values by name and round, and their medians, as a table or a JSON object.
 
-Rounds in which the memory gave less than 0.7 of its best did not have the machine for themselves; the medians
-leave them out.
+Medians omit rounds with a memory bandwidth below 0.7 of the best: other programs were running.
 """
 
 import statistics
@@ -11,12 +10,12 @@ from typing import Any
 
 SCHEMA = "ropechat.bench/1"
 QUIET = 0.7
-"""Least share of the best memory probe of a round that counts."""
+"""The minimum share of the best memory bandwidth for a round to count."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of several values, and how far they lie apart."""
+    """The median and range of several values."""
 
     median: float
     min: float
@@ -32,13 +31,13 @@ class Spread:
 
 
 def find_quiet_rounds(probes: Sequence[float]) -> list[bool]:
-    """Which rounds count, by their memory probes."""
+    """Which rounds count, by their memory bandwidths."""
     return [probe >= QUIET * max(probes) for probe in probes]
 
 
 @dataclass
 class Rounds:
-    """What the rounds of one setting gave. Seconds, bytes, tokens per second."""
+    """The measurements of one number of threads, in seconds, bytes or tokens per second."""
 
     load: list[float] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
@@ -55,7 +54,7 @@ class Rounds:
         return [values for values, kept in zip(self.values, keep, strict=True) if kept]
 
     def spreads(self) -> dict[str, Spread]:
-        """By name: the measurements of the rounds, then `load_s`, `ttft_s` and `peak_bytes`."""
+        """Spreads by name: the measurements of the rounds, then `load_s`, `ttft_s` and `peak_bytes`."""
         kept = self.quiet_rounds()
         found = {name: Spread.of([values[name] for values in kept]) for name in kept[0]}
         for name, own in (("load_s", self.load), ("ttft_s", self.start), ("peak_bytes", self.peak)):
@@ -66,7 +65,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Report:
-    """One run. rounds: by number of threads."""
+    """The results of a run. rounds: by number of threads."""
 
     model: str
     facts: dict[str, Any]
@@ -74,7 +73,7 @@ class Report:
     rounds: dict[int, Rounds]
 
     def record(self) -> dict[str, Any]:
-        """The object of --json: every value of every round that counts."""
+        """The object of --json: every value of the rounds that count."""
         return {
             "schema": SCHEMA,
             "model": self.model,
@@ -92,7 +91,7 @@ class Report:
         }
 
     def table(self) -> str:
-        """For people: a column for each number of threads."""
+        """A table with a column for each number of threads."""
         facts, plan = self.facts, self.plan
         rounds = f"{plan['rounds']} round{'s' * (plan['rounds'] > 1)}"
         head = f"{self.model}, {facts['dtype']}, {facts['isa']}: median (min-max) of {rounds}"
@@ -142,7 +141,7 @@ def _left_out(rounds: Rounds) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of columns: the first two to the left, the others to the right."""
+    """Format lines with aligned columns: the first two to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

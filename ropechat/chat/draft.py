@@ -175,7 +175,7 @@ def find_path(before: str) -> tuple[int, str] | None:
 
 
 def complete_path(begun: str, limit: int = 50) -> list[str]:
-    """Complete a path: @paths of the entries of its folder; a folder ends with a slash. Empty without matches."""
+    """Complete a path: @paths of its folder's entries; a folder ends with a slash. Empty without matches."""
     head, _, start = begun.rpartition("/")
     folder = Path(f"{head}/" if "/" in begun else ".").expanduser()
     try:

@@ -240,7 +240,7 @@ class Inference:
 
 
 def _give_way() -> None:
-    """Lower the priority of this thread and of those that the engine starts: the thread that draws goes first.
+    """Lower the priority of this thread, and of those that the engine starts, below the one that draws.
 
     Only Linux has priorities of threads. On idle cores it costs nothing.
     """

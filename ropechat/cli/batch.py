@@ -30,7 +30,7 @@ _FAILURES_SHOWN = 5
 
 
 def progress_line(report: "BatchReport") -> str:
-    """Bar, rows, failures, tokens per second, time left (by rows); of a pipe no bar and no time left."""
+    """Progress bar, rows, failures, tokens per second, time left; without bar and time for a pipe."""
     total = report.total
     if total is None:
         parts = [f"{report.done} rows"]
@@ -46,7 +46,7 @@ def progress_line(report: "BatchReport") -> str:
 
 
 class BatchStatus(StatusLine):
-    """How far the batch is, and the first few failures."""
+    """The status line of a batch run, and the first failures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class BatchStatus(StatusLine):
             self.show(progress_line(report))
 
     def failure(self, text: str) -> None:
-        """Say what is wrong with a row; the first few only."""
+        """Report a failed row; only the first few."""
         self._failures += 1
         if self._failures <= _FAILURES_SHOWN + 1:
             self.note(
@@ -66,7 +66,7 @@ class BatchStatus(StatusLine):
 
 
 def closing_line(report: "BatchReport", out: Path | str) -> str:
-    """What was done, for stderr. out: a file, or `-`."""
+    """A summary of the run for stderr. out: a file, or `-`."""
     rate = report.made_tokens / report.elapsed if report.elapsed > 0 else 0.0
     return (
         f"{'stdout' if out == STREAM else out}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
@@ -76,7 +76,7 @@ def closing_line(report: "BatchReport", out: Path | str) -> str:
 
 
 def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
-    """Run into a file, which has its name once the run is complete."""
+    """Run with output to a file, which gets its final name when the run is complete."""
     from ropechat.batch.output import Output
 
     with Output(path) as output:
@@ -85,7 +85,7 @@ def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: BatchSt
         except BaseException:
             progress.clear()
             output.settle()
-            say(f"stopped: {output.partial} holds the first {output.lines} results")
+            say(f"stopped: {output.partial} contains the first {output.lines} results")
             raise
         progress.clear()
         if not report.cancelled:
@@ -94,7 +94,7 @@ def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: BatchSt
 
 
 def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
-    """Run into stdout, a flushed line for each result."""
+    """Run with output to stdout, a flushed line per record."""
     from ropechat.batch.output import Printed
 
     out = StdoutWriter()
@@ -106,11 +106,11 @@ def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "
     printed = Printed(put)
     try:
         return run(printed)
-    except BrokenPipeError:  # the reader has seen enough, as `head -1`
+    except BrokenPipeError:  # the reader closed the pipe, like `head -1`
         raise
     except BaseException:
         progress.clear()
-        say(f"stopped: stdout has the first {printed.lines} results")
+        say(f"stopped: stdout contains the first {printed.lines} results")
         raise
     finally:
         progress.clear()
@@ -122,12 +122,18 @@ def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "
 @model_options
 @sampling_options
 @template_options
-@click.option("--system", help="A system message for rows that have none.")
-@click.option("--raw", is_flag=True, help="No chat template: continue the prompts as they are.")
+@click.option("--system", help="A system message for rows without one.")
+@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")
 @click.option(
     "--prompt-field", help="The field with the prompt [default: prompt or messages; else text or prefix]."
 )
-@click.option("--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Rows at a time.")
+@click.option(
+    "--window",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help="Rows in progress at the same time.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT.jsonl if it exists.")
 def batch(
     source: Path | str,
@@ -141,13 +147,13 @@ def batch(
 ) -> int:
     """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
 
-    IN.jsonl may be - (stdin) or a pipe. Its lines are read as rows are begun: with --window 1 each is
+    IN.jsonl may be - (stdin) or a pipe. Lines are read when there is room for them: with --window 1 each is
     answered before the next one is read.
 
-    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
-    chat_template_kwargs go before the options. Other fields are ignored. Lines of OpenAI's batch format
-    ({"custom_id", "url", "body"}) are read too. A bad line gives an error record and exit code 3; the others
-    are answered.
+    In a line, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
+    chat_template_kwargs override the options. Other fields are ignored. OpenAI's batch format ({"custom_id",
+    "url", "body"}) is supported too. An invalid line gives an error record and exit code 3; the others are
+    answered.
     """
     from ropechat.batch.output import refuse_output
     from ropechat.batch.reader import BatchReader

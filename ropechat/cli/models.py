@@ -1,4 +1,4 @@
-"""`ropechat models`: the models on this machine, and those of the Hub."""
+"""`ropechat models`: models on this machine and on the Hub."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("vocabulary", str(facts["vocab_size"])),
         ("trained length", str(facts["max_position_embeddings"])),
         ("tokenizer", "none: token ids only" if tokenizer is None else f"{tokenizer} tokens"),
-        ("chat template", "yes" if facts["chat_template"] else "none: completes text"),
+        ("chat template", "yes" if facts["chat_template"] else "none: continues text"),
         ("stop ids", " ".join(map(str, facts["stop_ids"])) or "none"),
     ]
 
@@ -46,7 +46,7 @@ def models() -> None:
 @models.command()
 @click.argument("model")
 def check(model: str) -> None:
-    """Validate MODEL without running it: exit code 0, or 2 with the reason. Nothing is downloaded."""
+    """Validate MODEL without running it: exit code 0, or 2 with the reason. Downloads nothing."""
     from ropechat.engine.engine import Engine
     from ropechat.models.resolve import resolve
 
@@ -55,8 +55,8 @@ def check(model: str) -> None:
     _write_sheet(out, _sheet(facts))
     if facts["tokenizer"] is None:
         raise TokenizerError(
-            f"{resolve(model)}: tokenizer: not there; commands take text, and this model takes token ids "
-            "only (from Python); add its tokenizer.json"
+            f"{resolve(model)}: tokenizer: not found; without it the model takes token ids only (from "
+            "Python); add its tokenizer.json"
         )
     out.write("ok\n")
 
@@ -64,17 +64,17 @@ def check(model: str) -> None:
 @models.command()
 @click.argument("model")
 def pull(model: str) -> None:
-    """Download a Hub MODEL, or what is missing of it; where it lies goes to stdout.
+    """Download a Hub MODEL, or its missing files; print its path to stdout.
 
-    A download that was stopped goes on where it was. Of a repository with safetensors those are fetched, with
-    :QUANT a GGUF of it; one that has only GGUFs gives Q4_K_M, else the usual next one, which the plan names.
+    A stopped download is resumed. Safetensors are preferred; :QUANT selects a GGUF. From a repository with
+    GGUF files only, Q4_K_M is chosen, or else the next best one, shown in the plan.
     """
     from ropechat.cli.download import download
     from ropechat.models.resolve import hub_name
 
     name = hub_name(model)
     if name is None:
-        raise ModelPathError(f"{model}: no Hub id; org/name, org/name:QUANT or org/name@revision is required")
+        raise ModelPathError(f"model: must be org/name, org/name:QUANT or org/name@revision (got {model!r})")
     StdoutWriter().write(f"{download(name)}\n")
 
 
@@ -108,7 +108,7 @@ def list_models(as_json: bool) -> None:
 @models.command()
 @click.argument("model")
 def show(model: str) -> None:
-    """Show everything about MODEL: where it is, its files, its facts."""
+    """Show the path, files and properties of MODEL."""
     from ropechat.engine.engine import Engine
     from ropechat.models.catalog import packed_size
     from ropechat.models.resolve import resolve
@@ -131,7 +131,7 @@ def show(model: str) -> None:
 
 
 def _files(path: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files of a model; of all files in a folder that holds none."""
+    """Names and sizes of the files of a model; of all files if the folder has no model."""
     from ropechat.models.hub.cache import file_names, model_files
     from ropechat.models.weights import part_names
 
@@ -147,13 +147,13 @@ def _files(path: Path) -> list[tuple[str, int]]:
 
 @models.command()
 @click.argument("model", required=False)
-@click.option("--packed", is_flag=True, help="Only packed weights: of MODEL, or of all models.")
+@click.option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(model: str | None, packed: bool, yes: bool) -> None:
-    """Remove a Hub MODEL from the cache: org/name all of it, org/name:QUANT and org/name@revision only that.
+    """Remove a Hub MODEL from the cache: org/name entirely, org/name:QUANT and org/name@revision only that.
 
-    The cache is shared: other programs that use huggingface_hub fetch it anew when they need it. The packed
-    weights that earlier starts left for the next one go too.
+    The cache is shared with other programs that use huggingface_hub; they download the model again when they
+    need it. Its packed weights are removed too.
     """
     from ropechat.models.catalog import find_packs
     from ropechat.models.hub.cached_models import Removal, plan_removal
@@ -166,22 +166,20 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     else:
         name = hub_name(model or "")
         if model is None or name is None:
-            raise ModelPathError(
-                f"{model or 'no model'}: no Hub id; only models in the Hub cache are removed"
-            )
+            raise ModelPathError(f"model: must be a model in the Hub cache (got {model or 'none'})")
         what, gone = str(name), plan_removal(name)
         roots = list(gone.paths)
     packs = find_packs(roots)
     size = gone.size + sum(entry.size for entry in packs)
     if not yes and not _confirmed(what, size):
-        say("nothing is removed")
+        say("nothing removed")
         return
     Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
     say(f"{what}: removed, {format_bytes(size)} ({size} bytes) freed")
 
 
 def _confirmed(what: str, size: int) -> bool:
-    """Whether somebody says yes. Raises UsageError when nobody is there."""
+    """Ask for confirmation. Raises UsageError without a terminal."""
     from ropechat.cli.download import ask, has_dialog
 
     if not has_dialog():

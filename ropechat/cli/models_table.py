@@ -23,9 +23,9 @@ def _cells_of(row: ModelSummary) -> tuple[str, ...]:
 
 
 def table(found: Sequence[ModelSummary]) -> Iterator[str]:
-    """Lines of the table; below a model that cannot be loaded the reason."""
+    """Yield the lines of the table, with the reason below a model that cannot be loaded."""
     if not found:
-        yield "no models here; `ropechat models pull org/name` downloads one"
+        yield "no models found; download one with `ropechat models pull org/name`"
         return
     lines = [_TITLES, *(_cells_of(row) for row in found)]
     widths = [max(cell_width(line[column]) for line in lines) for column in range(len(_TITLES) - 1)]

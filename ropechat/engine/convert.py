@@ -1,4 +1,4 @@
-"""From the events of the compiled engine to the records that callers keep."""
+"""Conversion of the compiled engine's events to the records of ropechat.trace."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _ROWS = 64
 
 
 class RowLike(Protocol):
-    """What is read of `_core.Row`."""
+    """The attributes used of `_core.Row`."""
 
     @property
     def logsumexp(self) -> float: ...
@@ -32,7 +32,7 @@ class RowLike(Protocol):
 
 
 class StageLike(Protocol):
-    """What is read of `_core.Stage`."""
+    """The attributes used of `_core.Stage`."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class StageLike(Protocol):
 
 
 class EventLike(Protocol):
-    """What is read of `_core.Event`."""
+    """The attributes used of `_core.Event`."""
 
     @property
     def sequence(self) -> int: ...
@@ -70,7 +70,7 @@ class EventLike(Protocol):
 
 
 def to_distribution(row: RowLike, position: int) -> TokenDistribution:
-    """The distribution after `position`."""
+    """Convert a row: the distribution after `position`."""
     top = tuple(zip(row.top_ids, row.top_logprobs, strict=True))
     return TokenDistribution(
         position, top, row.logsumexp, row.entropy, row.top_mass + 0.0
@@ -83,11 +83,11 @@ def token_bytes(tokenizer: Tokenizer, id: int) -> bytes:
 
 
 def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenizer) -> Step:
-    """The record of a token event; its text is what the text_filter lets go of with this token."""
+    """Convert a token event; its text is what `text_filter` releases with this token."""
     if event.id is None or event.logprob is None or event.rank is None:
         raise InternalError(f"engine: the token at position {event.position} has no id, logprob or rank")
     reason: FinishReason | None = event.finish_reason
-    text = "" if reason == "stop" else text_filter.push(event.id)  # an id of stop_ids is no text
+    text = "" if reason == "stop" else text_filter.push(event.id)  # stop ids have no text
     if text_filter.stopped:
         reason = "stop"
     elif reason is not None:
@@ -110,7 +110,7 @@ def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenize
 
 
 def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> TokenScore:
-    """The record of a score event: the token at `position`, under the row of the position before."""
+    """Convert a score event: the token at `position`, scored under the row of the position before."""
     row = None if event.row is None else to_distribution(event.row, event.position - 1)
     data = token_bytes(tokenizer, token.id)
     return TokenScore(
@@ -128,7 +128,7 @@ def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) 
 
 
 def softmax_rows(values: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
-    """Turn rows of logits into probabilities in place, computed in f64 a few rows at a time."""
+    """Convert rows of logits to probabilities in place, in f64, a few rows at a time."""
     import numpy as np
 
     for start in range(0, len(values), _ROWS):

@@ -1,7 +1,7 @@
-"""The engine as Python sees it: text and ids in, steps, traces and results out.
+"""The engine in Python: from text, ids or messages to steps, traces and completions.
 
-Rows are computed in `ropechat.engine._core` with the GIL released; here is what surrounds them: tokenizer,
-chat template, stop strings, cancelling, and the inspector's records.
+The compiled engine `ropechat.engine._core` does the computation, without the GIL; this module adds tokenizer,
+chat template, stop strings, cancellation and the inspector's records.
 """
 
 import threading
@@ -55,19 +55,19 @@ OnPrefill = Callable[[int, int], None]
 
 
 class _Request:
-    """One running request: what `Engine.cancel` reaches."""
+    """A running request, for `Engine.cancel`."""
 
     def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
         self.core, self.token = core, token
 
 
 class Engine:
-    """A loaded model. Thread-safe; one request does not wait for another.
+    """A loaded model. Thread-safe; requests run concurrently.
 
-    facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
-    num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
-    revision: its commit, None outside the Hub's cache. stop_ids: the ids that end a text. tokenizer: see
-    `Tokenizer`; without tokenizer.json only ids work. chat: how messages become a prompt, see
+    facts: values by config.json's names (model_type, vocab_size, ...) and dtype, threads, isa, context,
+    num_parameters, weight_bytes. context: maximum tokens of a sequence. name: the model's display name.
+    revision: its commit, None outside the Hub's cache. stop_ids: ids that end a text. tokenizer: see
+    `Tokenizer`; without tokenizer.json only ids work. chat: converts messages to prompts, see
     `PromptBuilder`.
     """
 
@@ -87,15 +87,15 @@ class Engine:
 
     @classmethod
     def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
-        """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
+        """Load a model by any name that `models.resolve.resolve` accepts; never downloads.
 
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
-        where that fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys
-        and values in f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default
-        all cores. context: most tokens of a sequence; default the model's, at most 8192. cache: auto, off or
-        all, by default as ROPECHAT_CACHE says: packed weights and a checked vocabulary are kept on disk for
-        the next start, see `ropechat.models.pack_cache`.
-        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
+        if that fits in memory, else the largest type that does (with an entry in facts["warnings"]).
+        kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32 for f32 weights,
+        else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
+        most 8192. cache: auto, off or all; default ROPECHAT_CACHE: whether packed weights and a validated
+        vocabulary are cached on disk for the next start, see `ropechat.models.pack_cache`. Raises
+        ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
 
@@ -109,14 +109,14 @@ class Engine:
         return cls(loading.result(), loading.folder, tokenizer)
 
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack cache to be written, at most so long; whether it is over."""
+        """Wait up to `seconds` for the pack cache to be written; return whether it is done."""
         return self._core is None or self._core.finish_pack(seconds)
 
     check = staticmethod(loading.check)
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of KV cache allocated now."""
+        """Bytes of KV cache currently allocated."""
         return 0 if self._core is None else self._core.kv_bytes
 
     def _request(self) -> _Request:
@@ -128,57 +128,57 @@ class Engine:
         return request
 
     def cancel(self) -> None:
-        """Stop what runs now, within one layer; from any thread. The engine stays usable."""
+        """Cancel all running requests, within one layer of computation; from any thread."""
         with self._lock:
             requests = list(self._requests)
         for request in requests:
             request.token.cancel()
 
     def close(self) -> None:
-        """Stop what runs and let go of the weights. Requests after this raise RequestError."""
+        """Cancel all requests and release the weights. Later requests raise RequestError."""
         self.cancel()
         self._core = None
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model comes with a chat template; without one `reply` completes text."""
+        """Whether the model has a chat template; without one, `reply` continues text."""
         return self.chat.template is not None
 
     def prompt_ids(
         self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
     ) -> list[int]:
-        """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
+        """The prompt of `reply` as ids: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
+        Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
         """
         return self.chat.ids(messages, template_vars)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that an id stands for; b"" for one that stands for none."""
+        """The bytes of a token; b"" for an id without text."""
         return token_bytes(self.tokenizer, id)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
-        """Text encoded with special tokens as the tokenizer says; ids as they are."""
+        """Encode text, with special tokens as the tokenizer says; ids stay as they are."""
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else validate_ids(prompt)
         if not ids:
-            raise RequestError("prompt: no tokens; at least one is required")
+            raise RequestError("prompt: must have at least one token (got none)")
         return ids
 
     def _any_ids(self, prompt: "Prompt", template_vars: Mapping[str, Any] | None) -> list[int]:
-        """Ids of text, ids or messages."""
+        """Convert text, ids or messages to ids."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
         messages = [message for message in prompt if isinstance(message, Message)]
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
-            raise RequestError("prompt: messages and ids together; one of them is allowed")
+            raise RequestError("prompt: must be messages or ids (got both)")
         return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
     def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
-        Row t is for the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` reads any length out
-        row by row), ContextFullError, RequestError, CancelledError.
+        Row t predicts the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` takes any
+        length), ContextFullError, RequestError, CancelledError.
         """
         ids = self._ids(ids)
         validate_array_size(len(ids), self.facts["vocab_size"])
@@ -198,9 +198,9 @@ class Engine:
             X <- layer_norm(X)
             return P = softmax(W_u X)
 
-        We return P transposed: row t is the column of the token after ids[t]; softmax in f64, rounded to f32.
-        `dtransformer_rope` is computed as written. Every other family that rotates turns q and k, within the
-        layers, in place of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
+        Returns P transposed: row t predicts the token after ids[t]; softmax in f64, rounded to f32.
+        `dtransformer_rope` is computed as written. Every other family with RoPE rotates q and k in each layer
+        instead of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
         """
         return softmax_rows(self.logits(ids))
 
@@ -215,11 +215,12 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: candidates that each step records; above 0 the sampler's stages too. stop: what ends it.
-        on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
+        top_k: candidates to record per step; above 0 also the sampler's stages. stop: strings that end the
+        text. on_prefill(done, total): called during prefill, in tokens; first with the number found in the
+        cache.
 
-        One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
-        iterator then ends without an exception and half a character that was pending is dropped.
+        Yields one Step per token. Closing the iterator, or `cancel` from another thread, stops within one
+        layer: the iterator then ends without an exception and an incomplete character is dropped.
         Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, MemoryLimitError.
         """
         return self._start(self._ids(prompt), sampling, top_k, stop, on_prefill)
@@ -235,11 +236,11 @@ class Engine:
         template_vars: Mapping[str, Any] | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Generator[Step, None, None]:
-        """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
+        """Generate the assistant's next turn, as `generate`. Without a chat template the texts are joined.
 
-        prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
-        text goes on from theirs, and the draws are those of a turn that came to them by itself.
-        template_vars: more names for the chat template. Raises ChatTemplateError and as `generate`.
+        prefix: ids that the turn starts with (to continue it, or to fork it at a token). They yield no Step;
+        sampling continues as if the model had generated the prefix itself.
+        template_vars: variables for the chat template. Raises ChatTemplateError and as `generate`.
         """
         ids = self._ids(self.prompt_ids(messages, template_vars))
         return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
@@ -247,13 +248,13 @@ class Engine:
     def spell(
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
     ) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id that follows `after` in a reply to `messages`, as its Steps have it."""
+        """(bytes, text) of each id that follows `after` in a reply to `messages`, as in its Steps."""
         text_filter = StopStringFilter(self.tokenizer.stream(self.prompt_ids(messages)))
         text_filter.skip(after)
         return [(self.token_bytes(id), text_filter.push(id)) for id in validate_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
-        """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
+        """The ids of a reply to `messages` written by the user: a `prefix` for `reply`."""
         return self.chat.reply_ids(messages, text)
 
     def _start(
@@ -265,7 +266,7 @@ class Engine:
         on_prefill: OnPrefill | None,
         prefix: Sequence[int] = (),
     ) -> Generator[Step, None, None]:
-        """Arguments are checked and the request can be cancelled before the first step is asked for."""
+        """Validate the arguments and register the request at once, not at the first step."""
         text_filter = StopStringFilter(self.tokenizer.stream(ids), validate_stops(stop))
         text_filter.skip(validate_ids(prefix))
         validate_top_k(top_k)
@@ -308,7 +309,7 @@ class Engine:
     def _add(
         self, core: "_core.Engine", ids: list[int], sampling: Sampling, seed: int, stream: int, top_k: int
     ) -> int:
-        """Hand a prompt to the compiled engine; returns the sequence's number."""
+        """Add a prompt to the compiled engine; return its sequence number."""
         return core.generate(
             ids,
             max_tokens=sampling.max_tokens,
@@ -335,16 +336,16 @@ class Engine:
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
-        Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
-        A prompt that fails has its error in its Result, the others go on; an error given as a prompt is
-        passed through. The draws of prompt i depend on (seed, i) or its Job's seed, not on its neighbours.
-        on_tokens(n): called with the number of tokens that each forward pass made.
-        On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
+        Yields (index, Completion) in the prompts' order, and reads a prompt only when there is room for it.
+        A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
+        is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
+        on_tokens(n): called with the number of tokens of each forward pass.
+        On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
         from ropechat.engine.scheduler import Scheduler
 
         if window < 1:
-            raise RequestError(f"window: {window} is not allowed; 1 or more is")
+            raise RequestError(f"window: must be at least 1 (got {window})")
         many = _Many(self, self._request(), sampling, validate_stops(stop))
         return Scheduler(many, window, on_tokens).run(iter(prompts))
 
@@ -356,16 +357,16 @@ class Engine:
         special: Special = "tokens",
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Trace:
-        """What the model says about each token of a given text, ids or messages, in one pass.
+        """Score each token of a given text, ids or messages, in one pass.
 
-        Token i is scored under row i-1; the first has no context and None. `next` is the row after the last.
-        top_k: candidates recorded per row. special: what `<|im_end|>` in a text is read as; in messages it is
-        text, and only what they say has the role "text". on_progress(done, total): in tokens.
-        Raises CancelledError, ChatTemplateError and as `generate`.
+        Token i is scored under row i-1; the first has no context and no score. `next` is the row after the
+        last token. top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or
+        the token; in messages it is text, and only their content has the role "text".
+        on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as `generate`.
         """
         text, tokens = self.chat.encode_prompt(prompt, special)
         if not tokens:
-            raise RequestError("prompt: no tokens; at least one is required")
+            raise RequestError("prompt: must have at least one token (got none)")
         validate_top_k(top_k)
         request = self._request()
         core, scores = request.core, list[TokenScore]()
@@ -399,7 +400,7 @@ class Engine:
 
 
 class _Many:
-    """A request of many prompts: what `Scheduler` needs."""
+    """A request of many prompts, as the `Backend` of a Scheduler."""
 
     def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
         self.seed = choose_seed(sampling)

@@ -1,7 +1,6 @@
-"""The compiled engine, `ropechat.engine._core`, and the weights of a model on their way into it.
+"""The compiled engine, `ropechat.engine._core` (this is its only importer), and loading weights into it.
 
-The only importer of `_core`. A load begins in a thread of its own, where Python is not needed: tokenizer,
-template and all that is imported for them are made ready beside it.
+A load runs in a thread of its own and does not hold the GIL; tokenizer and template are prepared meanwhile.
 """
 
 import threading
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 def load_core() -> ModuleType:
-    """`ropechat.engine._core`. Raises InternalError where it was not built."""
+    """Import `ropechat.engine._core`. Raises InternalError if it was not built."""
     try:
         from ropechat.engine import _core
     except ImportError as error:
@@ -32,23 +31,23 @@ def load_core() -> ModuleType:
 
 
 def free_memory() -> int | None:
-    """Bytes that a model could take; None where the system does not say."""
+    """Bytes of memory available to a model; None if the system does not say."""
     free: int | None = load_core().free_memory()
     return free
 
 
 def exit_when_cut(*, screen: bool) -> None:
-    """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
+    """Exit with code 74 if a memory-mapped model file is truncated. For programs, not for libraries."""
     load_core().exit_when_cut(screen=screen)
 
 
 def gguf_metadata(path: str) -> Mapping[str, Any]:
-    """The keys and values of a GGUF file. Raises ModelFileError."""
+    """Read the metadata of a GGUF file. Raises ModelFileError."""
     return dict(load_core().gguf_metadata(path))
 
 
 class LoadOptions(TypedDict, total=False):
-    """What `Engine.load` takes besides the model; see there."""
+    """The options of `Engine.load`."""
 
     dtype: str
     kv_dtype: str
@@ -58,7 +57,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class ModelLoad:
-    """The weights of a model folder or GGUF file, being loaded. Raises as `Engine.load`.
+    """A model load in progress, from a folder or GGUF file. Raises as `Engine.load`.
 
     Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
     that is free again before packing needs it. After this is left as a context manager, it does not wait.
@@ -78,9 +77,9 @@ class ModelLoad:
                 lambda: module.Engine.load(str(folder), **given)
             )
         except RuntimeError:
-            left = f"{module.free_memory()} bytes are left"
-            what = "a higher `ulimit -v`, or fewer programs, make room"
-            raise MemoryLimitError(f"{folder}: memory: no room for a thread, {left}; {what}") from None
+            left = f"{module.free_memory()} bytes free"
+            what = "raise `ulimit -v` or close programs"
+            raise MemoryLimitError(f"{folder}: memory: cannot start a thread ({left}); {what}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -89,11 +88,11 @@ class ModelLoad:
         self._may_pack.set()
 
     def run_before_packing(self, work: Callable[[], T]) -> T:
-        """What `work` returns, before large weights are packed."""
+        """Run `work` before large weights are packed and return its result."""
         with self:
             return work()
 
     def result(self) -> "_core.Engine":
-        """The compiled engine, when it is there. Raises what went wrong on the way."""
+        """Wait for the compiled engine and return it. Raises the errors of the load."""
         self._may_pack.set()
         return self._core.result()

@@ -1,4 +1,4 @@
-"""A conversation as one HTML page without scripts: tokens tinted by surprisal, figures in their tooltips."""
+"""A conversation as an HTML page without scripts: tokens tinted by surprisal, with numbers in tooltips."""
 
 import html
 import math
@@ -23,7 +23,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font: inherit; margin: 0; 
 
 
 def to_html(chat: Chat) -> str:
-    """The branch that is shown, as a page that needs nothing else."""
+    """The branch on screen as a self-contained page."""
     title = html.escape(clean(" ".join(chat.title.split())))
     body = "\n".join(_article(chat, node) for node in chat.tree.path())
     return (
@@ -32,7 +32,7 @@ def to_html(chat: Chat) -> str:
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}\n"
-        "<p>The stronger the tint, the less probable the token was: "
+        "<p>A stronger tint means a less probable token: "
         f"none at 0 bits, full at {FULL_TINT_BITS:g}.</p>\n</body>\n</html>\n"
     )
 

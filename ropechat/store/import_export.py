@@ -1,9 +1,9 @@
-"""Conversations to and from files.
+"""Export and import of conversations.
 
-JSON holds everything, and is read back: {"ropechat": 1, "title", "current", "nodes": [...]}; a node has the
-fields of tree.Node (`written` is "text"), its tokens those of trace.Step. NaN is null, bytes are hex.
-Markdown and HTML hold the branch that is shown. Nothing in a file acts on a terminal: JSON escapes what
-could, the others have marks in its place.
+JSON contains everything and can be imported: {"ropechat": 1, "title", "current", "nodes": [...]}; nodes have
+the fields of conversation.Node (with the shorter names of `_node`), tokens those of trace.Step. NaN is null,
+bytes are hex. Markdown and HTML contain the branch on screen. Control characters are escaped (JSON) or
+replaced.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ CHANGES = ("fork", "edit", "continue")
 
 
 def export(chat: Chat, form: str, path: Path) -> None:
-    """Write a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
+    """Export a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
     write_private(path, format_chat(chat, form))
 
 
@@ -41,7 +41,7 @@ def format_chat(chat: Chat, form: str) -> str:
 
 
 def to_markdown(chat: Chat) -> str:
-    """The branch that is shown, as it was said, cleaned."""
+    """The branch on screen as Markdown, with control characters replaced."""
     lines = [f"# {' '.join(chat.title.split())}", ""]
     for node in chat.tree.path():
         who = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: node.model or "Answer"}[node.role]
@@ -51,7 +51,7 @@ def to_markdown(chat: Chat) -> str:
 
 
 def to_json(chat: Chat) -> str:
-    """The whole tree with all token records."""
+    """The whole tree with all token records as JSON."""
     data = {
         "ropechat": FORMAT,
         "title": chat.title,
@@ -115,15 +115,13 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 class _Field:
-    """A value of the file and where it stands; what is not wanted is an error that names the place."""
+    """A value of the file with its path; invalid values raise HistoryError naming the path."""
 
     def __init__(self, value: Any, place: str) -> None:
         self.value, self.place = value, place
 
     def fail(self, allowed: str) -> HistoryError:
-        return HistoryError(
-            f"{self.place}: {self.value!r:.40} is not allowed; {allowed} is; nothing was imported"
-        )
+        return HistoryError(f"{self.place}: must be {allowed} (got {self.value!r:.40}); nothing was imported")
 
     def of(self, name: str) -> "_Field":
         if not isinstance(self.value, dict):
@@ -139,13 +137,13 @@ class _Field:
         if self.value is None and default is not None:
             return default
         if not isinstance(self.value, str):
-            raise self.fail("a text")
+            raise self.fail("a string")
         return replace_surrogates(self.value)
 
     def one_of(self, allowed: Any, default: str | None = None) -> Any:
         value = default if self.value is None else self.value
         if not isinstance(value, str | None) or value not in allowed:
-            raise self.fail(", ".join(map(str, allowed)))
+            raise self.fail(f"one of {', '.join(map(str, allowed))}")
         return value
 
     def count(self, limit: int = 2**32 - 1) -> int:
@@ -155,7 +153,7 @@ class _Field:
         return value
 
     def number(self) -> float:
-        """NaN for null."""
+        """The number; NaN for null."""
         if self.value is None:
             return math.nan
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
@@ -171,24 +169,26 @@ class _Field:
 
 
 def read_json(path: Path) -> Chat:
-    """A chat of a file that `to_json` wrote, with new ids. Raises HistoryError, FileAccessError."""
+    """Read a chat from a JSON export, with new ids. Raises HistoryError, FileAccessError."""
     try:
         with path.open("rb") as file:
             return read_json_stream(file, str(path))
     except OSError as error:
-        raise FileAccessError(f"{path}: {error.strerror or error}; give a file of `chats export`") from None
+        raise FileAccessError(
+            f"{path}: {error.strerror or error}; give a file from `chats export --format json`"
+        ) from None
 
 
 def read_json_stream(stream: IO[bytes], where: str) -> Chat:
-    """`read_json` of an open file. where: its name, for messages. Raises HistoryError, OSError."""
+    """`read_json` for an open file. where: its name, for messages. Raises HistoryError, OSError."""
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise HistoryError(f"{where}: more than {MAX_BYTES} bytes; that is the limit")
+        raise HistoryError(f"{where}: must be at most {MAX_BYTES} bytes")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise HistoryError(
-            f"{where}: no JSON ({error}); give a file of `chats export --format json`"
+            f"{where}: not valid JSON ({error}); give a file from `chats export --format json`"
         ) from None
     try:
         return _chat(_Field(value, ""))
@@ -199,7 +199,7 @@ def read_json_stream(stream: IO[bytes], where: str) -> Chat:
 def _chat(root: _Field) -> Chat:
     version = root.of("ropechat").value
     if version != FORMAT:
-        raise HistoryError(f"ropechat: {version!r:.20} is not allowed; {FORMAT} is; export it again")
+        raise HistoryError(f"ropechat: must be {FORMAT} (got {version!r:.20}); export the chat again")
     title = root.of("title").text("")[:MAX_TITLE]
     tree, ids = ConversationTree(), dict[str, str]()
     for field in root.of("nodes").items():
@@ -215,7 +215,7 @@ def _chat(root: _Field) -> Chat:
 def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     old = field.of("id").text()
     if old in ids:
-        raise field.of("id").fail("an id of its own")
+        raise field.of("id").fail("a unique id")
     parent = field.of("parent")
     if parent.value is not None and parent.text() not in ids:
         raise parent.fail("the id of an earlier node, or null")
@@ -248,7 +248,7 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
 
 
 def _origin(field: _Field, ids: dict[str, str]) -> Origin | None:
-    """None when the node that it names is not in the file (its branch was deleted)."""
+    """Read an origin; None if its node is not in the file (because its branch was deleted)."""
     node, index = field.of("node").text(), field.of("index").count()
     change = field.of("change").one_of(CHANGES)
     return Origin(ids[node], index, change) if node in ids else None

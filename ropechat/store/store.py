@@ -1,4 +1,4 @@
-"""The door to the kept conversations."""
+"""The interface to the stored conversations."""
 
 import contextlib
 import sqlite3
@@ -26,16 +26,16 @@ FILE = "conversations.db"
 
 
 class Store:
-    """Conversations in a folder; several programs may use it at once.
+    """Conversations in a folder; several programs may use it at the same time.
 
-    A question is on disk before its future is done. Of a streaming answer at most 250 ms or 64 tokens
-    are not. What the disk refuses is kept in memory and tried again; `trouble` says so meanwhile. Every
+    A question is on disk before its future is done. Of a streaming answer, at most the last 250 ms or 64
+    tokens are not. Data that the disk refuses stays in memory and is retried; `trouble` reports it. Every
     method returns at once; the futures raise HistoryError or FileAccessError.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self.notices: list[str] = []  # what people should know of the opening, one line each
+        self.notices: list[str] = []  # messages for the user about opening the database
         self._running = folder / "running"
         self._owner: ProcessLock | None = None
         self._indexed = False
@@ -44,18 +44,18 @@ class Store:
 
     @property
     def trouble(self) -> str | None:
-        """Why something that was said is not on disk; None: all is."""
+        """Why something is not on disk; None if everything is."""
         return self._writer.trouble
 
     def close(self, limit: float = 2.0) -> bool:
-        """Write what waits, for at most `limit` seconds; False if something is not on disk."""
+        """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
         done = self._writer.close(limit)
         if self._owner is not None and done:
             self._owner.release()
         return done
 
     def back_up(self) -> None:
-        """Copy the database, if the last copy is a week old; it goes on meanwhile."""
+        """Copy the database in the background if the last copy is a week old."""
         with contextlib.suppress(OSError):
             if backup.is_due(self.path.parent, time.time()):
                 self._copying = BackgroundCall(lambda: backup.make_copy(self.path))
@@ -72,13 +72,13 @@ class Store:
         return connection
 
     def _sound(self) -> sqlite3.Connection:
-        """Open the database; a damaged one is put aside and what can be read of it is saved."""
+        """Open the database, repairing a damaged one."""
         with contextlib.suppress(repair.DamagedDatabaseError):
             return repair.open_checked(lambda: open_database(self.path))
         assert self._owner is not None
         if has_others(self._running, self._owner.name):
             raise HistoryError(
-                f"{self.path}: damaged, and in use by another ropechat; close that one, then start again"
+                f"{self.path}: damaged, and in use by another ropechat; close that one and start again"
             )
         saved = repair.rescue(self.path)
         copies = [
@@ -88,7 +88,7 @@ class Store:
         return open_database(self.path)
 
     def _recover(self, connection: sqlite3.Connection) -> None:
-        """Answers of programs that died while they wrote are stopped ones; not those that ended just now."""
+        """Mark streaming answers of ended programs as stopped."""
         found = connection.execute("SELECT id, owner FROM node WHERE state = 'streaming'").fetchall()
         alive = {
             owner for owner in {owner for _, owner in found} if owner and is_running(self._running, owner)
@@ -103,9 +103,9 @@ class Store:
     # --- writing ---
 
     def add_node(self, conversation: str, title: str, node: Node) -> "Future[None]":
-        """Add a text that somebody wrote, or an answer that is known whole; on disk when the future is done.
+        """Add a user's text or a finished answer; on disk when the future is done.
 
-        The conversation is made with its first node and then has this title.
+        The first node creates the conversation, with this title.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -117,7 +117,7 @@ class Store:
         return self._writer.submit(work, durable=True)
 
     def record_answer(self, conversation: str, node: Node) -> "AnswerWriter":
-        """Begin to write an answer down while it streams."""
+        """Start to store a streaming answer."""
 
         def work(connection: sqlite3.Connection) -> None:
             owner = None if self._owner is None else self._owner.name
@@ -127,7 +127,7 @@ class Store:
         return AnswerWriter(self, self._writer, node)
 
     def insert(self, chat: Chat) -> "Future[None]":
-        """Add a whole conversation. Its ids must be new."""
+        """Add a whole conversation with new ids."""
 
         def work(connection: sqlite3.Connection) -> None:
             nodes = list(chat.tree.nodes.values())
@@ -142,17 +142,17 @@ class Store:
         return self._writer.submit(work, durable=True)
 
     def set_current(self, conversation: str, node: str | None) -> "Future[None]":
-        """Remember which branch is shown."""
+        """Store which branch is on screen."""
         return self._writer.submit(lambda connection: _point(connection, conversation, node))
 
     def set_context_start(self, question: str, start: str) -> "Future[None]":
-        """Remember the node at which what the model reads for a question begins."""
+        """Store the `context_start` of a question."""
         return self._writer.submit(
             lambda connection: connection.execute("UPDATE node SET start = ? WHERE id = ?", (start, question))
         )
 
     def rename(self, conversation: str, title: str) -> "Future[None]":
-        """Give a conversation another title."""
+        """Change the title of a conversation."""
         short = rows.replace_surrogates(" ".join(title.split()))[: rows.MAX_TITLE]
         return self._writer.submit(
             lambda connection: connection.execute(
@@ -162,7 +162,7 @@ class Store:
         )
 
     def remove(self, nodes: Sequence[str]) -> "Future[None]":
-        """Delete nodes. Until `sweep`, traces may stay in the log and the index."""
+        """Delete nodes. Until `purge`, traces may remain in the log and the index."""
 
         def work(connection: sqlite3.Connection) -> None:
             for id in nodes:
@@ -172,7 +172,7 @@ class Store:
         return self._writer.submit(work, durable=True)
 
     def delete(self, conversation: str) -> "Future[bool]":
-        """Delete a conversation, and every trace of it; False: traces stay until no other program reads."""
+        """Delete a conversation and purge; False: traces remain until no other program reads the file."""
 
         def work(connection: sqlite3.Connection) -> None:
             self._unindex(connection, "conversation = ?", conversation)
@@ -183,7 +183,7 @@ class Store:
         return self.purge()
 
     def purge(self) -> "Future[bool]":
-        """Make index, log and free pages anew, without what was deleted; False while another reads."""
+        """Rewrite index, log and pages without deleted data; False while another program reads."""
         return self._writer.submit(self._sweep, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
@@ -201,7 +201,7 @@ class Store:
         return not busy
 
     def _index(self, connection: sqlite3.Connection, id: str) -> None:
-        """Put an ended node into the full-text index."""
+        """Add a finished node to the full-text index."""
         if self._indexed:
             connection.execute(
                 "INSERT INTO node_search(rowid, text) SELECT number, text FROM node WHERE id = ?", (id,)
@@ -209,7 +209,7 @@ class Store:
             connection.execute("UPDATE node SET indexed = 1 WHERE id = ?", (id,))
 
     def _unindex(self, connection: sqlite3.Connection, condition: str, value: str) -> None:
-        """Take nodes out of the full-text index."""
+        """Remove nodes from the full-text index."""
         if self._indexed:
             connection.execute(
                 "INSERT INTO node_search(node_search, rowid, text) "
@@ -220,24 +220,24 @@ class Store:
     # --- reading ---
 
     def conversations(self, limit: int = -1) -> "Future[list[Summary]]":
-        """Conversations, the newest first."""
+        """Conversations, newest first."""
         return self._writer.ask(lambda connection: rows.read_summaries(connection, limit))
 
     def search(self, query: str, limit: int = -1) -> "Future[list[Summary]]":
-        """Conversations in which one message, or the title, holds every word of the query."""
+        """Conversations in which one message, or the title, contains every word of the query."""
         return self._writer.ask(lambda connection: rows.search(connection, query, limit, self._indexed))
 
     def questions(self, limit: int) -> "Future[list[str]]":
-        """The newest questions of all conversations, the oldest of them first."""
+        """The newest questions of all conversations, oldest first."""
         return self._writer.ask(lambda connection: rows.read_questions(connection, limit))
 
     def load(self, id: str) -> "Future[Chat]":
-        """A conversation by its id, or by the beginning of it. Raises HistoryError."""
+        """A conversation by its id or a prefix of it. Raises HistoryError."""
         return self._writer.ask(lambda connection: rows.read_chat(connection, id))
 
 
 class AnswerWriter:
-    """Writes one answer down; from any thread."""
+    """Stores one answer while it streams; usable from any thread."""
 
     def __init__(self, store: Store, writer: Writer, node: Node) -> None:
         self._store = store
@@ -246,12 +246,12 @@ class AnswerWriter:
         self._origin = node.origin
 
     def begin(self, steps: Sequence[Step], same: int) -> None:
-        """The tokens that it begins with; the first `same` are recorded as they are where it comes from."""
+        """Add the first tokens; the first `same` of them are stored with the answer it was made from."""
         source, index = (self._origin.node, self._origin.index) if self._origin is not None else ("", 0)
         self._writer.begin(self._id, steps, source, min(same, index))
 
     def add(self, step: Step) -> None:
-        """One more token."""
+        """Add a token."""
         self._writer.add(self._id, step)
 
     def end(
@@ -266,9 +266,9 @@ class AnswerWriter:
         first_after: float | None = None,
         ended_after: float | None = None,
     ) -> "Future[None]":
-        """The answer ended; on disk when the future is done. The arguments are Node's fields.
+        """End the answer; on disk when the future is done. The arguments are fields of Node.
 
-        model: who wrote it, where that was not known at the beginning.
+        model: the model, if it was unknown at the start.
         """
         text = self._writer.take_text(self._id)
         facts = (
@@ -301,7 +301,7 @@ def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str) -
 
 
 def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
-    """End an answer whose program is gone, unless that program had ended it before it went."""
+    """Mark the answer of an ended program as stopped, unless the program finished it."""
     row = connection.execute("SELECT state FROM node WHERE id = ?", (id,)).fetchone()
     if row is not None and row[0] == NodeState.STREAMING:
         steps, _ = rows.read_steps(connection, id)

@@ -1,4 +1,4 @@
-"""Text and token ids: `Tokenizer`, built from a tokenizer.json or from the vocabulary inside a GGUF file."""
+"""Text and token ids: `Tokenizer`, from a tokenizer.json or from the vocabulary in a GGUF file."""
 
 from ropechat.tokenizer.alignment import EncodedToken
 from ropechat.tokenizer.control_tokens import ControlTokenEscaper

@@ -1,10 +1,9 @@
-"""The names of control tokens in text that people wrote: they stay text, and never become the tokens.
+"""Escaping control-token names in user text, so that they stay text and are never encoded as the tokens.
 
-A template's own control tokens and a message that holds `<|im_end|>` look the same once they are one text. So
-each such name in a message is replaced, before the template runs, by a stand-in that neither templates nor
-vocabularies know. Afterwards the names that are left are the template's: they get secret names, the stand-ins
-become the names again, and a second tokenizer, which knows control tokens by their secret names only, encodes
-the whole. It is built when the first such message comes.
+In a rendered prompt, the template's control tokens and a user's `<|im_end|>` look the same. So each such name
+in a message is replaced, before the template runs, by a stand-in. The names that remain after rendering are
+the template's: they get secret names, the stand-ins become the original names again, and a second tokenizer,
+which knows control tokens only by their secret names, encodes the text. It is built on first use.
 """
 
 import json
@@ -23,25 +22,25 @@ if TYPE_CHECKING:
 
 
 _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE010))))
-"""Digits for stand-ins: characters for private use, which templates leave alone (they may change letters)."""
+"""Digits of stand-ins: private-use characters, which templates do not change (they may change letters)."""
 
 
 class EscapedText(NamedTuple):
-    """How a text with stand-ins is encoded."""
+    """A text with stand-ins, prepared for encoding."""
 
     vocabulary: "Vocabulary | tokenizers.Tokenizer"
     text: str
-    """What the vocabulary encodes."""
+    """The text to encode."""
     shown: str
-    """What people see: each name of a control token in its place."""
+    """The text for display, with the names of control tokens."""
     places: Sequence[int]
-    """Where each character of `text`, and its end, is in `shown`."""
+    """The position in `shown` of each character of `text`, and of its end."""
 
 
 class ControlTokenEscaper:
-    """How to keep text apart from control tokens.
+    """Escapes control-token names in text.
 
-    names: control token -> id. encode: a text to ids by `vocabulary`, or by one made from it.
+    names: control token -> id. encode: encodes a text with `vocabulary`, or with one derived from it.
     """
 
     def __init__(
@@ -63,28 +62,30 @@ class ControlTokenEscaper:
         self._cut = re.compile(f"{self._open[:5]}|{self._open[-5:]}")
         self._texts = {self._number(name): name for name in self._names}
         self.mark = f"\ue013{self._nonce.translate(_PRIVATE)}\ue014"
-        """A text that nobody writes."""
+        """A text that occurs in no message."""
 
     def escape(self, text: str) -> str:
-        """The text with a stand-in for each name of a control token."""
+        """Replace each control-token name by a stand-in."""
         return self._name.sub(lambda match: self._open + self._number(match[0]) + self._close, text)
 
     def encode(self, rendered: str) -> list[int]:
-        """Ids of a text with stand-ins in it; nothing is put around it.
+        """Encode a text with stand-ins, without adding special tokens.
 
-        Raises as `Tokenizer.encode`, and RequestError where a template cut a stand-in.
+        Raises as `Tokenizer.encode`, and RequestError if a template cut a stand-in.
         """
         found = self.read(rendered)
         return self._encode(found.vocabulary, found.text)
 
     def unescape(self, rendered: str) -> str:
-        """The text with the names again where stand-ins are."""
+        """Replace stand-ins by the original names."""
         return self._stand_in.sub(lambda match: self._texts[match[1]], rendered)
 
     def read(self, rendered: str) -> EscapedText:
-        """What encodes a text with stand-ins in it. Raises as `encode`."""
+        """Prepare a text with stand-ins for encoding. Raises as `encode`."""
         if self._cut.search(self._stand_in.sub("", rendered)):
-            raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
+            raise RequestError(
+                "messages: the chat template cuts the name of a control token; remove it from the message"
+            )
         if self._stand_in.search(rendered) is None:
             return EscapedText(self._vocabulary, rendered, rendered, range(len(rendered) + 1))
         text, places, begin, at = "", list[int](), 0, 0
@@ -100,7 +101,7 @@ class ControlTokenEscaper:
 
     @cached_property
     def _guarded(self) -> "tokenizers.Tokenizer":
-        """The vocabulary in which control tokens have their secret names only, and no merge leads to one."""
+        """The vocabulary with control tokens under their secret names only, and without merges to them."""
         data: dict[str, Any] = json.loads(self._vocabulary.library().to_str())
         for token in data["added_tokens"]:
             if token["content"] in self._names:

@@ -1,4 +1,4 @@
-"""A model's vocabulary: read and checked, handed to the library, and kept for the next start."""
+"""Loading a vocabulary: read, validate, build with the library, and cache for the next start."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class ParsedVocabulary(NamedTuple):
-    """A vocabulary as its file has it, checked.
+    """A validated vocabulary.
 
-    data: a tokenizer.json. config: a tokenizer_config.json, None where that is a file of its own. holes: ids
-    without a token. end_ids: ids that end a text.
+    data: the content of a tokenizer.json. config: of a tokenizer_config.json; None if that is a separate
+    file. holes: ids without a token. end_ids: ids that end a text.
     """
 
     data: dict[str, Any]
@@ -32,9 +32,9 @@ class ParsedVocabulary(NamedTuple):
 
 
 class BuiltVocabulary(NamedTuple):
-    """A vocabulary that the library took. parsed: without tokens and merges, its holes complete.
+    """A vocabulary built by the library. parsed: without tokens and merges, with all holes.
 
-    slow: it has a regex that takes more than linear time.
+    slow: whether a regex takes more than linear time.
     """
 
     inner: "tokenizers.Tokenizer"
@@ -46,14 +46,17 @@ Read = Callable[[], ParsedVocabulary | None]
 
 
 def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
-    """A tokenizer.json for a model with `vocab_size` ids; None where there is none.
+    """Read and validate a tokenizer.json for a model with `vocab_size` ids; None if there is none.
 
-    Raises TokenizerError that names the file and the field.
+    Raises TokenizerError naming the file and the field.
     """
     content = read_bytes(where.parent, where.name)
     if content is None:
         return None
-    from ropechat.tokenizer.validate import FileCheck, drop_dropout  # late: a kept file was checked before
+    from ropechat.tokenizer.validate import (
+        FileCheck,
+        drop_dropout,
+    )  # imported here: a cached file was validated before
 
     data = parse_json(content, where, TokenizerError)
     FileCheck(str(where), data, vocab_size).run()
@@ -63,11 +66,11 @@ def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
 
 
 def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> ParsedVocabulary | None:
-    """The vocabulary among the keys and values of a GGUF file; None where it holds none.
+    """Read the vocabulary in the metadata of a GGUF file; None if there is none.
 
-    Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
+    Raises TokenizerError, ConfigError or UnsupportedModelError naming file and key.
     """
-    from ropechat.tokenizer.gguf import vocabulary  # late, as above
+    from ropechat.tokenizer.gguf import vocabulary  # imported here, as above
 
     found = vocabulary(str(where), metadata, vocab_size)
     return None if found is None else ParsedVocabulary(found.data, found.config, found.holes, found.end_ids)
@@ -76,10 +79,10 @@ def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> Pars
 def build_and_cache(
     where: Path, vocab_size: int, parsed: ParsedVocabulary | None, *, keep: bool = True
 ) -> BuiltVocabulary | None:
-    """Hand a vocabulary to the library, and keep it.
+    """Build a vocabulary with the library and cache it.
 
-    What Python parsed is let go before the library parses: both together are most of a first start's memory.
-    Raises TokenizerError.
+    Frees the parsed JSON before the library parses it again: together they dominate peak memory at first
+    start. Raises TokenizerError.
     """
     if parsed is None:
         return None
@@ -102,7 +105,7 @@ def build_and_cache(
 
 
 def open_cached(where: Path, vocab_size: int, kept: CachedVocabulary, read: Read) -> Vocabulary:
-    """The vocabulary of a kept file, which is built when a text needs all of it. read: from its own file."""
+    """A cached vocabulary, built completely only when a text needs it. read: reads its original file."""
 
     def whole() -> "tokenizers.Tokenizer":
         content = kept.content()
@@ -112,7 +115,7 @@ def open_cached(where: Path, vocab_size: int, kept: CachedVocabulary, read: Read
             found = build_and_cache(where, vocab_size, read())
             if found is not None:
                 return found.inner
-        raise TokenizerError(f"{where}: changed since the model was loaded; load it again")
+        raise TokenizerError(f"{where}: the file changed after the model was loaded; load the model again")
 
     if kept.pages is None:
         return Vocabulary(whole)

@@ -45,11 +45,10 @@ def run_chat(
 ) -> int:
     """Open the chat and return the exit code once it is closed.
 
-    `load` is called on the inference thread after the first frame; `model` is what the title says until then.
-    A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
-    models: loads others in its place.
-    store: keeps the chats; without one nothing is kept. resume: the kept chat to open, "" for the newest.
-    look: theme, tint, keys and the like.
+    load: loads the model; called on the inference thread after the first frame. model: its name until then.
+    models: loads other models later. store: saves the chats, if given. resume: the id of the saved chat
+    to open, "" for the newest. look: theme, tint, keys and the like.
+    An error of loading is shown in the app, and again on stderr once the screen is restored.
     """
     from ropechat.chat.errors import explain
     from ropechat.tui.app import ChatApp

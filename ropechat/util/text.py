@@ -1,4 +1,4 @@
-"""Text on its way to a screen. A leaf: imports nothing of ours."""
+"""Text for a terminal: removing control characters, measuring width, formatting numbers."""
 
 import re
 import unicodedata
@@ -23,21 +23,21 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that cannot act on a terminal: control, bidi, line-separator and tag characters become marks.
+    """Replace control, bidi, line-separator and tag characters by visible marks.
 
-    Newline and tab stay. Works character by character, so that a sequence split over pieces cannot pass; at
-    most 7 characters for one.
+    Newline and tab stay. Each character is replaced on its own (by at most 7), so a control sequence that is
+    split over several calls cannot pass.
     """
     return re.sub(_UNSAFE, _mark, text)
 
 
 def escape_json(text: str) -> str:
-    """JSON that means the same and cannot act on a terminal: what `clean` would mark is escaped."""
+    """Escape in JSON text the characters that `clean` would replace."""
     return re.sub(_UNSAFE, _escape, text)
 
 
 def one_line(text: str) -> str:
-    """`clean` for a place that holds one line: newline and tab become visible marks too."""
+    """`clean`, with newline and tab replaced too."""
     return clean(text).replace("\n", "␊").replace("\t", "␉")
 
 
@@ -45,7 +45,7 @@ _SIGNS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a
 
 
 def visible(data: bytes) -> str:
-    """The bytes of a token as text in which nothing is invisible: a space is ·, what is no text is ⟨E4⟩."""
+    """The bytes of a token as visible text: a space as ·, an invalid byte as ⟨E4⟩."""
     parts: list[str] = []
     while data:
         try:
@@ -63,7 +63,7 @@ def _plain(text: str) -> str:
 
 
 def cell_width(text: str) -> int:
-    """How many columns of a terminal cleaned text takes: wide characters 2, combining ones 0."""
+    """Width of cleaned text in terminal columns: wide characters 2, combining ones 0."""
     if text.isascii():
         return len(text)
     total = 0
@@ -75,7 +75,7 @@ def cell_width(text: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """Text cut (with …) or padded with spaces to exactly `width` columns."""
+    """Cut text (with …) or pad it with spaces to exactly `width` columns."""
     used = cell_width(text)
     if used <= width:
         return text + " " * (width - used)
@@ -89,7 +89,7 @@ def fit(text: str, width: int) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people, in decimal units: 269 MB."""
+    """A number of bytes in decimal units: 269 MB."""
     for limit, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if count >= limit:
             value = count / limit
@@ -98,7 +98,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """h:mm:ss, or m:ss below an hour."""
+    """A duration as h:mm:ss, or m:ss below an hour."""
     whole = int(seconds + 0.5)
     minutes, second = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
@@ -106,8 +106,8 @@ def format_duration(seconds: float) -> str:
 
 
 def closest_name(word: str, names: Iterable[str]) -> str:
-    """The name that was probably meant: spelled alike, or abbreviated by the word; "" for none."""
-    from difflib import get_close_matches  # late: a start needs none of it
+    """The name most similar to a mistyped word, or abbreviated by it; "" if there is none."""
+    from difflib import get_close_matches  # imported here: only errors need it
 
     by_lower = {name.lower(): name for name in names}
     found = get_close_matches(word.lower(), by_lower, 1)
@@ -116,6 +116,6 @@ def closest_name(word: str, names: Iterable[str]) -> str:
 
 
 def _abbreviates(word: str, name: str) -> bool:
-    """Does a name begin with the word's first letter and hold the others in this order?"""
+    """Whether the name starts with the word's first letter and contains the others in order."""
     letters = iter(name)
     return len(word) > 1 and name[:1] == word[0] and all(letter in letters for letter in word)

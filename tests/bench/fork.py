@@ -92,7 +92,7 @@ def chat() -> None:
             reached("drawn")
 
     AnswersController._fork, Session.apply, LinuxDriver.write = forked, applied, written  # type: ignore[method-assign]
-    inference.begin = marked("heard", inference.begin, "spelled")
+    inference.prefix_steps = marked("heard", inference.prefix_steps, "spelled")
     sys.exit(main())
 
 

@@ -106,7 +106,7 @@ def test_rm(run: Any, tmp_path: Path) -> None:
     (tmp_path / "conversations" / "damaged-1.db").write_text("")
     code, _, err = run("rm", "c1", "--yes")
     assert code == 0
-    assert "may still hold it" in err
+    assert "may still contain it" in err
     assert run("list")[1] == ""
 
 
@@ -116,7 +116,7 @@ def test_rm(run: Any, tmp_path: Path) -> None:
 def test_what_is_not_there(run: Any, arguments: list[str]) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert err.startswith("error: conversation 'zz': there is none")
+    assert err.startswith("error: conversation 'zz': not found")
     assert err.count("\n") == 1
 
 
@@ -124,7 +124,7 @@ def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
     from ropechat.cli import main
 
     assert main(["chat", "-m", "x", "--incognito", "--continue"]) == 2
-    assert "--incognito: not with" in capfd.readouterr().err
+    assert "--incognito: not possible with" in capfd.readouterr().err
     assert main(["chat", "-m", "x", "--resume", "abc"]) == 2
     assert "need a terminal" in capfd.readouterr().err
 

@@ -38,5 +38,5 @@ def test_auto_follows_the_weights(tmp_path: Path) -> None:
 
 
 def test_another_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match='kv_dtype: "q4_0"; allowed are auto, f32, f16 and q8_0'):
+    with pytest.raises(RequestError, match=r'kv_dtype: must be auto, f32, f16 or q8_0 \(got "q4_0"\)'):
         load(write_llama(tmp_path), kv_dtype="q4_0")

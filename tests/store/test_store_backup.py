@@ -82,7 +82,7 @@ def test_a_damaged_database_names_the_last_copy(opened: Callable[[], Store], tmp
     path.write_bytes(path.read_bytes()[:5000])
     again = opened()
     done(again.conversations())
-    assert f"{backup.copies(path.parent)[-1].name} is the last weekly copy" in again.notices[0]
+    assert f"{backup.list_copies(path.parent)[-1].name} is the last weekly copy" in again.notices[0]
 
 
 MOUNTS = """/dev/vda / ext4 rw 0 0

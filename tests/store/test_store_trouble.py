@@ -195,7 +195,7 @@ def test_a_sound_file_is_not_touched_by_the_check(tmp_path: Path) -> None:
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "data")
-    with pytest.raises(FileAccessError, match="no conversation can be kept"):
+    with pytest.raises(FileAccessError, match="conversations cannot be stored"):
         done(store.conversations())
     assert store.trouble
     assert not store.close(0.5)
@@ -284,7 +284,7 @@ def test_an_answer_that_ends_while_another_program_starts_stays_as_it_ended(
         done(recorder.end(NodeState.DONE, "stop"))
         return False
 
-    monkeypatch.setattr("ropechat.store.store.is_alive", ends_and_goes)
+    monkeypatch.setattr("ropechat.store.store.is_running", ends_and_goes)
     found = done(opened().load("c1")).tree.path()[-1]
     assert (found.state, found.finish_reason, found.text) == (NodeState.DONE, "stop", "word")
 
@@ -310,8 +310,8 @@ def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
     assert not has_others(tmp_path, owner.name)
     assert has_others(tmp_path, "me")
     code = (
-        "from pathlib import Path; from ropechat.store.process_lock import Owner; "
-        f"owner = Owner(Path({str(tmp_path)!r})); print(owner.name)"
+        "from pathlib import Path; from ropechat.store.process_lock import ProcessLock; "
+        f"owner = ProcessLock(Path({str(tmp_path)!r})); print(owner.name)"
     )
     name = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

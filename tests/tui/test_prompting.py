@@ -113,7 +113,7 @@ async def test_names_of_personas_stay_in_their_folder(chat: Any, name: str) -> N
     async with chat(FakeEngine("ok"), system="A") as c:
         await command(c, f"/persona save {name}")
         assert not list(Path(personas_folder()).glob("**/*"))
-        assert "are allowed" in c.line("footer") or "no such persona" in c.line("footer")
+        assert "must be 1 to 40 letters" in c.line("footer") or "no such persona" in c.line("footer")
 
 
 async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:

@@ -116,11 +116,11 @@ def test_what_was_drawn_with_a_bias_is_explained(bias: Any, spread: float) -> No
 @pytest.mark.parametrize(
     ("bias", "words"),
     [
-        (((1, 101.0),), "logit_bias: 101.0 is not allowed; a number from -100 to 100 is"),
-        (((-1, 1.0),), "logit_bias: -1 is not allowed; an integer from 0"),
-        (((1, float("nan")),), "logit_bias: nan is not allowed"),
-        ((1, 2), "logit_bias: (1, 2) is not allowed; [id, bias] pairs are"),
-        (7, "logit_bias: 7 is not allowed"),
+        (((1, 101.0),), "logit_bias: must be a number from -100 to 100 (got 101.0)"),
+        (((-1, 1.0),), "logit_bias: must be an integer from 0 to 2147483647 (got -1)"),
+        (((1, float("nan")),), "logit_bias: must be a number from -100 to 100 (got nan)"),
+        ((1, 2), "logit_bias: must be a list of [id, bias] pairs (got (1, 2))"),
+        (7, "logit_bias: must be a list of [id, bias] pairs (got 7)"),
     ],
 )
 def test_biases_that_cannot_be(bias: Any, words: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from payloads import ESCAPES
 
-from ropechat.tui.terminal.screen import TURN, QuickSelector, take_short_turns
+from ropechat.tui.terminal.screen import SWITCH_INTERVAL_S, QuickSelector, take_short_turns
 
 SUPPORT = Path(__file__).parents[1] / "support"
 HEAD = f"""
@@ -334,4 +334,4 @@ def test_threads_take_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[float] = []
     monkeypatch.setattr(sys, "setswitchinterval", turns.append)
     take_short_turns()
-    assert turns == [TURN]
+    assert turns == [SWITCH_INTERVAL_S]

@@ -1,4 +1,4 @@
-"""What lies in the Hub's cache on this machine: models, what they take up, and removing them."""
+"""The models in the Hub cache: listing them with their sizes, and removing them."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _INCOMPLETE = ".incomplete"
 
 @dataclass(frozen=True)
 class CachedModel:
-    """A model in the cache. path: what is opened. missing: files that it lacks, so it cannot be loaded."""
+    """A model in the cache. path: the path to open. missing: missing files; with any, it cannot be loaded."""
 
     name: HubName
     path: Path
@@ -27,13 +27,13 @@ class CachedModel:
 
 @dataclass(frozen=True)
 class Removal:
-    """Files and folders to remove, and the bytes that this frees."""
+    """Files and folders to remove, and the number of bytes this frees."""
 
     paths: tuple[Path, ...]
     size: int
 
     def execute(self) -> None:
-        """Remove them; what is gone already is no error. Raises OSError."""
+        """Remove them; missing ones are skipped. Raises OSError."""
         for path in self.paths:
             with contextlib.suppress(FileNotFoundError):
                 if path.is_dir() and not path.is_symlink():
@@ -43,7 +43,7 @@ class Removal:
 
 
 def list_cached() -> list[CachedModel]:
-    """Every model in the cache, whole or not, by name."""
+    """Every model in the cache, complete or not, sorted by name."""
     found: list[CachedModel] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in sorted(cache.cache_folder().iterdir()):
@@ -59,9 +59,7 @@ def _models_of(repo: str, folder: Path) -> list[CachedModel]:
         found += _in_snapshot(repo, revision, cache.snapshot_folder(repo, commit))
     partial = sum(_size(path) for path in _entries(folder / "blobs") if path.name.endswith(_INCOMPLETE))
     if partial and not any(one.missing for one in found):
-        found.append(
-            CachedModel(HubName(repo), folder, partial, ("what a stopped download has not fetched yet",))
-        )
+        found.append(CachedModel(HubName(repo), folder, partial, ("the rest of a stopped download",)))
     return found
 
 
@@ -73,7 +71,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _revisions(folder: Path) -> list[tuple[str, str]]:
-    """(commit, the name of it that people use) of each snapshot."""
+    """(commit, branch or tag, or the commit itself) of each snapshot."""
     names: dict[str, str] = {}
     refs = folder / "refs"
     for path in sorted(path for path in refs.rglob("*") if path.is_file()):
@@ -103,7 +101,7 @@ def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[CachedModel
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, through links; 0 when it is not there."""
+    """Size of a file in bytes, following links; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
@@ -111,9 +109,9 @@ def _size(path: Path) -> int:
 
 
 def plan_removal(name: HubName) -> Removal:
-    """What removing a model takes away: the repository, or with a quantization or revision only that.
+    """Plan the removal of a repository, or only of the given quantization or revision.
 
-    Bytes that another snapshot of the repository uses stay. Raises ModelNotFoundError when it is not there.
+    Blobs used by another snapshot of the repository stay. Raises ModelNotFoundError if it is not cached.
     """
     folder = cache.repo_folder(name.repo)
     if not folder.is_dir():
@@ -124,7 +122,7 @@ def plan_removal(name: HubName) -> Removal:
     commit = cache.commit_of(name)
     snapshot = None if commit is None else cache.snapshot_folder(name.repo, commit)
     if commit is None or snapshot is None or not snapshot.is_dir():
-        raise ModelNotFoundError(f"{name}: no such revision in the Hub cache; nothing to remove")
+        raise ModelNotFoundError(f"{name}: revision not in the Hub cache; nothing to remove")
     if name.quant is None:
         links = [snapshot / file for file in cache.file_names(snapshot)]
         refs = [path for path in (folder / "refs").rglob("*") if path.is_file() and _names(path, commit)]
@@ -139,7 +137,7 @@ def _names(ref: Path, commit: str) -> bool:
 
 
 def _with_blobs(folder: Path, links: Iterable[Path], paths: Iterable[Path]) -> Removal:
-    """`paths`, and the blobs that `links` and no other links of the repository lead to."""
+    """`paths`, and the blobs to which only `links` lead."""
     gone = set(links)
     snapshots = folder / "snapshots"
     kept = {path.resolve() for path in snapshots.rglob("*") if path not in gone and path.is_file()}
@@ -149,7 +147,7 @@ def _with_blobs(folder: Path, links: Iterable[Path], paths: Iterable[Path]) -> R
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of the regular files below a folder, links not followed."""
+    """Total size of the regular files below a folder, without following links."""
     return sum(
         os.lstat(path).st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
     )

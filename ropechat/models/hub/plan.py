@@ -1,4 +1,4 @@
-"""What a download will fetch, before it begins: files, bytes, what is here already, what the disk has."""
+"""Planning a download: its files, their sizes, what is present already, and free disk space."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ _SPARE_DISK = 16 << 20
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a repository. etag: its sha256 in hex (large files), or the sha1 of its git blob."""
+    """A file of a repository. etag: its sha256 in hex (large files), or its git blob's sha1."""
 
     name: str
     size: int
@@ -26,9 +26,9 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class DownloadPlan:
-    """The files of a model at a commit. gguf: which of them is opened, None for safetensors.
+    """The files of a model at a commit. gguf: the GGUF file to open; None for safetensors.
 
-    here: bytes that are on this machine already, also of files that broke off.
+    here: bytes that are on this machine already, including partial files.
     """
 
     name: HubName
@@ -40,27 +40,27 @@ class DownloadPlan:
 
     @property
     def total(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
     def rest(self) -> int:
-        """Bytes to fetch."""
+        """Bytes to download."""
         return self.total - self.here
 
     @property
     def folder(self) -> Path:
-        """Where the files will be."""
+        """The folder of the files."""
         return cache.snapshot_folder(self.name.repo, self.commit)
 
     @property
     def path(self) -> Path:
-        """What is opened: the folder, or the GGUF in it."""
+        """The path to open: the folder, or the GGUF file in it."""
         return self.folder / self.gguf if self.gguf else self.folder
 
     def lines(self, free_memory: int | None) -> list[str]:
-        """The plan in words. free_memory: bytes that a model could take; None: not known."""
-        begun = f" ({format_bytes(self.here)} of them are here already)" if self.here else ""
+        """Describe the plan. free_memory: bytes available to a model; None if unknown."""
+        begun = f" ({format_bytes(self.here)} already downloaded)" if self.here else ""
         count = len(self.files)
         opens = f": {self.gguf}" if self.gguf and count == 1 else ""
         free = f"{format_bytes(free_disk(self.folder))} free"
@@ -71,12 +71,12 @@ class DownloadPlan:
         ]
 
     def check_disk(self) -> None:
-        """Raises DownloadError when what is to come does not fit on the disk."""
+        """Raise DownloadError if the download does not fit on the disk."""
         free = free_disk(self.folder)
         if self.rest + _SPARE_DISK > free and self.rest:
             raise DownloadError(
-                f"{self.name}: disk full: {format_bytes(self.rest)} to fetch, {format_bytes(free)} free in "
-                f"{cache.cache_folder()}; make room, or set HF_HOME to another disk"
+                f"{self.name}: disk full: {format_bytes(self.rest)} needed, {format_bytes(free)} free in "
+                f"{cache.cache_folder()}; free some space, or set HF_HOME to a folder on another disk"
             )
 
 
@@ -88,10 +88,10 @@ def _memory_line(weights: int, free: int | None) -> str:
 
 
 def make_plan(name: HubName) -> DownloadPlan:
-    """Ask the Hub what the model consists of: one request, and one for the index of shards.
+    """Ask the Hub for the files of a model: one request, and one for the index of shards.
 
-    Raises DownloadError (the Hub, the way to it), ModelNotFoundError (no such weights), ConfigError,
-    UnsafePathError (what the repository holds cannot be right).
+    Raises DownloadError (Hub or network), ModelNotFoundError (no matching weights), ConfigError or
+    UnsafePathError (invalid content of the repository).
     """
     info = client.listing(name)
     commit = str(info.sha)
@@ -106,7 +106,7 @@ def make_plan(name: HubName) -> DownloadPlan:
     chosen = choose_files(list(siblings), name.quant, read_index, str(name))
     if missing := sorted(set(chosen.files) - siblings.keys()):
         raise DownloadError(
-            f"{name}: the repository lacks {join_names(missing)}; no model without; name another one"
+            f"{name}: the repository is incomplete (missing {join_names(missing)}); choose another model"
         )
     files = tuple(_remote(siblings[file], name) for file in dict.fromkeys(chosen.files))
     weights = sum(file.size for file in files if file.name in chosen.weights)
@@ -117,27 +117,29 @@ def make_plan(name: HubName) -> DownloadPlan:
 
 
 def _remote(entry: Any, name: HubName) -> RemoteFile:
-    """A listed file with all that is put into a path checked."""
+    """Validate the name, size and hash of a listed file."""
     file = str(entry.rfilename)
     etag, size = str(entry.lfs.sha256 if entry.lfs else entry.blob_id), entry.size
     is_hash = len(etag) in (SHA1_DIGITS, SHA256_DIGITS) and set(etag) <= set("0123456789abcdef")
     if not is_plain(file) or not is_hash or not isinstance(size, int) or size < 0:
-        raise DownloadError(f"{name}: {file!r:.80}: listed without a usable name, size or hash; not fetched")
+        raise DownloadError(
+            f"{name}: {file!r:.80}: the Hub lists no valid name, size or hash; nothing is downloaded"
+        )
     return RemoteFile(file, size, etag)
 
 
 def blob_path(repo: str, file: RemoteFile) -> Path:
-    """Where the bytes of a file lie once they are whole and verified."""
+    """The path of a file's content once it is complete and verified."""
     return cache.repo_folder(repo) / "blobs" / file.etag
 
 
 def partial_path(repo: str, file: RemoteFile) -> Path:
-    """Where the bytes of a file gather. The ending is the one that cache tools clear away."""
+    """The path of a partial download. Its suffix is the one that cache tools clean up."""
     return blob_path(repo, file).with_name(f"{file.etag}.ropechat.incomplete")
 
 
 def bytes_here(repo: str, commit: str, file: RemoteFile) -> int:
-    """How many bytes of a file this machine has."""
+    """Number of bytes of a file that are on this machine."""
     whole = (cache.snapshot_folder(repo, commit) / file.name, blob_path(repo, file))
     if any(path.is_file() for path in whole):
         return file.size

@@ -1,4 +1,4 @@
-"""How fast a download is, and what is said of it while it runs."""
+"""The rate of a download, and a description of its progress."""
 
 import time
 from collections import deque
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from ropechat.models.hub.transfer import DownloadProgress
 from ropechat.util.text import format_bytes, format_duration
 
-_RATE_WINDOW_S = 10.0  # the rate is a mean over the last ones
+_RATE_WINDOW_S = 10.0  # the rate is the mean over this time
 
 
 class RateMeter:
-    """Bytes per second, from looks at how many came so far."""
+    """Computes bytes per second from repeated counts of received bytes."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._seen: deque[tuple[float, int]] = deque([(now(), 0)])
 
     def update(self, received: int) -> float:
-        """The rate, now that so many bytes came."""
+        """Add a count of received bytes and return the current rate."""
         now = self._now()
         self._seen.append((now, received))
         while len(self._seen) > 2 and now - self._seen[0][0] > _RATE_WINDOW_S:
@@ -28,7 +28,7 @@ class RateMeter:
 
 
 def describe_progress(progress: DownloadProgress, rate: float) -> list[str]:
-    """How much of how much, the rate (in bytes per second), the time left, and the file that comes now."""
+    """Describe progress: bytes done and total, rate in bytes/s, time left, largest file in progress."""
     done, total = progress.done, progress.total
     parts = [f"{format_bytes(done)} of {format_bytes(total)}", f"{format_bytes(int(rate))}/s"]
     if rate > 0 and done < total:

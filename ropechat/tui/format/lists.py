@@ -1,4 +1,4 @@
-"""Chats, branches, personas and settings as lines: of their sheets, and of the overview beside the text."""
+"""Chats, branches, personas and settings as lines of their dialogs and of the sidebar."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Part = tuple[str, str]  # text, style
 MAX_INDENTS = 12  # levels of a tree that are indented
-SNIPPET = 200  # tokens, and characters, of an answer that are looked at
+SNIPPET = 200  # the most tokens, and characters, of an answer that are read
 NAME, VALUE = 18, 6  # cells of a setting
 MAX_COMPARED = 4  # answers that stand side by side, at most
 
@@ -27,12 +27,12 @@ MAX_COMPARED = 4  # answers that stand side by side, at most
 
 
 def format_time(seconds: float, now: float | None = None) -> str:
-    """A time for people: of today the hour, else the day."""
+    """A time as text: today's as hour and minute, others as a date."""
     return _at(seconds).strftime("%H:%M" if days_ago(seconds, now) == 0 else "%Y-%m-%d")
 
 
 def days_ago(seconds: float, now: float | None = None) -> int:
-    """How many midnights have passed since then."""
+    """The number of midnights since then."""
     today = datetime.now() if now is None else _at(now)
     return today.toordinal() - _at(seconds).toordinal()
 
@@ -40,7 +40,7 @@ def days_ago(seconds: float, now: float | None = None) -> int:
 def _at(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds)
-    except (OverflowError, OSError, ValueError):  # of a file that a stranger wrote
+    except (OverflowError, OSError, ValueError):  # an imported file may hold any number
         return datetime.fromtimestamp(0)
 
 
@@ -73,7 +73,7 @@ def tree_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
 
 
 def branch_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
-    """Those of `rows` that tell branches apart: where they part, and the last question of each."""
+    """The rows of `tree_rows` that distinguish branches: where they part, and the last question of each."""
     found = tree_rows(tree)
     kept = {
         node.id
@@ -86,7 +86,7 @@ def branch_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
 
 
 def find_branch_row(tree: ConversationTree, leaf: Node, kept: set[str]) -> Node:
-    """The last node before a branch's end that is kept, or its last question."""
+    """The last node of a branch that is in `kept`, or its last question."""
     node = leaf
     while node.id not in kept and node.role is not Role.USER:
         if node.parent is None:
@@ -96,13 +96,13 @@ def find_branch_row(tree: ConversationTree, leaf: Node, kept: set[str]) -> Node:
 
 
 def describe_node(tree: ConversationTree, node: Node) -> str:
-    """Who, which of how many, and how it came about."""
+    """The role of a node, then `describe_origin`."""
     who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: "answer"}[node.role]
     return f"{who} {describe_origin(tree, node)}".rstrip()
 
 
 def describe_origin(tree: ConversationTree, node: Node) -> str:
-    """Which of how many, and how it came about; "" for one that stands alone."""
+    """Which of its siblings a node is, and the change it was made by; "" for an only, original one."""
     place, of = tree.sibling_position(node.id)
     words = [f"{place}/{of}"] if of > 1 else []
     if (origin := node.origin) is not None:
@@ -113,7 +113,7 @@ def describe_origin(tree: ConversationTree, node: Node) -> str:
 
 
 def snippet(node: Node) -> str:
-    """The beginning of what a node says; of a fork what comes after the token that was put there."""
+    """The beginning of a node's text; of a fork, the text after its replaced token."""
     if not node.steps:
         return node.final_text
     forked = node.origin is not None and node.origin.kind == "fork"
@@ -122,7 +122,7 @@ def snippet(node: Node) -> str:
 
 
 def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: bool) -> list[Part]:
-    """A node in `room` cells behind its stem: what tells it apart, then its beginning."""
+    """A node in `room` cells after its stem: its description, then the beginning of its text."""
     said = one_line(" ".join(snippet(node)[:SNIPPET].split()))
     text = fit(f"{head}  {said}" if head else said, room)
     return [
@@ -137,7 +137,7 @@ def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: b
 
 
 def persona_rows(system: str | None, kept: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(name, text) of no system text, the one in use where it has no name, and every persona."""
+    """(name, text) of no system prompt, of the one in use if it has no name, and of every persona."""
     found = [("no system text", ""), *kept.items()]
     if (system or "") not in [text for _, text in found]:
         found.insert(1, ("not kept", system or ""))

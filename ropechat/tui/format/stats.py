@@ -1,4 +1,4 @@
-"""What the engine did and what it takes up: one line after an answer, and all of it as a list."""
+"""Figures of an answer, the memory and the model: as rows of a list, and as one line of the gauge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = list[tuple[str, str]]
 
 
 def answer_rows(answer: Answer) -> Rows:
-    """Of one answer: what was read, what came from the cache, how fast it was."""
+    """Rows of one answer: prompt, reused cache, speed and surprisal."""
     given = answer.node.prefix_length
     rows = [("prompt", f"{answer.node.prompt_tokens:,} tokens")]
     if answer.reused is not None:
@@ -39,7 +39,7 @@ def answer_rows(answer: Answer) -> Rows:
 
 
 def memory_rows(session: Session) -> Rows:
-    """Of the machine's memory."""
+    """Rows of memory: weights, KV cache and free."""
     facts = session.info.facts if session.info else {}
     rows: Rows = []
     if (weights := facts.get("weight_bytes")) is not None:
@@ -53,7 +53,7 @@ def memory_rows(session: Session) -> Rows:
 
 
 def model_rows(session: Session) -> Rows:
-    """Of the model and how it is computed."""
+    """Rows of the model: size, architecture, and how it is computed."""
     info = session.info
     if info is None:
         return [("model", "not loaded")]
@@ -79,7 +79,7 @@ def model_rows(session: Session) -> Rows:
 
 
 def gauge_figures(answer: Answer, width: int) -> list[str]:
-    """Figures of an answer for the gauge, the most wanted last: what does not fit is left out at the left."""
+    """Figures of an answer for the gauge, the most important last: a narrow gauge drops those at the left."""
     found: list[str] = []
     if width >= 120 and (prefill := format_rate(answer.prefill_rate)):
         found.append(f"prefill {prefill}")

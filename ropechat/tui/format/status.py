@@ -1,4 +1,4 @@
-"""What the title, the gauge and the footer say: plain functions of the session."""
+"""The texts of title, gauge and headings, as functions of the session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
-    """Left: the chat. Right: the model and what it does."""
+    """(left, right) parts of the title: the chat; the model and its activity."""
     name = session.coming or (session.info.name if session.info else session.model)
     left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
     left.append((session.title, "$foreground"))
@@ -36,7 +36,7 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
 
 
 def _under(session: Session, width: int) -> list[Part]:
-    """The persona and the preset, where there is room."""
+    """The persona and the preset, if there is room."""
     if width < 100:
         return []
     parts: list[Part] = []
@@ -56,7 +56,7 @@ def model_heading(model: str) -> str:
 
 
 def activity(session: Session) -> tuple[str, str, str]:
-    """(mark, colour, words) for what the model does now."""
+    """(mark, colour, words) of the model's present activity."""
     if session.load_error is not None:
         return "✗", "$error", "not loaded"
     if session.info is None or session.coming:
@@ -79,7 +79,7 @@ def activity(session: Session) -> tuple[str, str, str]:
 
 
 def _by_this_model(session: Session) -> bool:
-    """Was the newest answer written in this chat by the model that is loaded?"""
+    """Whether the loaded model wrote the newest answer in this session."""
     last = session.last
     node = session.tree.nodes.get(last.node or "") if last is not None else None
     asked = last is not None and last.request is not None
@@ -87,16 +87,16 @@ def _by_this_model(session: Session) -> bool:
 
 
 def format_rate(value: float | None) -> str:
-    """Tokens per second in words; nothing while that is not known."""
+    """Tokens per second as text; "" if unknown."""
     if value is None:
         return ""
     return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
 
 
 def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
-    """The context: what is taken, of what; and what happens to a question that does not fit.
+    """The parts of the context gauge: used and total tokens, and the policy for a question that does not fit.
 
-    share: also in percent.
+    share: also show percent.
     """
     context, used = session.context, session.used
     if context is None:
@@ -130,7 +130,7 @@ def _when_full(session: Session, width: int) -> Part:
 
 
 def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
-    """What the tints mean: from which value each begins."""
+    """The legend of a tint: the value at which each level begins."""
     if tint not in BY_NAME:
         return []
     shown = BY_NAME[tint]
@@ -139,7 +139,7 @@ def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
 
 
 def format_seconds(value: float) -> str:
-    """A duration, three figures at most."""
+    """A duration with at most three digits."""
     return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 

@@ -22,14 +22,14 @@ MAX_GROUP_LINES = 40  # lines laid out together: emphasis may go on over them
 
 
 class BlockLayout:
-    """The rows of one chunk; `width` includes what stands before them."""
+    """The rows of one block; `width` includes the spans before them, such as bullets."""
 
-    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
-        self.chunk = chunk
-        self._before = max(sum(cells(piece.text) for piece in part) for part in (chunk.first, chunk.rest))
+    def __init__(self, block: MarkdownBlock, width: int) -> None:
+        self.block = block
+        self._before = max(sum(cells(piece.text) for piece in part) for part in (block.first, block.rest))
         self.width = max(4, width - self._before)
         self._bodies: list[list[StyledSpan]] = []
-        for line in chunk.lines:
+        for line in block.lines:
             self.add(line)
 
     def add(self, line: SourceLine) -> None:
@@ -40,11 +40,11 @@ class BlockLayout:
         return self._bodies
 
     def rows(self, line: SourceLine | None = None) -> list[StyledRow]:
-        """The rows with all that stands before them, a blank one above where it belongs."""
-        chunk = self.chunk
-        found: list[StyledRow] = [chunk.gap] if chunk.spaced else []
+        """The rows with the spans before them, and a blank row above if the block is spaced."""
+        block = self.block
+        found: list[StyledRow] = [block.gap] if block.spaced else []
         for body in self.preview(line) or [[]]:
-            before = chunk.first if len(found) == chunk.spaced else chunk.rest
+            before = block.first if len(found) == block.spaced else block.rest
             found.append((*before, *body))
         return found
 
@@ -61,10 +61,10 @@ def wrap_spans(pieces: Sequence[StyledSpan], width: int) -> list[list[StyledSpan
 class ParagraphLayout(BlockLayout):
     """A paragraph, or the text of a list item."""
 
-    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
+    def __init__(self, block: MarkdownBlock, width: int) -> None:
         self._group: list[SourceLine] = []
         self._long: LongLine | None = None
-        super().__init__(chunk, width)
+        super().__init__(block, width)
 
     def add(self, line: SourceLine) -> None:
         """Take in a whole line."""
@@ -74,7 +74,7 @@ class ParagraphLayout(BlockLayout):
             self._group = []
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
-        """All rows: only the last lines are laid out anew."""
+        """All rows; only the last group of lines is laid out again."""
         return self._bodies + self._lay(self._group + ([line] if line else []))
 
     def _lay(self, lines: list[SourceLine]) -> list[list[StyledSpan]]:
@@ -119,30 +119,30 @@ class LongLine:
 
 
 class HeadingLayout(BlockLayout):
-    """A heading: one look for all of it."""
+    """A heading, in one style."""
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
-        """All rows."""
-        look = "heading major" if self.chunk.level < 3 else "heading"
-        lines = self.chunk.lines + ([line] if line else [])
+        """The rows of all lines and one that is not complete."""
+        look = "heading major" if self.block.level < 3 else "heading"
+        lines = self.block.lines + ([line] if line else [])
         return [row for text, at in lines for row in wrap_spans(parse_inline(text, at, look), self.width)]
 
 
 class RuleLayout(BlockLayout):
-    """A line across."""
+    """A horizontal rule."""
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
-        """One row."""
+        """The row of the rule."""
         return [[StyledSpan("─" * self.width, "rule", NOWHERE)]]
 
 
 class CodeLayout(BlockLayout):
     """Code: each line is coloured when it is complete; long ones go on in the next row."""
 
-    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
-        self._colours = Highlighter(chunk.info)
+    def __init__(self, block: MarkdownBlock, width: int) -> None:
+        self._colours = Highlighter(block.info)
         self._starts: list[int] = []  # the row at which each line begins
-        super().__init__(chunk, width)
+        super().__init__(block, width)
 
     def add(self, line: SourceLine) -> None:
         """Take in a whole line."""
@@ -176,11 +176,11 @@ class CodeLayout(BlockLayout):
 
 
 class TableLayout(BlockLayout):
-    """A table."""
+    """A table, one line of source for each row."""
 
-    def __init__(self, chunk: MarkdownBlock, width: int) -> None:
+    def __init__(self, block: MarkdownBlock, width: int) -> None:
         self._table: Table | None = None
-        super().__init__(chunk, width)
+        super().__init__(block, width)
 
     def add(self, line: SourceLine) -> None:
         """The header, the delimiters, then one row after another."""
@@ -190,7 +190,7 @@ class TableLayout(BlockLayout):
             self._table.add(line)
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
-        """All rows."""
+        """The rows of all lines and one that is not complete."""
         return self._table.rows(line) if self._table else []
 
 
@@ -203,6 +203,6 @@ LAYOUTS: dict[str, type[BlockLayout]] = {
 }
 
 
-def lay_out(chunk: MarkdownBlock, width: int) -> BlockLayout:
-    """The layout of a chunk."""
-    return LAYOUTS[chunk.kind](chunk, width)
+def lay_out(block: MarkdownBlock, width: int) -> BlockLayout:
+    """The layout of a block."""
+    return LAYOUTS[block.kind](block, width)

@@ -1,4 +1,4 @@
-"""Markdown's blocks, line by line: what a line belongs to is known when it ends and never changes after that.
+"""Markdown's blocks, line by line: the block of a line is known when the line ends and does not change later.
 
 The rules are CommonMark's (0.31, sections 3 to 5; for tables GFM's, 4.10), but for these: a line break in a
 paragraph is one on the screen, a heading's underline has three characters or more, and there are no link
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Kind = Literal["text", "heading", "rule", "code", "table"]
 
-MAX_NESTING = 10  # quotes and lists within each other; what is deeper stays text
+MAX_NESTING = 10  # quotes and lists within each other; deeper ones stay text
 _QUOTE = re.compile(r" {0,3}> ?")
 _ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])( +|$)")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?: +|$)")
@@ -37,7 +37,7 @@ class Container:
 
     width: int = 0
     marker: StyledSpan | None = None  # None: a quote
-    fresh: bool = True  # nothing of it is drawn yet
+    fresh: bool = True  # it has no row yet
 
     @property
     def room(self) -> str:
@@ -47,7 +47,7 @@ class Container:
 
 @dataclass
 class MarkdownBlock:
-    """A block that is laid out by itself: lines, each (text, where it begins), and what goes before."""
+    """A block that is laid out by itself: lines as (text, place in the source), and the spans before them."""
 
     kind: Kind
     first: tuple[StyledSpan, ...] = ()  # before the first row
@@ -63,7 +63,7 @@ class MarkdownBlock:
 
 @dataclass(frozen=True)
 class Change:
-    """What a line did: it opened a chunk, went on with one, or showed that one is of another kind."""
+    """The effect of a line: it opened a block, continued one, or changed the kind of one."""
 
     opened: MarkdownBlock | None = None
     extended: MarkdownBlock | None = None
@@ -75,11 +75,11 @@ class Change:
 
 
 class BlockParser:
-    """The open containers and the open chunk."""
+    """Assigns lines to blocks; holds the open containers and the open block."""
 
     def __init__(self) -> None:
         self.containers: list[Container] = []
-        self.leaf: MarkdownBlock | None = None  # the chunk that the next line may go on with
+        self.leaf: MarkdownBlock | None = None  # the block that the next line may continue
         self._blank = True  # nothing, or a blank line, came before
         self._begun = False
         self._last: Kind | None = None
@@ -87,7 +87,7 @@ class BlockParser:
         self._may_head = False  # the paragraph's last line may be a table's header
 
     def fork(self) -> BlockParser:
-        """A copy to try a line on."""
+        """A copy on which a line can be tried."""
         copy = BlockParser()
         copy.containers = [replace(container) for container in self.containers]
         copy.leaf = self.leaf and replace(self.leaf, lines=list(self.leaf.lines))
@@ -119,7 +119,7 @@ class BlockParser:
 
     @property
     def _is_bare(self) -> bool:
-        """Is the open chunk a quote's or list item's first line without text? It is no paragraph yet."""
+        """Whether the open block is a quote's or list item's first line without text, not yet a paragraph."""
         return self.leaf is not None and self.leaf.kind == "text" and not self.leaf.lines[-1][0]
 
     def _enter(self, line: str) -> tuple[int, int]:
@@ -166,7 +166,7 @@ class BlockParser:
         return opened, place
 
     def _keeps(self, match: re.Match[str], matched: int, rest: str) -> bool:
-        """May this marker not break into the paragraph? Only a list's beginning is asked."""
+        """Whether the paragraph continues despite this marker, which would begin a list."""
         if matched < len(self.containers):
             return False
         return not rest.strip(" ") or match[2].rstrip(".)") not in ("-", "*", "+", "1")
@@ -199,7 +199,7 @@ class BlockParser:
             leaf.kind = self._last = "table"
             leaf.lines.append(delimiters)
             return Change(retitled=leaf)
-        self.leaf = self._chunk("table", leaf.lines.pop(), delimiters)
+        self.leaf = self._new_block("table", leaf.lines.pop(), delimiters)
         return Change(opened=self.leaf, shortened=leaf)
 
     def _empty_line(self, matched: int) -> Change:
@@ -210,7 +210,7 @@ class BlockParser:
         return Change()
 
     def _code(self, leaf: MarkdownBlock, line: str, place: int, at: int) -> Change | None:
-        """A line within code; None if it is none."""
+        """Take in a line within code; None if the line ends the code."""
         body, added = line[place:], 1
         if leaf.fence:
             match = _FENCE.match(body)
@@ -218,7 +218,7 @@ class BlockParser:
                 self.leaf, self._blank = None, False
                 return Change()
         elif not body.strip(" "):
-            self._held.append(at + place)  # blank lines at the end are none of its own
+            self._held.append(at + place)  # blank lines at the end do not belong to it
             return Change()
         elif not body.startswith("    "):
             self.leaf, self._blank = None, self._blank or bool(self._held)
@@ -231,29 +231,29 @@ class BlockParser:
         return Change(extended=leaf, added=added)
 
     def _begin(self, body: str, at: int) -> Change:
-        """A line that goes on with nothing begins a chunk."""
+        """Begin a block with a line that continues none."""
         stripped = body.lstrip(" ")
         place = at + len(body) - len(stripped)
         if match := _HEADING.match(body):
             text = _CLOSING.sub("", body[match.end() :])
-            chunk = self._chunk("heading", (text, at + match.end()))
-            chunk.level = len(match[1])
+            block = self._new_block("heading", (text, at + match.end()))
+            block.level = len(match[1])
         elif match := _FENCE.match(body):
-            chunk = self._chunk("code")
-            chunk.fence, chunk.info, chunk.indent = match[2], match[3].strip(" "), len(match[1])
+            block = self._new_block("code")
+            block.fence, block.info, block.indent = match[2], match[3].strip(" "), len(match[1])
         elif _RULE.match(body):
-            chunk = self._chunk("rule")
+            block = self._new_block("rule")
         elif body.startswith("    ") and stripped:
-            chunk = self._chunk("code", (body[4:], at + 4))
-            chunk.indent = 4
+            block = self._new_block("code", (body[4:], at + 4))
+            block.indent = 4
         else:
-            chunk = self._chunk("text", (stripped, place))
+            block = self._new_block("text", (stripped, place))
             self._may_head = True
-        self.leaf = chunk if chunk.kind in ("text", "code") else None
+        self.leaf = block if block.kind in ("text", "code") else None
         self._held.clear()
-        return Change(opened=chunk)
+        return Change(opened=block)
 
-    def _chunk(self, kind: Kind, *lines: tuple[str, int]) -> MarkdownBlock:
+    def _new_block(self, kind: Kind, *lines: tuple[str, int]) -> MarkdownBlock:
         first: list[StyledSpan] = []
         rest: list[StyledSpan] = []
         gap: list[StyledSpan] = []
@@ -274,9 +274,9 @@ class BlockParser:
         apart = self._blank or kind in ("code", "table", "rule") or self._last in ("code", "table", "rule")
         apart = apart or (kind == "heading" and not item)
         spaced = apart and self._begun
-        chunk = MarkdownBlock(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
+        block = MarkdownBlock(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
         self._begun, self._blank, self._last = True, False, kind
-        return chunk
+        return block
 
 
 def split_cells(line: str) -> list[tuple[str, int]]:

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from ropechat.tui.render.transcript_layout import TranscriptLayout
 
 MAX_MATCHES = 10_000  # matches
-_MARKUP = r"[*_`~\\]*"  # may stand inside of what prose shows as one word
+_MARKUP = r"[*_`~\\]*"  # allowed within what prose shows as one word
 
 
 def compile_pattern(wanted: str) -> re.Pattern[str] | None:
-    """What finds a text, also where Markdown's marks stand within it; None for nothing but blanks."""
+    """A pattern that matches a text, also with Markdown marks in it; None for spaces only."""
     words = [_loose(word) for word in to_display(wanted).split()]
     flags = 0 if wanted != wanted.lower() else re.IGNORECASE
     return re.compile(rf"{_MARKUP}\s+{_MARKUP}".join(words), flags) if words else None
 
 
 def _loose(word: str) -> str:
-    """Marks may stand between letters; between marks they would make the search take for ever."""
+    """A word with optional marks between letters. Also between marks they would make the search very slow."""
     parts = [re.escape(word[0])]
     for before, character in pairwise(word):
         parts += [_MARKUP if before.isalnum() and character.isalnum() else "", re.escape(character)]
@@ -34,7 +34,7 @@ def _loose(word: str) -> str:
 
 
 class Finder:
-    """The matches of one text in a page, and the one that was gone to last."""
+    """The matches of one text in the transcript, and the current one."""
 
     def __init__(self, page: TranscriptLayout) -> None:
         self._page = page
@@ -45,12 +45,12 @@ class Finder:
 
     @property
     def active(self) -> bool:
-        """Is a text wanted?"""
+        """Whether a text is searched for."""
         return self._pattern is not None
 
     @property
     def count(self) -> int:
-        """How many matches."""
+        """The number of matches."""
         return sum(len(spans) for spans in self._spans.values())
 
     @property
@@ -81,7 +81,7 @@ class Finder:
         self._spans[id(block)] = found[:MAX_MATCHES]
 
     def forget(self, block: Block) -> None:
-        """A block is gone."""
+        """Drop the matches of a removed block."""
         self._spans.pop(id(block), None)
         if self.current and self.current[0] is block:
             self.current = None

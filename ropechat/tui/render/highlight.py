@@ -1,4 +1,4 @@
-"""Colours of code, line by line: only the last lines are read again when one is added."""
+"""Colours of code, line by line: a new line makes the lexer read only the last lines again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-REREAD_LINES = 60  # lines that are read again, at most
-MAX_COLOURED = 400  # characters of a line that is coloured
+REREAD_LINES = 60  # the most lines that are lexed again
+MAX_COLOURED = 400  # characters of a line; code with a longer one is not coloured
 
 _LOOKS = (
     (Comment, "comment"),
@@ -58,7 +58,7 @@ class Highlighter:
 
     @property
     def count(self) -> int:
-        """How many lines."""
+        """The number of lines."""
         return len(self._lines)
 
     def line(self, number: int) -> list[StyledSpan]:
@@ -69,7 +69,7 @@ class Highlighter:
         """Add a line; `read` colours it."""
         self._lines.append(text)
         self._places.append(at)
-        if len(text) > MAX_COLOURED:  # a lexer's time may grow with the square of it
+        if len(text) > MAX_COLOURED:  # a lexer's time may grow quadratically
             self._lexer = None
 
     def read(self) -> int:

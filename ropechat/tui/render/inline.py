@@ -54,7 +54,7 @@ def parse_inline_lines(lines: Sequence[tuple[str, int]], look: str = "") -> list
 
 
 def _long(text: str, at: int, look: str) -> list[StyledSpan]:
-    """A very long line, parsed in parts that end at blanks outside of emphasis where there are such."""
+    """A very long line, parsed in parts that end at spaces outside of emphasis if possible."""
     found: list[StyledSpan] = []
     start = 0
     while start < len(text):
@@ -144,7 +144,7 @@ class _Walk:
         self._looks.append(join_styles(self._looks[-1], "link"))
 
     def _close_link(self) -> None:
-        """The text may say anything: the address stands behind it, in full."""
+        """Show the whole address after the text of a link, which may be misleading."""
         url, automatic = self._urls.pop()
         self._looks.pop()
         if automatic:

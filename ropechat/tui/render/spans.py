@@ -10,11 +10,11 @@ from ropechat.tui.render.width import cells, widen_to_graphemes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-NOWHERE = -1  # the place of what no token wrote: bars, bullets, padding
+NOWHERE = -1  # the place of text that is not in the source: bars, bullets, padding
 
 
 class StyledSpan(NamedTuple):
-    """Text, the names of its styles (blank-separated), and where its first character stands in the source."""
+    """Text, its styles as names separated by spaces, and the place of its first character in the source."""
 
     text: str
     look: str = ""
@@ -22,7 +22,7 @@ class StyledSpan(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Characters `start` to `end` of the source get one more style."""
+    """One more style for characters `start` to `end` of the source."""
 
     start: int
     end: int
@@ -34,10 +34,10 @@ class Rows(Protocol):
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
 
     def pieces(self, number: int) -> Sequence[StyledSpan]:
-        """One row."""
+        """The spans of one row."""
 
     def offset(self, number: int) -> int:
         """Where in the source a row begins."""
@@ -49,7 +49,7 @@ class Rows(Protocol):
         """Add source text; returns the number of the first row that changed."""
 
     def close(self) -> int:
-        """Nothing more comes; returns the number of the first row that changed, or `count`."""
+        """Finish the text; returns the number of the first row that changed, or `count`."""
 
 
 def join_styles(look: str, more: str) -> str:
@@ -58,7 +58,7 @@ def join_styles(look: str, more: str) -> str:
 
 
 def append_span(pieces: list[StyledSpan], text: str, look: str, at: int) -> None:
-    """Put text at the end of a row: into its last piece if that looks the same, or if a character goes on."""
+    """Append text to a row: to its last span if that has the same style or its character continues."""
     if pieces and (before := pieces[-1]).at + len(before.text) == at:
         clings = not text.isascii() and cells(before.text + text) != cells(before.text) + cells(text)
         if before.look == look or clings:
@@ -68,7 +68,7 @@ def append_span(pieces: list[StyledSpan], text: str, look: str, at: int) -> None
 
 
 def cut_spans(pieces: Iterable[StyledSpan], start: int, end: int) -> list[StyledSpan]:
-    """Characters `start` to `end` of a run of pieces."""
+    """Characters `start` to `end` of a sequence of spans."""
     found: list[StyledSpan] = []
     place = 0
     for text, look, at in pieces:
@@ -82,7 +82,7 @@ def cut_spans(pieces: Iterable[StyledSpan], start: int, end: int) -> list[Styled
 
 
 def overlay_marks(pieces: Iterable[StyledSpan], marks: Sequence[Mark]) -> list[StyledSpan]:
-    """The pieces with marks laid over them; a mark never splits a user-perceived character."""
+    """The spans with the styles of marks added; a mark never splits a user-perceived character."""
     if not marks:
         return list(pieces)
     found: list[StyledSpan] = []

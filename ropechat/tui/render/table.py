@@ -13,7 +13,7 @@ from ropechat.tui.render.wrap import wrap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_MEASURED_ROWS = 64  # rows that decide the widths: so that a long table is not laid out anew with each row
+MAX_MEASURED_ROWS = 64  # later rows do not change the widths: a long table is not laid out for each row
 MIN_COLUMN_CELLS = 6  # cells of a column; below that each row becomes a list of its cells
 BAR = StyledSpan(" │ ", "rule", NOWHERE)
 
@@ -66,7 +66,7 @@ class Table:
         ]
 
     def _fitting(self, line: SourceLine) -> list[Cell]:
-        """As many cells as the header has."""
+        """The cells of a row, as many as the header has."""
         row = self._cells(line)[: len(self._header)]
         return row + [[] for _ in range(len(self._header) - len(row))]
 
@@ -113,7 +113,7 @@ class Table:
         ]
 
     def _list(self, row: list[Cell]) -> list[list[StyledSpan]]:
-        """Too many columns to stand side by side: one below the other, each with its name."""
+        """The cells of a row below each other, each with its name: there is no room for columns."""
         found: list[list[StyledSpan]] = []
         for name, cell in zip(self._header, row, strict=True):
             head = [StyledSpan(piece.text, "heading", NOWHERE) for piece in name]
@@ -123,7 +123,7 @@ class Table:
 
 
 def _bars(cell: str) -> str:
-    """A backslash before a bar goes away in code too, where it would be text."""
+    """Remove the backslash before a bar in code, too, where inline Markdown would keep it."""
     return cell.replace("\\|", "|") if "`" in cell else cell
 
 
@@ -141,7 +141,7 @@ def _wrapped(cell: Sequence[StyledSpan], width: int) -> list[Cell]:
 
 
 def share_width(natural: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: narrow ones keep theirs, the wide ones share the rest; [] if they cannot stand."""
+    """Widths of columns: narrow ones keep theirs, wide ones share the rest; [] without room for all."""
     if sum(natural) <= room:
         return [max(1, width) for width in natural]
     if room < MIN_COLUMN_CELLS * len(natural):

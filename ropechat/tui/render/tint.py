@@ -1,4 +1,4 @@
-"""What the tint of a token tells, in five levels; level 0 is no tint, so that ordinary text stays calm."""
+"""Tints of tokens in five levels. Level 0 is no tint, so ordinary text stays plain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tint:
     figure: Callable[[Step, Sampling | None], float]
 
     def level(self, step: Step, sampling: Sampling | None) -> int:
-        """0 to 4; what is not known is 0."""
+        """The level of a token, 0 to 4; 0 if its figure is unknown."""
         value = self.figure(step, sampling)
         return 0 if math.isnan(value) else bisect_right(self.limits, value)
 

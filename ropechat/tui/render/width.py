@@ -1,4 +1,4 @@
-"""How wide text is on a terminal, by user-perceived characters. The one measure of the chat: Textual's."""
+"""The width of text on a terminal, by user-perceived characters; measured as Textual does."""
 
 from __future__ import annotations
 

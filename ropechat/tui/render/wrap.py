@@ -1,4 +1,4 @@
-"""Text wrapped into rows of cells, growing at its end at the cost of its last row."""
+"""Text wrapped into rows of cells; appending text wraps only the last row again."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ class WrappedText:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.rows)
 
     def pieces(self, number: int) -> list[StyledSpan]:
-        """One row, without the blanks at its end."""
+        """The span of one row, without the spaces at its end."""
         row = self.rows[number]
         return [StyledSpan(self.row_text(row).rstrip(" "), "", self._line_starts[row.line] + row.start)]
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """The text, with its line breaks."""
         return "\n".join(self._lines)
 
     @property
@@ -92,7 +92,7 @@ class WrappedText:
         return changed
 
     def beginning(self, length: int) -> WrappedText:
-        """The rows of the first characters alone; only the last two of them are wrapped again."""
+        """A copy of the first `length` characters; only its last two rows are wrapped again."""
         number = self.row_at(length)
         line = self.rows[number].line
         if number and self.rows[number - 1].line == line:
@@ -105,7 +105,7 @@ class WrappedText:
         return found
 
     def close(self) -> int:
-        """Nothing more comes; no row changes."""
+        """Finish the text; no row changes."""
         return self.count
 
     def row_text(self, row: WrappedLine) -> str:

@@ -1,4 +1,4 @@
-"""Writing in the user's own editor, while the chat stands aside."""
+"""Edits a text in the user's editor while the chat is suspended."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from textual.app import App
 
-MAX_TEXT = 4 << 20  # bytes; as long as a text may be
+MAX_TEXT = 4 << 20  # bytes
 
 
 class EditorError(Exception):
-    """The editor could not be used; the message says why."""
+    """The editor cannot be used; the message says why."""
 
 
 def editor_command(environ: Mapping[str, str]) -> list[str]:
-    """The editor's command. Raises EditorError when none is chosen, or nobody can read what was."""
+    """The command of the editor. Raises EditorError when none is set or it cannot be parsed."""
     command = environ.get("VISUAL", "").strip() or environ.get("EDITOR", "").strip()
     if not command:
         raise EditorError("no editor: set $VISUAL or $EDITOR")
@@ -35,7 +35,7 @@ def editor_command(environ: Mapping[str, str]) -> list[str]:
 
 
 def edit(app: App[None], command: list[str], text: str) -> str:
-    """The text as it is when the editor ends. Raises EditorError; the text was not changed then."""
+    """Let the user edit a text; returns it. Raises EditorError without a changed text."""
     with tempfile.TemporaryDirectory(prefix="ropechat-") as folder:
         file = Path(folder) / "message.md"
         file.write_text(text, encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Keeps everything but the UI off the screen while the UI has it."""
+"""Gives the UI the screen, and keeps the output of everything else off it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ropechat.util.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TURN = 0.001  # seconds that one thread keeps Python from another
+SWITCH_INTERVAL_S = 0.001  # how long one thread may keep the interpreter from another
 MAX_REPLAYED = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
 class QuickSelector(selectors.SelectSelector):
-    """Waits for keys; right after one only as long as it takes to know that an esc came alone."""
+    """Waits for keys; after one, only until an esc is known to be a key of its own."""
 
     _just_read = False
 
@@ -40,8 +40,8 @@ class QuickSelector(selectors.SelectSelector):
 
 
 def take_short_turns() -> None:
-    """Let the thread that asks the model have Python in the middle of a repaint, not only at its end."""
-    sys.setswitchinterval(TURN)
+    """Let the inference thread run Python code during a repaint, not only after it."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 _handlers: dict[int, Callable[[], None]] = {}  # by signal: those that `leave_on_signals` installed
@@ -75,9 +75,9 @@ def ignore_interrupts() -> Iterator[None]:
 
 
 class _Screen(io.TextIOWrapper):
-    """The terminal to draw on; once it is gone, as its window was closed, drawing does nothing.
+    """The terminal to draw on. Once its window is closed, drawing does nothing.
 
-    An error would end Textual's writing thread, for which the app waits: SIGHUP could not end it.
+    An error would end Textual's writing thread, for which the app waits; SIGHUP could not end the app then.
     """
 
     def write(self, text: str, /) -> int:
@@ -98,10 +98,10 @@ class _Screen(io.TextIOWrapper):
 def own_screen() -> Iterator[None]:
     """Give Textual, which draws through `sys.__stderr__`, the terminal, and nothing else the screen.
 
-    File descriptor 2 is a scratch file meanwhile; whatever a library wrote there comes out, cleaned, once the
-    screen is restored. If it was no terminal to begin with (`2> log`) it stays, and the UI draws on /dev/tty.
+    File descriptor 2 is a scratch file meanwhile; what a library writes there is shown, cleaned, once the
+    screen is restored. If it is not a terminal (`2> log`) it stays as it is, and the UI draws on /dev/tty.
     """
-    terminal = None if "TEXTUAL_DRIVER" in os.environ else _terminal()  # else a browser is the terminal
+    terminal = None if "TEXTUAL_DRIVER" in os.environ else _terminal()  # set: a browser is the terminal
     if terminal is None:
         yield
         return

@@ -102,12 +102,10 @@ impl Activations {
         out.extend_from_slice(&self.f32[..self.rows * self.width]);
     }
 
-    /// Rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Values per row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -126,7 +124,6 @@ impl Activations {
         }
     }
 
-    /// All rows.
     pub fn bytes(&self) -> &[u8] {
         match self.format {
             ActivationFormat::F32 => bytemuck::cast_slice(&self.f32),

@@ -17,7 +17,6 @@ const PACKED_AT_A_TIME: usize = 2 << 20;
 pub struct Source<'a> {
     /// The type of `bytes`.
     pub tensor_type: StorageType,
-    /// Output rows.
     pub out_features: usize,
     /// `out_features * in_features` values, little endian, of any alignment.
     pub bytes: &'a [u8],
@@ -43,9 +42,7 @@ pub enum Arrangement {
 /// The shape of a packed matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PanelShape {
-    /// The storage type.
     pub dtype: PackedType,
-    /// Values per row.
     pub in_features: usize,
     /// Output rows of the sources together.
     pub out_features: usize,
@@ -60,7 +57,6 @@ impl PanelShape {
         Self { dtype, in_features, out_features: rows.iter().sum(), panels: map.panels() }
     }
 
-    /// Bytes of one panel.
     pub fn panel_bytes(&self) -> usize {
         self.dtype.steps(self.in_features) * self.dtype.step_bytes()
     }
@@ -117,7 +113,6 @@ pub fn pack(
 
 /// Which source row is in which lane of which panel.
 pub(super) struct PanelMap {
-    /// Output rows of each source.
     pub rows: Vec<usize>,
     pub arrangement: Arrangement,
 }

@@ -34,7 +34,6 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// The panels.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Storage::Memory(buffer) => buffer.bytes(),
@@ -77,7 +76,6 @@ impl Weight {
         self
     }
 
-    /// The storage type.
     pub fn dtype(&self) -> PackedType {
         self.shape.dtype
     }

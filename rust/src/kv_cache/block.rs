@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
 
-/// What a block looks like.
+/// The layout of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvLayout {
     /// Layers.
@@ -32,12 +32,12 @@ impl KvLayout {
         Self { layers, heads, head_dim: config.head_dim, value_dim: config.v_head_dim, dtype }
     }
 
-    /// `value_dim` up to whole panels.
+    /// `value_dim`, padded to whole panels.
     pub fn padded_value_dim(&self) -> usize {
         self.value_dim.next_multiple_of(LANES)
     }
 
-    /// Bytes of a head's matrix of keys or values of some width.
+    /// Bytes of a head's keys or values of some width.
     fn matrix_bytes(&self, width: usize) -> usize {
         match self.dtype {
             PackedType::Q8_0 => BLOCK * (width + width.div_ceil(quant::BLOCK) * size_of::<f32>()),
@@ -76,7 +76,7 @@ impl KvLayout {
 pub struct Block {
     pub(super) layout: KvLayout,
     pub(super) data: Buffer,
-    /// Of the cache's count.
+    /// One reference of the cache's count of blocks.
     pub(super) _allocated: Arc<()>,
 }
 
@@ -86,34 +86,34 @@ impl Block {
         &self.data.bytes()[self.layout.keys_at(layer, head)..][..self.layout.key_bytes()]
     }
 
-    /// A head's values, likewise.
+    /// A head's values as they are stored: panels, and scales behind them in q8_0.
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
         &self.data.bytes()[self.layout.values_at(layer, head)..][..self.layout.value_bytes()]
     }
 
-    /// Key panels of a head, widened into `room` if they are bytes.  // [2][head_dim][16]
+    /// Key panels of a head, dequantized into `scratch` if they are q8_0.  // [2][head_dim][16]
     pub fn key_panels<'a>(
         &'a self,
         layer: usize,
         head: usize,
-        room: &'a mut Vec<f32>,
+        scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
-        self.panels(self.keys(layer, head), self.layout.head_dim, room, |bytes, scales, out| {
+        self.panels(self.keys(layer, head), self.layout.head_dim, scratch, |bytes, scales, out| {
             kernels.dequantize_keys(bytes, scales, out);
         })
     }
 
-    /// Value panels of a head, likewise.  // [padded_value_dim / 16][32][16]
+    /// Value panels of a head, dequantized into `scratch` if they are q8_0.  // [padded_value_dim / 16][32][16]
     pub fn value_panels<'a>(
         &'a self,
         layer: usize,
         head: usize,
-        room: &'a mut Vec<f32>,
+        scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
         let width = self.layout.padded_value_dim();
-        self.panels(self.values(layer, head), width, room, |bytes, scales, out| {
+        self.panels(self.values(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_values(bytes, scales, out);
         })
     }
@@ -122,45 +122,45 @@ impl Block {
         &self,
         stored: &'a [u8],
         width: usize,
-        room: &'a mut Vec<f32>,
-        widen: impl Fn(&[u8], &[f32], &mut [f32]),
+        scratch: &'a mut Vec<f32>,
+        dequantize: impl Fn(&[u8], &[f32], &mut [f32]),
     ) -> (PackedType, &'a [u8]) {
         if self.layout.dtype != PackedType::Q8_0 {
             return (self.layout.dtype, stored);
         }
         let (bytes, scales) = stored.split_at(BLOCK * width);
-        room.resize(BLOCK * width, 0.0);
-        widen(bytes, bytemuck::cast_slice(scales), room);
-        (PackedType::F32, bytemuck::cast_slice(room))
+        scratch.resize(BLOCK * width, 0.0);
+        dequantize(bytes, bytemuck::cast_slice(scales), scratch);
+        (PackedType::F32, bytemuck::cast_slice(scratch))
     }
 
-    /// Stores the key and the value of a head at `slot` of this block.  // key [head_dim], value [value_dim]
+    /// Stores the key and the value of a head at `position` of this block.  // key [head_dim], value [value_dim]
     pub fn write(
         &mut self,
         layer: usize,
         head: usize,
-        slot: usize,
+        position: usize,
         key: &[f32],
         value: &[f32],
         kernels: Kernels,
     ) {
         let layout = self.layout;
         let keys = &mut self.data.bytes_mut()[layout.keys_at(layer, head)..][..layout.key_bytes()];
-        let at = |d| (slot / LANES * key.len() + d) * LANES + slot % LANES;
-        store(keys, layout.dtype, key, at, slot, kernels);
+        let at = |d| (position / LANES * key.len() + d) * LANES + position % LANES;
+        store(keys, layout.dtype, key, at, position, kernels);
         let values = &mut self.data.bytes_mut()[layout.values_at(layer, head)..][..layout.value_bytes()];
-        let at = |d| (d / LANES * BLOCK + slot) * LANES + d % LANES;
-        store(values, layout.dtype, value, at, slot, kernels);
+        let at = |d| (d / LANES * BLOCK + position) * LANES + d % LANES;
+        store(values, layout.dtype, value, at, position, kernels);
     }
 }
 
-/// Puts dimension d of a head at place `at(d)` of its matrix, and the scales of position `slot` behind it in q8_0.
+/// Stores dimension d of a head at index `at(d)` of its matrix, and in q8_0 the scales of `position` behind it.
 fn store(
     matrix: &mut [u8],
     dtype: PackedType,
     source: &[f32],
     at: impl Fn(usize) -> usize,
-    slot: usize,
+    position: usize,
     kernels: Kernels,
 ) {
     match dtype {
@@ -179,13 +179,14 @@ fn store(
             kernels.quantize_q8(source, PackedType::Q8_0, row);
             let (rounded, scales) = q8_parts(row, source.len());
             let blocks = source.len().div_ceil(quant::BLOCK);
-            let (panels, places) = matrix.split_at_mut(matrix.len() - BLOCK * blocks * size_of::<f32>());
+            let (panels, stored_scales) =
+                matrix.split_at_mut(matrix.len() - BLOCK * blocks * size_of::<f32>());
             for (d, &x) in rounded.iter().enumerate() {
                 panels[at(d)] = x;
             }
-            let places: &mut [f32] = bytemuck::cast_slice_mut(places);
+            let stored_scales: &mut [f32] = bytemuck::cast_slice_mut(stored_scales);
             for (block, scale) in scales.enumerate() {
-                places[block * BLOCK + slot] = scale;
+                stored_scales[block * BLOCK + position] = scale;
             }
         }),
         _ => {
@@ -198,7 +199,7 @@ fn store(
 }
 
 thread_local! {
-    /// A head's key or value as bytes.
+    /// A head's key or value as signed bytes.
     static ROUNDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -219,23 +220,23 @@ mod tests {
                 _allocated: Arc::default(),
             };
             let mut all = Vec::new();
-            for slot in 0..BLOCK {
+            for position in 0..BLOCK {
                 let (key, value) = (noise.take(head_dim), noise.take(value_dim));
-                block.write(1, 2, slot, &key, &value, Kernels::of(Isa::Scalar).unwrap());
+                block.write(1, 2, position, &key, &value, Kernels::of(Isa::Scalar).unwrap());
                 all.push((key, value));
             }
             for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
                 let (mut keys, mut values) = (Vec::new(), Vec::new());
                 assert_eq!(block.key_panels(1, 2, &mut keys, kernels).0, PackedType::F32);
                 block.value_panels(1, 2, &mut values, kernels);
-                for (slot, (key, value)) in all.iter().enumerate() {
+                for (position, (key, value)) in all.iter().enumerate() {
                     for (d, &x) in key.iter().enumerate() {
-                        let found = keys[(slot / LANES * head_dim + d) * LANES + slot % LANES];
-                        assert!((found - x).abs() <= 0.5001 / 127.0, "{kernels:?} key {slot} {d}");
+                        let found = keys[(position / LANES * head_dim + d) * LANES + position % LANES];
+                        assert!((found - x).abs() <= 0.5001 / 127.0, "{kernels:?} key {position} {d}");
                     }
                     for (d, &x) in value.iter().enumerate() {
-                        let found = values[(d / LANES * BLOCK + slot) * LANES + d % LANES];
-                        assert!((found - x).abs() <= 0.5001 / 127.0, "{kernels:?} value {slot} {d}");
+                        let found = values[(d / LANES * BLOCK + position) * LANES + d % LANES];
+                        assert!((found - x).abs() <= 0.5001 / 127.0, "{kernels:?} value {position} {d}");
                     }
                 }
             }

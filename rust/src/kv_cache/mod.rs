@@ -1,12 +1,12 @@
-//! Keys and values by position: a sequence is a list of blocks of 32 positions, shared until written.
+//! Keys and values by position: a sequence is a list of blocks of 32 positions, which are shared until one is written.
 //!
-//! A block is at the same time a tile of attention, and a head's two matrices are panels of the matmul kernel:
-//! keys `[2 panels of 16 positions][head_dim][16]`, so that scores are a product over head_dim, and
-//! values `[panels of 16 dimensions][32 positions][16]`, so that the weighted sum is a product over positions.
+//! A block is also a tile of attention, and a head's keys and values are panels of the matmul kernel:
+//! keys `[2 panels of 16 positions][head_dim][16]`, so that scores are a matmul over head_dim, and
+//! values `[panels of 16 dimensions][32 positions][16]`, so that the weighted sum is a matmul over positions.
 //! In q8_0 they are signed bytes in the same order, with a scale per position and 32 dimensions behind each matrix;
-//! attention widens a tile to f32 when it comes to it.
+//! attention dequantizes one tile at a time.
 //!
-//! Law 3: a forward writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled forward
+//! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
 //! leaves no trace. Forks share blocks; [`KvCache::reserve`] copies a shared last block before it is written.
 
 mod block;
@@ -45,18 +45,18 @@ impl KvSequence {
         self.blocks[self.len / BLOCK..].iter_mut().filter_map(Arc::get_mut)
     }
 
-    /// Counts `n` more positions as cached: the end of a forward that wrote them.
+    /// Counts `n` more positions as cached, at the end of the forward pass that wrote them.
     pub fn commit(&mut self, n: usize) {
         assert!(self.len + n <= self.blocks.len() * BLOCK, "committed beyond what was reserved");
         self.len += n;
     }
 }
 
-/// Where blocks come from and go to.
+/// Allocates blocks and reuses released ones.
 pub struct KvCache {
     layout: KvLayout,
     free: Vec<Block>,
-    /// Every block holds one more reference, so that blocks are counted right whoever drops them, a panic included.
+    /// Every block holds one reference, so that blocks are counted correctly whoever drops them, a panic included.
     allocated: Arc<()>,
 }
 
@@ -66,7 +66,7 @@ impl KvCache {
         Self { layout, free: Vec::new(), allocated: Arc::new(()) }
     }
 
-    /// What a block looks like.
+    /// The layout of a block.
     pub fn layout(&self) -> KvLayout {
         self.layout
     }
@@ -113,31 +113,31 @@ impl KvCache {
         Ok(Block { layout: self.layout, data, _allocated: Arc::clone(&self.allocated) })
     }
 
-    /// Forgets what [`KvCache::reserve`] added and nobody committed.
+    /// Removes what [`KvCache::reserve`] added and nobody committed.
     pub fn rollback(&mut self, sequence: &mut KvSequence) {
         self.shrink(sequence, sequence.len.div_ceil(BLOCK));
     }
 
-    /// Forgets the positions from `len` on.
+    /// Removes the positions from `len` on.
     pub fn truncate(&mut self, sequence: &mut KvSequence, len: usize) {
         sequence.len = len.min(sequence.len);
         self.rollback(sequence);
     }
 
-    /// A second sequence with the same first `len` positions, sharing their blocks.
+    /// A second sequence with the same first `len` positions, which shares their blocks.
     pub fn fork(&self, sequence: &KvSequence, len: usize) -> KvSequence {
         let len = len.min(sequence.len);
         KvSequence { blocks: sequence.blocks[..len.div_ceil(BLOCK)].to_vec(), len }
     }
 
-    /// Takes a sequence's blocks back.
+    /// Releases a sequence's blocks.
     pub fn release(&mut self, mut sequence: KvSequence) {
         self.shrink(&mut sequence, 0);
     }
 
     fn shrink(&mut self, sequence: &mut KvSequence, blocks: usize) {
         for block in sequence.blocks.drain(blocks.min(sequence.blocks.len())..) {
-            // A block that another sequence shares stays with it.
+            // A block that another sequence shares stays alive there.
             if let Some(block) = Arc::into_inner(block) {
                 self.free.push(block);
             }
@@ -162,9 +162,9 @@ mod tests {
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {
         cache.reserve(sequence, 1).unwrap();
-        let slot = sequence.len() % BLOCK;
+        let position = sequence.len() % BLOCK;
         let kernels = Kernels::of(Isa::Scalar).unwrap();
-        sequence.writable().next().unwrap().write(0, 0, slot, &[value; 4], &[-value; 4], kernels);
+        sequence.writable().next().unwrap().write(0, 0, position, &[value; 4], &[-value; 4], kernels);
         sequence.commit(1);
     }
 

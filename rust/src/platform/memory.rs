@@ -44,7 +44,6 @@ impl Buffer {
         Ok(Self(Memory::Lines(memory)))
     }
 
-    /// The memory.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Lines(lines) => bytemuck::cast_slice(lines),
@@ -52,7 +51,6 @@ impl Buffer {
         }
     }
 
-    /// The memory, to write.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             Memory::Lines(lines) => bytemuck::cast_slice_mut(lines),

@@ -120,7 +120,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
         }
     }
     // SAFETY: PREVIOUS was written before this handler was installed. The old action takes over: the instruction faults
-    // again when we return, and a signal that somebody sent is sent again.
+    // again when we return, and a signal that another process sent is raised again.
     unsafe {
         libc::sigaction(libc::SIGBUS, PREVIOUS.0.get().cast(), std::ptr::null_mut());
         if code <= 0 {
@@ -129,12 +129,12 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
     }
 }
 
-/// The terminal, with echo and line editing on and the main screen shown; stderr where there is none.
+/// Opens the terminal and restores it: echo, line editing, the main screen. Stderr where there is no terminal.
 ///
 /// # Safety
-/// None but that of its system calls: it may run in a signal handler.
+/// It only makes system calls that may run in a signal handler.
 unsafe fn restored_terminal() -> i32 {
-    // SAFETY: plain system calls; the terminal's settings are written by tcgetattr before they are read.
+    // SAFETY: system calls only; the terminal's settings are written by tcgetattr before they are read.
     unsafe {
         let terminal = libc::open(c"/dev/tty".as_ptr(), libc::O_WRONLY | libc::O_NOCTTY);
         if terminal < 0 {

@@ -1,4 +1,4 @@
-//! What a step reports, as Python sees it: frozen values.
+//! What a step reports, as frozen Python values.
 
 use crate::engine::{Event, FinishReason};
 use crate::sampling::Stage;
@@ -76,7 +76,7 @@ pub struct PyEvent {
 }
 
 impl PyEvent {
-    /// The Python side of an event.
+    /// The Python value of an event.
     ///
     /// # Errors
     /// Python's memory.

@@ -3,8 +3,8 @@
 use super::panels::step::{GROUP, LANES};
 use super::panels::{float, q4_0, q4_k_q5_k, q6_k, q8_0};
 
-/// Version of the panel layout: raise it with every change of what [`PackedType::pack_row`] writes. Packs on disk of another
-/// version are not used.
+/// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes: packs on disk of
+/// another version are not used.
 pub const PANEL_LAYOUT: u32 = 3;
 
 /// A storage type of weights.
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Packs on disk outlive the program: one that lays panels out in another way must not read them.
+    /// Packs on disk outlive the program: a program with another layout must not read them.
     #[test]
     fn a_change_of_layout_raises_its_number() {
         let sum = |dtype: PackedType| {
