@@ -2,9 +2,10 @@
 # make chat MODEL=path/to/model    the same with another model
 # make test                        Rust and Python tests, on what the repository holds
 # make quick                       the tests that take least, on all cores: under two minutes
+# make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
 # make lint                        formats, warnings, types, stubs
-# make train WORK=folder           train the built-in model anew (about an hour on two cores); MODEL_CARD.md says more
-# make shots                       pictures of the chat's main screens anew, in tests/shots
+# make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
+# make shots                       take the pictures of the chat's main screens again, in tests/shots
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
 # Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 RUST := Cargo.toml Cargo.lock rust/Cargo.toml $(shell find rust/src -name '*.rs')
 
 # What maturin and clippy build against, whatever Python is active outside.
@@ -20,7 +22,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick lint train bench shots build format clean
+.PHONY: help chat test quick test-oldest lint train bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -34,6 +36,15 @@ test: build $(VENV)/.dev
 
 quick: build $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow" -n logical
+
+test-oldest: build
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(OLDEST)/bin/python -m pip install --quiet --group dev $$($(BIN)/python tests/support/oldest.py)
+	rm -rf dist
+	$(BIN)/maturin build --release --out dist
+	$(OLDEST)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
+	$(OLDEST)/bin/python -m pytest -m "not slow" -n logical
 
 lint: build $(VENV)/.dev
 	cargo fmt --all --check
@@ -81,4 +92,4 @@ $(VENV)/.dev: $(VENV)/.maturin pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) target ropechat/engine/*.so
+	rm -rf $(VENV) $(OLDEST) dist target ropechat/engine/*.so

@@ -10,29 +10,28 @@ Names are imported when they are first used, so that `import ropechat` costs not
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropechat.conversation import Conversation, Message, Role
+    from ropechat.conversation import Message, Role
     from ropechat.engine.engine import Engine
-    from ropechat.engine.scheduler import Job, Result
+    from ropechat.engine.scheduler import Completion, Job
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import Row, Stage, Step, TokenScore, Trace
+    from ropechat.trace import Stage, Step, TokenDistribution, TokenScore, Trace
 
 __all__ = [
     "ChatTemplate",
-    "Conversation",
+    "Completion",
     "Engine",
     "Job",
     "Message",
-    "Result",
     "Role",
     "RopechatError",
-    "Row",
     "Sampling",
     "Stage",
     "Step",
+    "TokenDistribution",
     "TokenScore",
     "Tokenizer",
     "Trace",
@@ -40,15 +39,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "conversation": ("Conversation", "Message", "Role"),
+    "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
     "models.hub.transfer": ("pull",),
     "sampling": ("Sampling",),
-    "engine.scheduler": ("Job", "Result"),
+    "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
-    "trace": ("Row", "Stage", "Step", "TokenScore", "Trace"),
+    "trace": ("TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
 }
 
 

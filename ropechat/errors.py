@@ -1,25 +1,25 @@
-"""What can go wrong, as one tree. The command line turns each into one line on stderr and `exit_code`.
+"""The exceptions of ropechat. The command line prints each as one line on stderr and exits with `exit_code`.
 
 RopechatError
-├── ModelNotFoundError        4   no such model is to be had
-│   ├── NotDownloadedError        not on this machine, or not whole; the Hub may have it
-│   ├── DownloadError             the Hub, the way to it or the disk failed
-│   └── ModelPathError        2   a path that names no model: the command line is at fault
-├── RefusedInputError         2   the input is at fault; nothing was lost
+├── ModelNotFoundError        4   model not found or not available
+│   ├── NotDownloadedError        not on this machine, or incomplete; the Hub may have it
+│   ├── DownloadError             the Hub, the network or the disk failed
+│   └── ModelPathError        2   a path without a model: the command line is at fault
+├── RefusedInputError         2   invalid input; nothing was lost
 │   ├── ModelFileError            a file is not what its format requires
-│   │   ├── TensorError           missing, misshapen or of an unusable type
-│   │   ├── ConfigError           config.json holds a value no model can have
+│   │   ├── TensorError           missing, or of a wrong shape or type
+│   │   ├── ConfigError           config.json has an invalid value
 │   │   └── TokenizerError        tokenizer.json cannot be used
-│   ├── UnsupportedModelError     sound, but not computed here
-│   ├── UnsafePathError           a path points out of the model's folder
+│   ├── UnsupportedModelError     valid, but not supported
+│   ├── UnsafePathError           a path leads out of the model's folder
 │   ├── ChatTemplateError         the chat template fails or refuses
 │   ├── NonFiniteError            NaN or infinity in the logits
-│   ├── MemoryLimitError          would not fit
-│   ├── ContextFullError          more tokens than the context holds
+│   ├── MemoryLimitError          does not fit in memory
+│   ├── ContextFullError          more tokens than fit in the context
 │   ├── RequestError              an argument out of range
 │   ├── BatchInputError           a batch file cannot be read at all
-│   ├── SettingsError             the settings file or a variable of the environment cannot be used
-│   └── HistoryError              kept conversations cannot be used, or there is no such one
+│   ├── SettingsError             the settings file or an environment variable is invalid
+│   └── HistoryError              stored conversations are not usable, or one is not found
 ├── FileAccessError          74   the operating system refused
 ├── CancelledError          130   stopped on request
 └── InternalError            70   a bug in ropechat
@@ -27,73 +27,73 @@ RopechatError
 
 
 class RopechatError(Exception):
-    """Base of every error that ropechat raises on purpose."""
+    """Base class of the errors that ropechat raises."""
 
     exit_code = 2
 
 
 class RefusedInputError(RopechatError):
-    """The input is at fault: `<file>: <field>: <what it is>; <what is allowed>; <what to do>`."""
+    """Invalid input. Messages read `<file>: <field>: must be <allowed> (got <value>); <what to do>`."""
 
 
 class ModelNotFoundError(RopechatError):
-    """No model by that name is to be had."""
+    """Model not found, or not available."""
 
     exit_code = 4
 
 
 class NotDownloadedError(ModelNotFoundError):
-    """A Hub id whose model is not on this machine, or not whole."""
+    """A Hub model that is not on this machine, or incomplete."""
 
 
 class DownloadError(ModelNotFoundError):
-    """The Hub refused, could not be reached or sent wrong bytes, or the disk is full; what came is kept."""
+    """The Hub refused, was unreachable or sent wrong bytes, or the disk is full. Received bytes are kept."""
 
 
 class ModelPathError(ModelNotFoundError):
-    """A path that names no model."""
+    """A path without a model."""
 
     exit_code = 2
 
 
 class ModelFileError(RefusedInputError):
-    """A model file is not what its format requires."""
+    """A model file violates its format."""
 
 
 class TensorError(ModelFileError):
-    """A tensor is missing, has another shape or an unusable type."""
+    """A tensor is missing or has a wrong shape or type."""
 
 
 class ConfigError(ModelFileError):
-    """config.json holds a value that no model can have."""
+    """config.json has an invalid value."""
 
 
 class TokenizerError(ModelFileError):
-    """tokenizer.json cannot be used, or a model without a tokenizer was given text."""
+    """tokenizer.json is invalid, or the model has no tokenizer and was given text."""
 
 
 class UnsupportedModelError(RefusedInputError):
-    """A model, key or value that is sound but that ropechat does not compute."""
+    """A valid model, key or value that ropechat does not support."""
 
 
 class UnsafePathError(RefusedInputError):
-    """A path inside a model points out of its folder, or is no regular file."""
+    """A path inside a model leads out of its folder, or is not a regular file."""
 
 
 class ChatTemplateError(RefusedInputError):
-    """The chat template fails, or refuses these messages."""
+    """The chat template failed or rejected the messages."""
 
 
 class NonFiniteError(RefusedInputError):
-    """NaN or infinity in the logits: the weights are damaged."""
+    """The logits contain NaN or infinity: the weights are damaged."""
 
 
 class MemoryLimitError(RefusedInputError):
-    """The model, its cache or a result would not fit in memory."""
+    """The model, its KV cache or a result does not fit in memory."""
 
 
 class ContextFullError(RefusedInputError):
-    """More tokens than the context holds."""
+    """The tokens do not fit in the context."""
 
 
 class RequestError(RefusedInputError):
@@ -101,25 +101,25 @@ class RequestError(RefusedInputError):
 
 
 class BatchInputError(RefusedInputError):
-    """A batch file cannot be read at all (a bad line is a record in the output, not this)."""
+    """A batch file cannot be read at all. (An invalid line becomes an error record in the output.)"""
 
 
 class SettingsError(RefusedInputError):
-    """The settings file, or an environment variable that stands for a setting, cannot be used."""
+    """The settings file, or an environment variable for a setting, is invalid."""
 
 
 class HistoryError(RefusedInputError):
-    """Kept conversations cannot be used, or there is no such one."""
+    """The stored conversations are not usable, or a conversation is not found."""
 
 
 class FileAccessError(RopechatError):
-    """The operating system refused: permission, disk full, a file cut under us."""
+    """The operating system refused: no permission, disk full, or a file was truncated while in use."""
 
     exit_code = 74
 
 
 class CancelledError(RopechatError):
-    """Stopped on request; everything is as it was before the call."""
+    """Cancelled on request. The state is as before the call."""
 
     exit_code = 130
 

@@ -1,21 +1,21 @@
-"""How the next token is chosen. A leaf: imports nothing of ours."""
+"""The settings of the sampler."""
 
 from dataclasses import dataclass
 
 MAX_SEED = 2**64 - 1
 SEED_BITS = 53
-"""Of a seed that is drawn: jq, JavaScript and R read it exactly, as they hold numbers in an f64."""
+"""Bits of a random seed: programs that store numbers as f64 (jq, JavaScript, R) read it exactly."""
 MAX_COUNT = 2**31 - 1
 MAX_BIAS = 100.0
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name}: {value!r:.40} is not allowed; an integer from {low} to {high} is")
+        raise ValueError(f"{name}: must be an integer from {low} to {high} (got {value!r:.40})")
 
 
 def _number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """`above`: the low end itself is excluded. NaN and infinity fail the comparisons."""
+    """Raise ValueError unless low <= value <= high (low < value with `above`). NaN and infinity fail."""
     fits = (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -24,23 +24,23 @@ def _number(name: str, value: object, low: float, high: float, *, above: bool = 
     )
     if not fits:
         allowed = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
-        raise ValueError(f"{name}: {value!r:.40} is not allowed; {allowed} is")
+        raise ValueError(f"{name}: must be {allowed} (got {value!r:.40})")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings of the sampler, checked when made.
+    """The settings of the sampler, validated on construction.
 
-    temperature: 0 is greedy (ties to the lowest id); up to 100.
+    temperature: 0 to 100; 0 is greedy (ties go to the lowest id).
     top_k: keep the k most probable ids; 0 keeps all.
     top_p: keep the smallest set of ids whose probability reaches top_p; 1 keeps all.
     min_p: keep ids with at least min_p times the largest probability; 0 keeps all.
-    repetition_penalty: divides positive and multiplies negative logits of ids seen so far; 1 is none.
-    max_tokens: most new tokens, at least 1.
-    logit_bias: (id, what is added to its logit, -100 to 100) pairs, before all else; -100 bans.
-    seed: makes draws repeatable, 0 to 2^64 - 1; None takes a fresh one below 2^53.
+    repetition_penalty: divides positive and multiplies negative logits of earlier ids; 1 is off.
+    max_tokens: maximum number of new tokens, at least 1.
+    logit_bias: pairs (id, number from -100 to 100), added to logits before all else; -100 bans the id.
+    seed: makes sampling repeatable, 0 to 2^64 - 1; None takes a random one below 2^53.
 
-    Raises ValueError that names the field, the value and the allowed range.
+    Raises ValueError naming the field, the value and the allowed range.
     """
 
     temperature: float = 0.7
@@ -63,7 +63,7 @@ class Sampling:
             object.__setattr__(self, "logit_bias", tuple((id, bias) for id, bias in self.logit_bias))
         except (TypeError, ValueError):
             raise ValueError(
-                f"logit_bias: {self.logit_bias!r:.40} is not allowed; [id, bias] pairs are"
+                f"logit_bias: must be a list of [id, bias] pairs (got {self.logit_bias!r:.40})"
             ) from None
         for id, bias in self.logit_bias:
             _integer("logit_bias", id, 0, MAX_COUNT)

@@ -1,8 +1,8 @@
-"""What the model says about each token of a text. A leaf: imports nothing of ours.
+"""The records of an inspected or generated text: what the model predicted at each token.
 
-Every number is of the stage `raw` (temperature 1, no filter) and over the full vocabulary unless another
-stage is named; logprobs and entropies are in nats. Records of which answers have many are NamedTuples: those
-take less time and memory.
+All numbers are raw (temperature 1, no filter) and over the full vocabulary unless a stage of the sampler is
+named; logprobs and entropies are in nats. Records that exist once per token are NamedTuples, which take less
+time and memory than dataclasses.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any, Literal, NamedTuple, overload
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 
 
-class Row(NamedTuple):
-    """The distribution of the token that follows `position`."""
+class TokenDistribution(NamedTuple):
+    """The predicted distribution of the token after `position`."""
 
     position: int
     top: tuple[tuple[int, float], ...]
-    """(id, logprob) of the k most probable ids, best first; ties by lower id."""
+    """(id, logprob) of the k most probable ids, most probable first; ties go to the lower id."""
     logsumexp: float
-    """log sum exp of the logits: a logit is its logprob plus this."""
+    """log-sum-exp of the logits: logit = logprob + logsumexp."""
     entropy: float
     top_mass: float
     """Sum of the probabilities of `top`."""
@@ -28,27 +28,27 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenScore:
-    """A given token and how the model saw it coming.
+    """A token of a given text, scored under the distribution predicted from the tokens before it.
 
-    `row.position` is `index - 1`: the row that the tokens before this one produced.
+    `row.position` is `index - 1`.
     """
 
     index: int
     id: int
     bytes: bytes
     text: str
-    """The bytes for people: an incomplete character shows as U+FFFD."""
+    """The bytes as text; an incomplete character becomes U+FFFD."""
     span: tuple[int, int]
-    """Byte range in `Trace.meta["text"]` as UTF-8; empty for a token that stands for no text."""
+    """Byte range in the UTF-8 of `Trace.meta["text"]`; empty for a token without text."""
     role: str
-    """"text"; "bos" or "special" for a token that is no text; "template" for words of the chat template."""
+    """"text", "template" (written by the chat template), "bos" or "special"."""
     logprob: float | None
-    """None where there is no context (the first token)."""
+    """None for the first token, which has no context."""
     rank: int | None
-    """1 + how many ids have a larger logit."""
+    """1 + the number of ids with a larger logit."""
     entropy: float | None
     """Entropy of `row`."""
-    row: Row | None
+    row: TokenDistribution | None
 
 
 class Stage(NamedTuple):
@@ -57,7 +57,7 @@ class Stage(NamedTuple):
     name: str
     kept: int
     mass: float
-    """Raw probability of the kept candidates."""
+    """Summed raw probability of the kept candidates."""
     entropy: float
     """Entropy of the renormalized kept candidates."""
 
@@ -65,8 +65,9 @@ class Stage(NamedTuple):
 class Step(NamedTuple):
     """One generated token.
 
-    `text` is what became displayable with this token. It is empty while half a character or the beginning of
-    a stop string is pending, and may then hold the text of several tokens: records are per token, texts not.
+    `text` is the text that became final with this token: empty while a character or a possible stop string is
+    incomplete, and the text of several tokens once it is complete.
+    u: the random number in [0, 1) that selected the token; None for greedy sampling.
     """
 
     id: int
@@ -78,7 +79,7 @@ class Step(NamedTuple):
     top: tuple[tuple[int, float], ...]
     finish_reason: FinishReason | None
     position: int
-    row: Row | None
+    row: TokenDistribution | None
     stages: tuple[Stage, ...]
     u: float | None
 
@@ -87,22 +88,22 @@ class Step(NamedTuple):
 class Trace(Sequence[TokenScore]):
     """The scores of a text's tokens, and the distribution of the token after the last.
 
-    meta: model, dtype, vocab_size, top_k, ... as the engine knows them; text: the text that spans point into.
+    meta: model, dtype, vocab_size, top_k and more; meta["text"] is the text that spans refer to.
     """
 
     tokens: tuple[TokenScore, ...]
-    next: Row
+    next: TokenDistribution
     meta: dict[str, Any] = field(default_factory=dict)
 
     def _scored(self, roles: Sequence[str]) -> list[TokenScore]:
         return [token for token in self.tokens if token.logprob is not None and token.role in roles]
 
     def nll(self, roles: Sequence[str] = ("text",)) -> float:
-        """Negative log likelihood of the tokens of these roles that have a logprob, in nats; a sum."""
+        """Summed negative log likelihood of the scored tokens of these roles, in nats."""
         return -math.fsum(token.logprob for token in self._scored(roles) if token.logprob is not None)
 
     def ppl(self, roles: Sequence[str] = ("text",)) -> float:
-        """Perplexity: exp of the mean negative log likelihood; NaN when no token has a logprob."""
+        """Perplexity: exp of the mean negative log likelihood; NaN without scored tokens."""
         count = len(self._scored(roles))
         if count == 0:
             return math.nan
@@ -112,9 +113,9 @@ class Trace(Sequence[TokenScore]):
             return math.inf
 
     def bits_per_byte(self, roles: Sequence[str] = ("text",)) -> float:
-        """Negative log likelihood in bits per UTF-8 byte of the scored text; NaN when there is none.
+        """Negative log likelihood in bits per UTF-8 byte of the scored text; NaN without scored tokens.
 
-        Comparable between tokenizers. Bytes that several tokens share are counted once.
+        Comparable between tokenizers. Bytes shared by several tokens count once.
         """
         scored, end, count = self._scored(roles), 0, 0
         for token in scored:
@@ -124,7 +125,7 @@ class Trace(Sequence[TokenScore]):
 
     @property
     def beyond_trained_length(self) -> int:
-        """How many tokens stand at positions that the model never saw; 0 where its length is not known."""
+        """Number of tokens beyond the trained context length; 0 if that length is unknown."""
         trained: int = self.meta.get("trained_length", len(self.tokens))
         return max(0, len(self.tokens) - trained)
 

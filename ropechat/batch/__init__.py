@@ -1,1 +1,1 @@
-"""Many prompts from a file: rows, the file of results, and the run over them."""
+"""Batch runs: many prompts from a file, a record for each in the output."""

@@ -1,7 +1,7 @@
-"""One line of a batch file, checked: which id it has and what it asks for.
+"""Parsing and validation of one line of a batch file: its id and its request.
 
-Nothing is guessed: a known field with an unusable value, a field that asks for what ropechat does not do, and
-a slip of the pen in a sampling field are faults of the line. Other fields are ignored, and named in `unused`.
+Nothing is guessed: a known field with an invalid value, a field for an unsupported feature, and a misspelled
+sampling field are errors. Other fields are ignored and listed in `unused`.
 """
 
 import difflib
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ropechat.conversation import Message, Role
-from ropechat.engine.templates.template import checked_variables
-from ropechat.engine.validation import checked_stops
+from ropechat.engine.templates.template import validate_variables
+from ropechat.engine.validation import validate_stops
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 
 MAX_ID_LENGTH = 512
 MAX_MESSAGES = 2000
 PROMPT_FIELDS = (("prompt", "messages"), ("text", "prefix"))
-"""Where the prompt stands: in one of the first two or, where both are absent, in one of the others."""
+"""The fields of the prompt: one of the first two or, if both are absent, one of the others."""
 SAMPLING_FIELDS = {
     **{name: name for name in Sampling.__dataclass_fields__},
     "max_completion_tokens": "max_tokens",
@@ -37,12 +37,13 @@ NOT_OFFERED: dict[str, object] = {
     "tools": [],
     "response_format": {"type": "text"},
 }
-"""Fields that would change the answer if ropechat knew them, and the value that asks for nothing."""
+"""Fields of unsupported features, with the value that does not request the feature."""
 
 _ID_FIELDS = ("id", "custom_id")
 _ROLES = [role.value for role in Role]
 _OPENAI_URL = "/v1/chat/completions"
-_SLIP = 0.9
+_OFTEN_MISSPELLED = ("max_tokens", "temperature", "repetition_penalty")
+_SIMILAR = 0.9
 
 Content = str | list[Message]
 LineId = str | int | float
@@ -50,20 +51,20 @@ LineId = str | int | float
 
 @dataclass(frozen=True)
 class LineRequest:
-    """What a line asks for."""
+    """The request of a line."""
 
     content: Content
     sampling: Mapping[str, Any]
     """The fields of Sampling that the line sets."""
     stop: tuple[str, ...] | None
     unused: tuple[str, ...]
-    """Names of the fields that are ignored."""
+    """Names of ignored fields."""
     template_vars: Mapping[str, Any] | None = None
-    """More names for the chat template, from chat_template_kwargs (vLLM's name)."""
+    """Variables for the chat template, from chat_template_kwargs (vLLM's name)."""
 
 
 class LineError(ValueError):
-    """A fault in a line: `<field>: <what it is>; <what is allowed>`."""
+    """An error in a line: `<field>: must be <what is allowed> (got <value>)`."""
 
 
 def reject(text: str) -> NoReturn:
@@ -75,69 +76,69 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            reject(f"{key:.60}: the key stands twice in the JSON object; once is allowed")
+            reject(f"{key:.60}: keys must be unique (this one occurs twice in the JSON object)")
         found[key] = value
     return found
 
 
-def parse(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line. Raises LineError; NaN and keys that stand twice are no JSON here."""
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a line. Raises LineError, also for NaN and duplicate keys."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        reject(f"line: byte {error.start} is not UTF-8")
+        reject(f"line: must be UTF-8 (byte {error.start} is not)")
     try:
         value = json.loads(
             text,
             object_pairs_hook=_unique,
-            parse_constant=lambda name: reject(f"JSON: {name} is no JSON number; a finite number is allowed"),
+            parse_constant=lambda name: reject(f"JSON: numbers must be finite (got {name})"),
         )
     except LineError:
         raise
     except RecursionError:
-        reject("JSON: nested too deep")
+        reject("JSON: nested too deeply")
     except json.JSONDecodeError as error:
         reject(f"JSON: {error.msg} at character {error.pos}")
     except ValueError as error:
         reject(f"JSON: {str(error).split(';')[0]}")
     if not isinstance(value, dict):
-        reject(f"JSON: a {type(value).__name__}; an object is required")
+        reject(f"JSON: must be an object (got {type(value).__name__})")
     return value
 
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
-        reject(f"{field}: {value!r:.40}; a text is required")
+        reject(f"{field}: must be a string (got {value!r:.40})")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        reject(f"{field}: a lone surrogate at character {error.start}; valid Unicode is required")
+        reject(f"{field}: must be valid Unicode (got a lone surrogate at character {error.start})")
     return value
 
 
-def id_of(record: Mapping[str, Any], line: int) -> LineId:
-    """The line's id as it is given, a text or a number; "line-<n>" where none is. Raises LineError."""
+def read_id(record: Mapping[str, Any], line: int) -> LineId:
+    """The id of a line, a string or a number; "line-<n>" if it has none. Raises LineError."""
     given = [field for field in _ID_FIELDS if field in record]
     if len(given) == 2:
-        reject("custom_id: stands beside id; one of them is allowed")
+        reject("custom_id: must not be given together with id")
     if not given:
         return f"line-{line}"
     field = given[0]
     value = record[field]
     if field == "id" and isinstance(value, int | float) and not isinstance(value, bool):
         if not abs(value) < 2**63:
-            reject("id: a number beyond 64 bits; a text is allowed")
+            reject("id: must be a string or a 64-bit number (got a larger number)")
         return value
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_LENGTH:
-        reject(f"{field}: {value!r:.40}; a text of 1 to {MAX_ID_LENGTH} characters is required")
+        reject(f"{field}: must be a string of 1 to {MAX_ID_LENGTH} characters (got {value!r:.40})")
     return _text(field, value)
 
 
-def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
-    """What the line asks for. Raises LineError that names the field."""
+def parse_request(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
+    """The request of a line. Raises LineError naming the field."""
     fields, unused = _fields(record)
     if fields.get("model") is not None:
-        reject(f"model: {fields['model']!r:.60}; the model of -m answers all lines; leave it out")
+        reject(f"model: must not be given (got {fields['model']!r:.60}); the model of -m answers all lines")
     name = _prompt_name(fields, prompt_field)
     prompt = fields.pop(name)
     content: Content
@@ -147,24 +148,24 @@ def request_of(record: Mapping[str, Any], prompt_field: str | None = None) -> Li
     else:
         content = _text(name, prompt)
         if not content:
-            reject(f"{name}: empty; at least one character is required")
+            reject(f"{name}: must have at least one character (got none)")
     stop = _stop(fields.pop("stop", None))
     template_vars = _template_vars(fields.pop("chat_template_kwargs", None))
     sampling = _sampling(fields)
     for field, value in fields.items():
         if field not in NOT_OFFERED:
-            _refuse_slip(field)
+            _reject_misspelled(field)
             unused.append(field)
         elif value is not None and value != NOT_OFFERED[field]:
-            reject(f"{field}: {value!r:.40} is not offered; {NOT_OFFERED[field]!r} is")
+            reject(f"{field}: not supported: must be {NOT_OFFERED[field]!r} or absent (got {value!r:.40})")
     return LineRequest(content, sampling, stop, tuple(unused), template_vars)
 
 
 def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The fields that ask, and names of others.
+    """The fields of the request, and names of ignored fields.
 
-    In a line of OpenAI's batch format ({"custom_id", "method", "url", "body"}) those of `body` ask, but for
-    `model`, which the format requires and which is not to be had here.
+    In OpenAI's batch format ({"custom_id", "method", "url", "body"}) the request is `body`, without `model`,
+    which the format requires and which is ignored here.
     """
     fields = {name: value for name, value in record.items() if name not in _ID_FIELDS}
     body = fields.get("body")
@@ -173,47 +174,45 @@ def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for name, allowed in (("url", _OPENAI_URL), ("method", "POST")):
         value = fields.get(name, "POST")
         if value != allowed:
-            reject(f"{name}: {value!r:.60}; {allowed!r} is allowed")
+            reject(f"{name}: must be {allowed!r} (got {value!r:.60})")
     unused = [name for name in fields if name not in ("method", "url", "body")]
     asked = dict(body)
     return asked, unused if asked.pop("model", None) is None else [*unused, "model"]
 
 
 def _prompt_name(fields: Mapping[str, Any], prompt_field: str | None) -> str:
-    """Which field holds the prompt."""
+    """The name of the field with the prompt."""
     if prompt_field is not None:
         if prompt_field not in fields:
-            reject(f"{prompt_field}: missing; --prompt-field names it")
+            reject(f"{prompt_field}: missing, but given by --prompt-field")
         return prompt_field
     for names in PROMPT_FIELDS:
         given = [name for name in names if name in fields]
         if len(given) == 2:
-            reject(
-                f"{given[1]}: stands beside {given[0]}; one of them is allowed; --prompt-field can name it"
-            )
+            reject(f"{given[1]}: must not be given together with {given[0]}; choose one with --prompt-field")
         if given:
             return given[0]
     found = ", ".join(sorted(fields)) or "none"
-    reject(f"prompt: missing; the fields are {found:.200}; --prompt-field can name another one")
+    reject(f"prompt: missing (got {found:.200}); choose another field with --prompt-field")
 
 
 def _messages(value: object) -> tuple[list[Message], list[str]]:
-    """The messages, and names of what else they hold."""
+    """The messages, and the names of their ignored fields."""
     if not isinstance(value, list) or not value:
-        reject(f"messages: {value!r:.40}; a list with at least one message is required")
+        reject(f"messages: must be a non-empty list (got {value!r:.40})")
     if len(value) > MAX_MESSAGES:
-        reject(f"messages: {len(value)} of them; at most {MAX_MESSAGES} are allowed")
+        reject(f"messages: must be at most {MAX_MESSAGES} (got {len(value)})")
     messages: list[Message] = []
     unused: dict[str, None] = {}
     for number, message in enumerate(value):
         field = f"messages[{number}]"
         if not isinstance(message, dict):
-            reject(f"{field}: {message!r:.40}; an object with role and content is required")
+            reject(f"{field}: must be an object with role and content (got {message!r:.40})")
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
-            reject(f"{field}.role: {role!r:.40}; one of {', '.join(_ROLES)} is required")
+            reject(f"{field}.role: must be one of {', '.join(_ROLES)} (got {role!r:.40})")
         if "content" not in message:
-            reject(f"{field}.content: missing; a text is required")
+            reject(f"{field}.content: must be a string (missing)")
         unused |= {f"messages[].{name}": None for name in message if name not in ("role", "content")}
         messages.append(Message(Role(role), _text(f"{field}.content", message["content"])))
     return messages, list(unused)
@@ -224,9 +223,9 @@ def _stop(value: object) -> tuple[str, ...] | None:
         return None
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
-        reject(f"stop: {value!r:.40}; a text or a list of texts is required")
+        reject(f"stop: must be a string or a list of strings (got {value!r:.40})")
     try:
-        checked = checked_stops(texts)
+        checked = validate_stops(texts)
     except RequestError as error:
         reject(str(error))
     return tuple(_text("stop", text) for text in checked)
@@ -236,15 +235,15 @@ def _template_vars(value: object) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        reject(f"chat_template_kwargs: {value!r:.40}; an object of names and values is required")
+        reject(f"chat_template_kwargs: must be an object of names and values (got {value!r:.40})")
     try:
-        return checked_variables(value)
+        return validate_variables(value)
     except RequestError as error:
         reject(f"chat_template_kwargs: {error}")
 
 
 def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
-    """Takes the sampling fields out; null is as good as absent."""
+    """Remove and return the sampling fields; null means absent."""
     names: dict[str, str] = {}
     sampling: dict[str, Any] = {}
     for name, field in SAMPLING_FIELDS.items():
@@ -252,7 +251,7 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if field in names:
-            reject(f"{name}: stands beside {names[field]}; one of them is allowed")
+            reject(f"{name}: must not be given together with {names[field]}")
         try:
             Sampling(**{field: value})
         except ValueError as error:
@@ -261,9 +260,7 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
     return sampling
 
 
-def _refuse_slip(name: str) -> None:
-    """A slip of the pen must not quietly give the answers of other settings."""
-    for field in ("max_tokens", "temperature", "repetition_penalty"):
-        near = abs(len(name) - len(field)) <= 2
-        if near and difflib.SequenceMatcher(None, name.lower(), field).ratio() >= _SLIP:
-            reject(f"{name}: not known; write {field} or rename the field")
+def _reject_misspelled(name: str) -> None:
+    """Reject a misspelled sampling field, which would otherwise silently be ignored."""
+    for field in difflib.get_close_matches(name.lower(), _OFTEN_MISSPELLED, 1, _SIMILAR):
+        reject(f"{name}: unknown field; did you mean {field}? If not, rename it")

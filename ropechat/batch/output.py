@@ -1,4 +1,4 @@
-"""Where results go: a file, written beside its final name, which it gets when it is complete; or stdout."""
+"""The output of a batch run: stdout, or a file that gets its final name when it is complete."""
 
 import contextlib
 import errno
@@ -17,49 +17,49 @@ SYNC_SECONDS = 1.0
 
 
 def partial_name(path: Path) -> Path:
-    """Where the lines stand until the run is complete."""
+    """The name of the file until the run is complete."""
     return path.with_name(path.name + ".partial")
 
 
 def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
-    """Raise BatchInputError for an output that would destroy something, FileAccessError if none can be made.
+    """Raise BatchInputError if the output would overwrite a file, FileAccessError if it is not writable.
 
-    is_input: whether a file is the one that is read.
+    is_input: whether a file is the input.
     """
     folder, partial = path.parent, partial_name(path)
     if not folder.is_dir():
-        raise FileAccessError(f"{path}: there is no folder {folder}; make it, or name another output")
+        raise FileAccessError(f"{path}: folder {folder} not found; create it, or choose another output")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileAccessError(f"{path}: the folder {folder} may not be written to; name another output")
+        raise FileAccessError(f"{path}: folder {folder} is not writable; choose another output")
     for name in (path, partial):
         if name.is_symlink():
-            raise BatchInputError(f"{name}: a symbolic link; name the file itself (- is stdout)")
+            raise BatchInputError(f"{name}: must not be a symbolic link; give the file itself (- is stdout)")
         if is_input(name):
-            raise BatchInputError(f"{name}: is the input; name another output")
+            raise BatchInputError(f"{name}: is the input; choose another output")
     if path.exists() and not path.is_file():
-        raise BatchInputError(f"{path}: not a regular file; name another output (- is stdout)")
+        raise BatchInputError(f"{path}: must be a regular file; choose another output (- is stdout)")
     if overwrite:
         return
     if path.exists():
-        raise BatchInputError(f"{path}: exists; name another output or give --overwrite")
+        raise BatchInputError(f"{path}: exists; choose another output or add --overwrite")
     if partial.exists():
-        raise BatchInputError(f"{partial}: left by a run that was stopped; give --overwrite to discard it")
+        raise BatchInputError(f"{partial}: left by a stopped run; add --overwrite to discard it")
 
 
 def line_of(record: dict[str, Any]) -> str:
-    """A record as one line of JSON, with its end."""
+    """A record as one line of JSON, with the newline."""
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 class Sink(Protocol):
-    """What takes the records of a run."""
+    """A destination of records."""
 
     def write(self, record: dict[str, Any]) -> None:
-        """Take a record; it is on its way when this returns."""
+        """Write a record."""
 
 
 class Printed:
-    """Hands each record to `put` as a line. put: writes to stdout and flushes; raises OSError."""
+    """Writes each record with `put`, which writes a line to stdout and flushes; raises OSError."""
 
     def __init__(self, put: Callable[[str], None]) -> None:
         self._put = put
@@ -72,16 +72,16 @@ class Printed:
 
 
 class Output:
-    """Appends whole lines to OUT.partial, synced to disk each second; `complete` gives it its name.
+    """Appends lines to OUT.partial, synced to disk every second; `complete` renames it.
 
-    Leaving without `complete` keeps the partial file. Raises FileAccessError (disk full, no permission).
+    Without `complete` the partial file is kept. Raises FileAccessError (disk full, no permission).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.partial = partial_name(path)
         self.lines = 0
-        self._size = self._begun = 0  # bytes of whole lines; of the line that is being written
+        self._size = self._begun = 0  # bytes of complete lines; of the line in progress
         self._synced = time.monotonic()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
@@ -94,7 +94,9 @@ class Output:
         except OSError as error:
             os.close(self._descriptor)
             if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise BatchInputError(f"{self.partial}: another run writes it; wait for its end") from None
+                raise BatchInputError(
+                    f"{self.partial}: another run is writing it; wait until it ends"
+                ) from None
             raise FileAccessError(f"{self.partial}: {error.strerror}") from None
 
     def write(self, record: dict[str, Any]) -> None:
@@ -138,7 +140,9 @@ class Output:
     def _failure(self, error: OSError) -> FileAccessError:
         with contextlib.suppress(OSError):
             self.settle()
-        return FileAccessError(f"{self.partial}: {error.strerror}; it holds the first {self.lines} results")
+        return FileAccessError(
+            f"{self.partial}: {error.strerror}; it contains the first {self.lines} results"
+        )
 
     def __enter__(self) -> "Output":
         return self

@@ -1,7 +1,6 @@
-"""Rows of a batch file: its lines, each read on its own.
+"""Reading the rows of a batch file.
 
-Lines end at "\\n" bytes only. A line with a fault becomes an error record in the output, and the run
-goes on.
+Lines end at "\\n" bytes only. An invalid line becomes an error record in the output, and the run continues.
 """
 
 import hashlib
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ropechat.batch.line import LineError, LineId, LineRequest, id_of, parse, reject, request_of
+from ropechat.batch.line import LineError, LineId, LineRequest, parse_line, parse_request, read_id, reject
 from ropechat.errors import BatchInputError, FileAccessError, RequestError, RopechatError
 
 MAX_LINE_BYTES = 16 << 20
 WRITER_SECONDS = 10.0
-"""How long a named pipe may be without a program that writes to it."""
-_SHOWN_BYTES = 1 << 20  # of a first line that is looked at
+"""How long to wait for a program that writes to a named pipe."""
+_SHOWN_BYTES = 1 << 20  # how much of the first line is examined
 _BOM = b"\xef\xbb\xbf"
 _NOT_JSON_LINES = {
     b"\x1f\x8b": "compressed with gzip; unpack it first",
@@ -36,7 +35,7 @@ class BatchRow:
     """A line of the input: with a `request`, or with an `error`."""
 
     index: int
-    """Which row: 0 for the first line that is not blank."""
+    """The row number: 0 for the first line that is not blank."""
     line: int
     """Line number in the file, from 1."""
     id: LineId
@@ -44,15 +43,15 @@ class BatchRow:
     error: RopechatError | None = None
 
 
-class _Line(NamedTuple):
-    """A line that is not blank: number from 1, bytes without the line end; if not `whole`, only the first."""
+class _InputLine(NamedTuple):
+    """A line that is not blank: number from 1, bytes without the newline; truncated if not `whole`."""
 
     number: int
     data: bytes
     whole: bool
 
 
-def _lines(file: IO[bytes]) -> Iterator[_Line]:
+def _lines(file: IO[bytes]) -> Iterator[_InputLine]:
     number = 0
     while data := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -65,15 +64,15 @@ def _lines(file: IO[bytes]) -> Iterator[_Line]:
         if number == 1:
             data = data.removeprefix(_BOM)
         if data and not data.isspace():
-            yield _Line(number, data.rstrip(b"\r\n"), whole)
+            yield _InputLine(number, data.rstrip(b"\r\n"), whole)
 
 
 class BatchReader:
-    """Reads a batch file row by row; memory does not grow with the file, but for some 200 bytes per id.
+    """Reads a batch file row by row, with about 200 bytes of memory per id.
 
-    source: a path, or an open stream such as stdin. A stream, a pipe and a terminal are read once, as rows
-    are asked for; a regular file twice: `check` counts its rows.
-    prompt_field: the only field that may hold the prompt; None takes prompt, messages, text or prefix.
+    source: a path, or an open stream such as stdin. A stream, pipe or terminal is read once, row by row on
+    demand; a regular file is read twice, as `check` counts its rows.
+    prompt_field: the field of the prompt; None takes prompt, messages, text or prefix.
     """
 
     def __init__(self, source: Path | IO[bytes], prompt_field: str | None = None) -> None:
@@ -82,31 +81,31 @@ class BatchReader:
         self._where, self._name = (
             (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
         )
-        self._rest: Iterator[_Line] | None = None
-        """The lines of what can be read once only."""
+        self._rest: Iterator[_InputLine] | None = None
+        """The lines of a source that can be read only once."""
         self._seen: dict[bytes, int] = {}
 
     def reads(self, path: Path) -> bool:
-        """Whether this file is the one that is read."""
+        """Whether this file is the source."""
         try:
             source = self._source
             own = source.stat() if isinstance(source, Path) else os.fstat(source.fileno())
             return os.path.samestat(own, path.stat())
-        except OSError:  # also of a stream without a descriptor
+        except OSError:  # also for a stream without a descriptor
             return False
 
     def _open(self, path: Path) -> IO[bytes]:
         try:
             mode = path.stat().st_mode
             if stat.S_ISDIR(mode) or stat.S_ISBLK(mode):
-                raise BatchInputError(f"{self._where}: neither a file nor a pipe; a JSONL file is required")
+                raise BatchInputError(f"{self._where}: must be a JSONL file or a pipe")
             return _open_pipe(path) if stat.S_ISFIFO(mode) else path.open("rb")
         except FileNotFoundError:
-            raise BatchInputError(f"{self._where}: no such file") from None
+            raise BatchInputError(f"{self._where}: file not found") from None
         except OSError as error:
             raise FileAccessError(f"{self._where}: {error.strerror}") from None
 
-    def _lines(self) -> Iterator[_Line]:
+    def _lines(self) -> Iterator[_InputLine]:
         if isinstance(self._source, Path):
             with self._open(self._source) as file:
                 yield from _lines(file)
@@ -114,7 +113,7 @@ class BatchReader:
             yield from _lines(self._source)
 
     def check(self) -> int | None:
-        """Refuse a file that is no JSONL at all; returns how many rows it has, None where that is not known.
+        """Reject a file that is not JSONL; return its number of rows, None if unknown.
 
         Raises BatchInputError, FileAccessError.
         """
@@ -132,10 +131,10 @@ class BatchReader:
             if line.startswith(magic):
                 raise BatchInputError(f"{self._where}: {what}")
         if b"\r" in line:
-            raise BatchInputError(f"{self._where}: lines end in CR alone; LF or CRLF is required")
+            raise BatchInputError(f"{self._where}: lines must end in LF or CRLF (got CR)")
         if line == b"[" or line.startswith(b"[{") or not _looks_like_json(line):
             raise BatchInputError(
-                f"{self._where}: line 1 is {line[:40]!r}; JSON lines are required, one object a line"
+                f"{self._where}: line 1: must be a JSON object, one per line (got {line[:40]!r})"
             )
 
     def __iter__(self) -> Iterator[BatchRow]:
@@ -146,14 +145,14 @@ class BatchReader:
         id: LineId = f"line-{number}"
         try:
             if not whole:
-                reject(f"line: more than {MAX_LINE_BYTES} bytes; that is the limit")
-            record = parse(line)
-            id = id_of(record, number)
+                reject(f"line: must be at most {MAX_LINE_BYTES} bytes")
+            record = parse_line(line)
+            id = read_id(record, number)
             self._once(id, number)
-            return BatchRow(index, number, id, request_of(record, self.prompt_field))
+            return BatchRow(index, number, id, parse_request(record, self.prompt_field))
         except LineError as fault:
             text = f"{self._name}: line {number}: {fault}"
-            # A stranger's field name may hold half a surrogate pair, which no output file can.
+            # A field name may contain a lone surrogate, which cannot be written as UTF-8.
             error = RequestError(text.encode("utf-8", "backslashreplace").decode("utf-8"))
             return BatchRow(index, number, id, error=error)
 
@@ -161,11 +160,11 @@ class BatchReader:
         digest = hashlib.blake2b(json.dumps(id).encode(), digest_size=16).digest()
         first = self._seen.setdefault(digest, number)
         if first != number:
-            reject(f"id: {id!r:.60} stands on line {first} already; each id may stand once")
+            reject(f"id: must be unique (got {id!r:.60} as on line {first})")
 
 
 def _open_pipe(path: Path) -> IO[bytes]:
-    """Open a named pipe, which takes a program at its other end. Raises BatchInputError when none comes."""
+    """Open a named pipe. Raises BatchInputError if no program opens it for writing."""
     opened: list[IO[bytes] | OSError] = []
 
     def wait() -> None:
@@ -174,7 +173,7 @@ def _open_pipe(path: Path) -> IO[bytes]:
         except OSError as error:
             opened.append(error)
 
-    # In a thread: only opening tells "no writer" from "a writer that is still silent", and it may not return.
+    # In a thread: open() blocks until there is a writer, and only it tells no writer from a silent one.
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     waiting.join(WRITER_SECONDS)
@@ -186,5 +185,5 @@ def _open_pipe(path: Path) -> IO[bytes]:
 
 
 def _looks_like_json(line: bytes) -> bool:
-    """Whether a line begins as some JSON value does; a CSV header or a binary file does not."""
+    """Whether a line starts like a JSON value, unlike a CSV header or a binary file."""
     return line[:1] in b'{["-0123456789' or line in (b"null", b"true", b"false")

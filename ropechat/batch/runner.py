@@ -1,4 +1,4 @@
-"""A run over a batch file: rows to prompts, results to records, in the order of the input."""
+"""A batch run: rows to prompts, completions to records, in the order of the input."""
 
 import dataclasses
 import time
@@ -11,28 +11,28 @@ from ropechat.batch.line import Content, LineRequest
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
-from ropechat.engine.scheduler import Job, Prompt, Result
+from ropechat.engine.scheduler import Completion, Job, Prompt
 from ropechat.errors import InternalError, RopechatError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
-_UNUSED_SHOWN = 5
+_MAX_NAMES = 5
 
 
 @dataclass
 class BatchReport:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     total: int | None
-    """None where the rows of a pipe are not known yet."""
+    """None while the number of rows of a pipe is unknown."""
     ok: int = 0
     failed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     made_tokens: int = 0
-    """New tokens, those of unfinished rows too."""
+    """New tokens, including those of unfinished rows."""
     elapsed: float = 0.0
     cancelled: bool = False
 
@@ -42,14 +42,14 @@ class BatchReport:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How rows become prompts. raw: no chat template. system: goes before rows without a system message."""
+class PromptOptions:
+    """How rows become prompts. raw: no chat template. system: a system message for rows without one."""
 
     raw: bool = False
     system: str | None = None
 
     def prompt(self, content: Content) -> Prompt:
-        """What the engine is given for a row."""
+        """The prompt of a row for the engine."""
         if isinstance(content, str):
             if self.raw:
                 return (self.system or "") + content
@@ -61,10 +61,10 @@ class Settings:
         return content
 
 
-def job_of(request: LineRequest, settings: Settings, sampling: Sampling) -> Job:
-    """What the engine does for a row: the line's settings before those of the command.
+def make_job(request: LineRequest, settings: PromptOptions, sampling: Sampling) -> Job:
+    """The engine's job for a row: the row's settings override those of the command.
 
-    The command's seed is not repeated in the Job, so that only a row's own seed makes it draw as if alone.
+    The command's seed is not put in the Job: only with its own seed is a row sampled as if it were alone.
     """
     own = None
     if request.sampling:
@@ -72,17 +72,15 @@ def job_of(request: LineRequest, settings: Settings, sampling: Sampling) -> Job:
     return Job(settings.prompt(request.content), own, request.stop, request.template_vars)
 
 
-def unused_note(row: BatchRow, unused: Sequence[str]) -> str:
-    """Which fields of a row are ignored; the first few names."""
-    names = ", ".join(f"{name:.40}" for name in unused[:_UNUSED_SHOWN])
-    more = len(unused) - _UNUSED_SHOWN
-    return (
-        f"note: line {row.line} has fields that are ignored: {names}{f' and {more} more' if more > 0 else ''}"
-    )
+def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
+    """A note about the ignored fields of a row, with the first few names."""
+    names = ", ".join(f"{name:.40}" for name in unused[:_MAX_NAMES])
+    more = len(unused) - _MAX_NAMES
+    return f"note: line {row.line} has ignored fields: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def ok_record(row: BatchRow, result: Result) -> dict[str, Any]:
-    """The line of a row that was answered."""
+def ok_record(row: BatchRow, result: Completion) -> dict[str, Any]:
+    """The record of an answered row."""
     return {
         "id": row.id,
         "index": row.index,
@@ -98,7 +96,7 @@ def ok_record(row: BatchRow, result: Result) -> dict[str, Any]:
 
 
 def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
-    """The line of a row that failed."""
+    """The record of a failed row."""
     message = str(error)
     prefix = f"line {row.line}: "
     return {
@@ -115,20 +113,20 @@ def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
 def _jobs(
     reader: BatchReader,
     waiting: deque[BatchRow],
-    settings: Settings,
+    settings: PromptOptions,
     sampling: Sampling,
     on_note: Callable[[str], None] | None,
 ) -> Iterator[Prompt | Job]:
-    """A prompt per row, which is put in `waiting`; the first row with fields that are ignored is noted."""
+    """Yield a prompt per row, adding the row to `waiting`; note the first row with ignored fields."""
     for row in reader:
         waiting.append(row)
         if row.request is None:
             yield row.error or InternalError(f"line {row.line}: no request and no error")
             continue
         if row.request.unused and on_note is not None:
-            on_note(unused_note(row, row.request.unused))
+            on_note(describe_unused(row, row.request.unused))
             on_note = None
-        yield job_of(row.request, settings, sampling)
+        yield make_job(row.request, settings, sampling)
 
 
 def run_batch(
@@ -136,7 +134,7 @@ def run_batch(
     reader: BatchReader,
     output: Sink,
     sampling: Sampling,
-    settings: Settings,
+    settings: PromptOptions,
     *,
     total: int | None,
     window: int = 16,
@@ -144,13 +142,12 @@ def run_batch(
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> BatchReport:
-    """Answer every row of `reader` and write a record each to `output`, in input order.
+    """Answer every row of `reader` and write a record for each to `output`, in input order.
 
-    window: most sequences per forward pass. on_progress: called after each pass and each record.
-    on_failure: called with the message of each row that fails.
-    on_note: called once, when a row has fields that are ignored.
-    The result of row i depends on the model, the row, the settings, the seed and i (not on the last two where
-    the row has a seed); not on other rows.
+    window: maximum sequences per forward pass. on_progress: called after each pass and each record.
+    on_failure: called with the message of each failed row. on_note: called once, for ignored fields. The
+    completion of row i depends on the model, the row, the settings, the seed and i (not on the last two if
+    the row has a seed), and not on other rows.
     """
     report, waiting, begun = BatchReport(total), deque[BatchRow](), time.monotonic()
 

@@ -1,1 +1,1 @@
-"""How fast this machine is with a model: what is run, how it is timed, what the memory could give at most."""
+"""Benchmarks of a model on this machine, compared with the memory bandwidth."""

@@ -1,4 +1,4 @@
-"""What is run and timed. Settings take turns: a machine that slows down slows all of them down."""
+"""The measurements. Thread counts take turns in each round, so a slowdown of the machine affects all."""
 
 import os
 import time
@@ -16,12 +16,12 @@ from ropechat.sampling import Sampling
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
-Progress = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much is run, in tokens. `depth` 0 and no `batches`: not measured."""
+class Workload:
+    """The sizes of the measurements, in tokens. `depth` 0 and empty `batches`: not measured."""
 
     rounds: int = 5
     prefill: int = 512
@@ -34,8 +34,8 @@ class Plan:
     batch_decode: int = 64
     probe_megabytes: int = 512
 
-    def fitted(self, context: int) -> "Plan":
-        """What fits into a context; what does not is left out or shortened."""
+    def fitted(self, context: int) -> "Workload":
+        """Shorten or omit what does not fit into the context."""
         fits = context >= self.depth + self.depth_decode + 1
         return replace(
             self,
@@ -46,38 +46,38 @@ class Plan:
         )
 
     def batch_tokens(self, sequences: int) -> int:
-        """Tokens of each sequence: enough that all of them are decoded together in `batch_decode` passes."""
+        """Tokens per sequence: enough for `batch_decode` passes that decode all sequences together."""
         return self.batch_decode + 2 * sequences + 2
 
 
-QUICK = Plan(1, 32, 8, 4, 64, 4, (2,), 8, 4, 16)
-"""Shows that everything works; its figures mean little."""
+QUICK = Workload(1, 32, 8, 4, 64, 4, (2,), 8, 4, 16)
+"""A quick check that everything works; its numbers mean little."""
 
 
 class Prompts:
-    """Random ids. No two prompts begin with the same one (until all were used): no prefix is ever reused."""
+    """Random prompts. Each starts with another id (until all were used), so no prefix is reused."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._random = Random(0)
         self._first = 0
 
-    def fresh(self, length: int) -> list[int]:
+    def draw(self, length: int) -> list[int]:
         self._first = (self._first + 1) % self._vocab_size
         rest = self._random.choices(range(self._vocab_size), k=length - 1)
         return [self._first, *rest]
 
 
-def timed(engine: "Engine", prompt: Sequence[int], decode: int) -> tuple[float, float]:
-    """Seconds to the first token, and of the `decode` after it."""
+def time_request(engine: "Engine", prompt: Sequence[int], decode: int) -> tuple[float, float]:
+    """Measure the seconds to the first token, and for the next `decode` tokens."""
     clock = [time.perf_counter()]
     for _ in engine.generate(prompt, Sampling(temperature=0, max_tokens=decode + 1)):
         clock.append(time.perf_counter())
     return clock[1] - clock[0], clock[-1] - clock[1]
 
 
-def batched(engine: "Engine", prompts: Sequence[Sequence[int]], tokens: int, passes: int) -> float:
-    """Tokens per second of all sequences together, over passes that make one token of each."""
+def time_batch(engine: "Engine", prompts: Sequence[Sequence[int]], tokens: int, passes: int) -> float:
+    """Measure tokens per second of all sequences, over passes with one token of each."""
     clock: list[float] = []
 
     def on_tokens(made: int) -> None:
@@ -93,49 +93,51 @@ def batched(engine: "Engine", prompts: Sequence[Sequence[int]], tokens: int, pas
 
 
 class Subject:
-    """A model in a setting, and what each round gave."""
+    """A loaded model with a number of threads, and its measurements."""
 
-    def __init__(self, engine: "Engine", plan: Plan) -> None:
+    def __init__(self, engine: "Engine", plan: Workload) -> None:
         self.engine, self.plan = engine, plan
-        self.engine.stop_ids = frozenset()  # random text must not end early
+        self.engine.stop_ids = frozenset()  # random text must not stop early
         self.threads = int(engine.facts["threads"])
         self.rounds = Rounds()
 
     def round(self, prompts: Prompts, memory: Memory) -> dict[str, float]:
-        """One value of each measurement."""
+        """Measure everything once."""
         plan, engine = self.plan, self.engine
         values = {"memory_read_1": memory.read(1), "memory_read": memory.read(self.threads)}
-        values["prefill"] = plan.prefill / timed(engine, prompts.fresh(plan.prefill), 0)[0]
-        values["decode"] = plan.decode / timed(engine, prompts.fresh(plan.decode_prompt), plan.decode)[1]
+        values["prefill"] = plan.prefill / time_request(engine, prompts.draw(plan.prefill), 0)[0]
+        values["decode"] = (
+            plan.decode / time_request(engine, prompts.draw(plan.decode_prompt), plan.decode)[1]
+        )
         if plan.depth:
-            seconds = timed(engine, prompts.fresh(plan.depth), plan.depth_decode)[1]
+            seconds = time_request(engine, prompts.draw(plan.depth), plan.depth_decode)[1]
             values["decode_at_depth"] = plan.depth_decode / seconds
         for count in plan.batches:
-            many = [prompts.fresh(plan.batch_prompt) for _ in range(count)]
-            values[f"batch_{count}"] = batched(engine, many, plan.batch_tokens(count), plan.batch_decode)
+            many = [prompts.draw(plan.batch_prompt) for _ in range(count)]
+            values[f"batch_{count}"] = time_batch(engine, many, plan.batch_tokens(count), plan.batch_decode)
         read = values["decode"] * engine.facts["weight_bytes"]
         values["decode_share"] = read / values["memory_read"]
         return values
 
     def warm_up(self, prompts: Prompts) -> None:
-        """The first pass pays for memory."""
-        timed(self.engine, prompts.fresh(self.plan.prefill), self.plan.decode_prompt)
+        """Run once, so that memory is allocated before the first round."""
+        time_request(self.engine, prompts.draw(self.plan.prefill), self.plan.decode_prompt)
 
 
-def starts(options: Sequence[str], rounds: int, progress: Progress) -> Iterator[Start]:
-    """New processes, one after another; the first brings the files into the page cache and does not count."""
+def measure_starts(options: Sequence[str], rounds: int, progress: OnProgress) -> Iterator[Start]:
+    """Time new processes in sequence; the first one loads the page cache and does not count."""
     for index in range(rounds + 1):
         progress(f"start to first token: {index}/{rounds}")
         start = start_process(run_command(options))
         if isinstance(start, str):
-            progress(f"start to first token: not measured: {start}")
+            progress(f"start to first token: not measured ({start})")
             return
         if index:
             yield start
 
 
-def loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["Engine", list[float]]:
-    """The loaded model, and the seconds that each loading took."""
+def measure_loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["Engine", list[float]]:
+    """Load the model several times; return it and the seconds of each load."""
     from ropechat.engine.engine import Engine
 
     seconds = []
@@ -148,16 +150,19 @@ def loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["E
     return engine, seconds
 
 
-def measure(model: Path, dtype: str, threads: Sequence[int | None], plan: Plan, progress: Progress) -> Report:
-    """Everything, for each number of threads (None: as many as a load takes by itself)."""
+def measure(
+    model: Path, dtype: str, threads: Sequence[int | None], plan: Workload, progress: OnProgress
+) -> Report:
+    """Measure everything for each number of threads (None: the default)."""
     options = ["-m", str(model), "--dtype", dtype]
     begun = [
-        list(starts(options + (["--threads", str(n)] if n else []), plan.rounds, progress)) for n in threads
+        list(measure_starts(options + (["--threads", str(n)] if n else []), plan.rounds, progress))
+        for n in threads
     ]
     memory, subjects = Memory(plan.probe_megabytes), []
     for n, start in zip(threads, begun, strict=True):
         progress("loading")
-        engine, seconds = loads(model, dtype, n, plan.rounds)
+        engine, seconds = measure_loads(model, dtype, n, plan.rounds)
         subject = Subject(engine, plan.fitted(engine.context))
         subject.rounds.load = seconds
         subject.rounds.start = [one.seconds for one in start]
@@ -170,10 +175,10 @@ def measure(model: Path, dtype: str, threads: Sequence[int | None], plan: Plan, 
         for subject in subjects:
             progress(f"round {index + 1}/{plan.rounds}, {subject.threads} threads, load {load_average()}")
             subject.rounds.add(subject.round(prompts, memory), load_average())
-    return report_of(subjects)
+    return make_report(subjects)
 
 
-def report_of(subjects: Sequence[Subject]) -> Report:
+def make_report(subjects: Sequence[Subject]) -> Report:
     engine, plan = subjects[0].engine, subjects[0].plan
     return Report(
         model=engine.name,
@@ -186,7 +191,7 @@ def report_of(subjects: Sequence[Subject]) -> Report:
 
 
 def load_average() -> float | None:
-    """Processes that want to run, over the last minute: above ours, somebody else is at work."""
+    """The load average of the last minute: above our threads, other programs are running."""
     try:
         return round(os.getloadavg()[0], 2)
     except (AttributeError, OSError):

@@ -1,13 +1,13 @@
-"""The memory probe: how fast threads read, which is what decoding competes with."""
+"""Measuring memory bandwidth, which limits decoding."""
 
 import threading
 import time
 
 
 class Memory:
-    """Bytes per second that threads read, each its own part of an array far larger than the caches.
+    """Measures how fast threads read, each a part of an array far larger than the caches.
 
-    An OR over integers: NumPy does it without the GIL, as fast as memory comes.
+    It computes an OR over integers, which NumPy does without the GIL at the speed of the memory.
     """
 
     def __init__(self, megabytes: int) -> None:
@@ -18,7 +18,7 @@ class Memory:
         self._array = np.ones(megabytes << 17, np.uint64)
 
     def read(self, threads: int) -> float:
-        """Bytes per second of one pass."""
+        """Bytes per second of one pass over the array."""
         parts = self._split(self._array, threads)
         workers = [threading.Thread(target=self._or, args=(part,)) for part in parts]
         start = time.perf_counter()

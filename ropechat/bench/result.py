@@ -1,7 +1,6 @@
-"""What was measured: values by name and round, their medians, as a table and as one JSON object.
+"""The results of a benchmark: values by name and round, and their medians, as a table or a JSON object.
 
-Rounds in which the memory gave less than 0.7 of its best did not have the machine for themselves; the medians
-leave them out.
+Medians omit rounds with a memory bandwidth below 0.7 of the best: other programs were running.
 """
 
 import statistics
@@ -11,12 +10,12 @@ from typing import Any
 
 SCHEMA = "ropechat.bench/1"
 QUIET = 0.7
-"""Least share of the best memory probe of a round that counts."""
+"""The minimum share of the best memory bandwidth for a round to count."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of several values, and how far they lie apart."""
+    """The median and range of several values."""
 
     median: float
     min: float
@@ -31,14 +30,14 @@ class Spread:
         return {"median": self.median, "min": self.min, "max": self.max, "values": list(self.values)}
 
 
-def quiet(probes: Sequence[float]) -> list[bool]:
-    """Which rounds count, by their memory probes."""
+def find_quiet_rounds(probes: Sequence[float]) -> list[bool]:
+    """Which rounds count, by their memory bandwidths."""
     return [probe >= QUIET * max(probes) for probe in probes]
 
 
 @dataclass
 class Rounds:
-    """What the rounds of one setting gave. Seconds, bytes, tokens per second."""
+    """The measurements of one number of threads, in seconds, bytes or tokens per second."""
 
     load: list[float] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
@@ -50,13 +49,13 @@ class Rounds:
         self.values.append(values)
         self.load_averages.append(load_average)
 
-    def kept(self) -> list[dict[str, float]]:
-        keep = quiet([values["memory_read"] for values in self.values])
+    def quiet_rounds(self) -> list[dict[str, float]]:
+        keep = find_quiet_rounds([values["memory_read"] for values in self.values])
         return [values for values, kept in zip(self.values, keep, strict=True) if kept]
 
     def spreads(self) -> dict[str, Spread]:
-        """By name: the measurements of the rounds, then `load_s`, `ttft_s` and `peak_bytes`."""
-        kept = self.kept()
+        """Spreads by name: the measurements of the rounds, then `load_s`, `ttft_s` and `peak_bytes`."""
+        kept = self.quiet_rounds()
         found = {name: Spread.of([values[name] for values in kept]) for name in kept[0]}
         for name, own in (("load_s", self.load), ("ttft_s", self.start), ("peak_bytes", self.peak)):
             if own:
@@ -66,7 +65,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Report:
-    """One run. rounds: by number of threads."""
+    """The results of a run. rounds: by number of threads."""
 
     model: str
     facts: dict[str, Any]
@@ -74,7 +73,7 @@ class Report:
     rounds: dict[int, Rounds]
 
     def record(self) -> dict[str, Any]:
-        """The object of --json: every value of every round that counts."""
+        """The object of --json: every value of the rounds that count."""
         return {
             "schema": SCHEMA,
             "model": self.model,
@@ -83,7 +82,7 @@ class Report:
             "results": [
                 {
                     "threads": threads,
-                    "discarded_rounds": len(rounds.values) - len(rounds.kept()),
+                    "discarded_rounds": len(rounds.values) - len(rounds.quiet_rounds()),
                     "load_averages": rounds.load_averages,
                     **{name: spread.record() for name, spread in rounds.spreads().items()},
                 }
@@ -92,26 +91,26 @@ class Report:
         }
 
     def table(self) -> str:
-        """For people: a column for each number of threads."""
+        """A table with a column for each number of threads."""
         facts, plan = self.facts, self.plan
         rounds = f"{plan['rounds']} round{'s' * (plan['rounds'] > 1)}"
         head = f"{self.model}, {facts['dtype']}, {facts['isa']}: median (min-max) of {rounds}"
         titles = ["", "", *(f"{n} thread{'s' * (n > 1)}" for n in self.rounds)]
         spreads = [own.spreads() for own in self.rounds.values()]
         rows = [titles]
-        for name, title, unit, scale, digits in _lines(plan):
+        for name, title, unit, scale, digits in _metrics(plan):
             if name in spreads[0]:
                 rows.append([title, unit, *(_cell(found.get(name), scale, digits) for found in spreads)])
         rows.append(["weights", "MB", *[f"{facts['weight_bytes'] / 1e6:.1f}"] * len(spreads)])
         rows.append(["load average", "", *(_averages(own) for own in self.rounds.values())])
         rows.append(["rounds left out", "", *(_left_out(own) for own in self.rounds.values())])
-        return "\n".join([head, *aligned(rows)])
+        return "\n".join([head, *align_columns(rows)])
 
 
-Line = tuple[str, str, str, float, int]  # name, title, unit, values are divided by, digits
+Metric = tuple[str, str, str, float, int]  # name, title, unit, values are divided by, digits
 
 
-def _lines(plan: dict[str, Any]) -> Iterator[Line]:
+def _metrics(plan: dict[str, Any]) -> Iterator[Metric]:
     yield "prefill", f"prefill {plan['prefill']}", "tokens/s", 1, 1
     yield "decode", f"decode {plan['decode']}", "tokens/s", 1, 1
     yield "decode_at_depth", f"decode {plan['depth_decode']} at {plan['depth']}", "tokens/s", 1, 1
@@ -138,11 +137,11 @@ def _averages(rounds: Rounds) -> str:
 
 
 def _left_out(rounds: Rounds) -> str:
-    return str(len(rounds.values) - len(rounds.kept()))
+    return str(len(rounds.values) - len(rounds.quiet_rounds()))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of columns: the first two to the left, the others to the right."""
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Format lines with aligned columns: the first two to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Random-weight models of real shapes. Speed does not depend on the values of the weights."""
+"""Models of real shapes with random weights: speed does not depend on the weights' values."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 Tensor = tuple[str, tuple[int, ...], float]  # name, shape, standard deviation (0: all ones)
 
-_BLOCK = 1 << 20  # values drawn at a time
+_BLOCK = 1 << 20  # values generated at a time
 _LONGEST_TOKEN = 8  # characters
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -56,14 +56,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 6,
         "head_dim": 48,
         "vocab_size": 32000,
-        "max_position_embeddings": 4096,  # the model's own is 256: too short for what is measured
+        "max_position_embeddings": 4096,  # the original 256 is too short for the measurements
         "rope_theta": 10000.0,
     },
 }
 
 
 def config_of(shape: str) -> dict[str, Any]:
-    """config.json of a shape: plain llama (no biases, no RoPE scaling), embeddings tied."""
+    """The config.json of a shape: plain llama (no biases, no RoPE scaling), tied embeddings."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -78,7 +78,7 @@ def config_of(shape: str) -> dict[str, Any]:
 
 
 def tensors_of(config: dict[str, Any]) -> Iterator[Tensor]:
-    """Names, shapes and spreads that keep the residual stream near 1."""
+    """Names, shapes and standard deviations that keep the residual stream near 1."""
     hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     query, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
 
@@ -101,7 +101,7 @@ def tensors_of(config: dict[str, Any]) -> Iterator[Tensor]:
 
 
 def _write_values(file: BinaryIO, count: int, spread: float, rng: Any) -> None:
-    """`count` bf16 values, a block at a time."""
+    """Write `count` bf16 values, a block at a time."""
     import numpy as np
 
     for start in range(0, count, _BLOCK):
@@ -114,7 +114,7 @@ def _write_values(file: BinaryIO, count: int, spread: float, rng: Any) -> None:
 
 
 def write_weights(path: Path, config: dict[str, Any]) -> None:
-    """model.safetensors in bf16: never more than one block in memory."""
+    """Write model.safetensors in bf16, with at most one block in memory."""
     import numpy as np
 
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -139,7 +139,7 @@ def byte_alphabet() -> list[str]:
 
 
 def vocabulary_of(vocab_size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Tokens and merges of a byte-level BPE vocabulary: its size is real, its words are random pairs."""
+    """Tokens and merges of a byte-level BPE vocabulary of a given size, with random pairs as words."""
     random, tokens, merges = Random(0), byte_alphabet(), []
     known = set(tokens)
     while len(tokens) < vocab_size:
@@ -152,7 +152,7 @@ def vocabulary_of(vocab_size: int) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def tokenizer_of(vocab_size: int) -> dict[str, Any]:
-    """tokenizer.json."""
+    """The content of tokenizer.json."""
     tokens, merges = vocabulary_of(vocab_size)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
@@ -171,12 +171,12 @@ def tokenizer_of(vocab_size: int) -> dict[str, Any]:
 
 
 def make(shape: str, folder: Path, progress: Callable[[str], None] = lambda text: None) -> Path:
-    """The model's folder below `folder`, written if it is not there; an interrupted writer leaves none."""
+    """The model's folder below `folder`, created if missing. Interruption leaves no partial folder."""
     directory, config = folder / shape, config_of(shape)
     if _config_in(directory) == config:
         return directory
     size = 2 * sum(math.prod(tensor[1]) for tensor in tensors_of(config))
-    progress(f"making {directory} ({size / 1e6:.0f} MB), once")
+    progress(f"creating {directory} ({size / 1e6:.0f} MB), once")
     folder.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=folder, prefix=f"{shape}."))
     try:

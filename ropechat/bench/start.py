@@ -1,7 +1,7 @@
-"""A process of its own that makes one token: how long until it comes, how much memory it took.
+"""Measuring a new process that generates one token: time to first token and peak memory.
 
-Run as a script it is the small process between: on Linux the peak of a process begins at what its parent held
-when it was made, and the one that measures holds models.
+Run as a script, this is a small intermediate process: on Linux the peak memory of a process includes its
+parent's at creation, and the measuring process has models loaded.
 """
 
 import json
@@ -30,7 +30,7 @@ def run_command(options: Sequence[str]) -> list[str]:
 
 
 def start_process(argv: Sequence[str]) -> Start | str:
-    """Run a process that writes one token and ends; a text says why there is none."""
+    """Run a process that writes one token; return the error as a string if it fails."""
     between = [sys.executable, "-S", __file__, *argv]
     done = subprocess.run(between, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
@@ -44,7 +44,7 @@ def _measure(argv: Sequence[str]) -> None:
     assert process.stdout is not None
     with process.stdout:
         try:
-            process.stdout.read(1)  # or its end, when the token is silent
+            process.stdout.read(1)  # or the end, if the token has no text
             seconds = time.perf_counter() - begin
             process.stdout.read()
             peak = _wait(process)
@@ -58,7 +58,7 @@ def _measure(argv: Sequence[str]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end; the largest resident size in bytes."""
+    """Wait for the process to end; return its peak resident size in bytes."""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

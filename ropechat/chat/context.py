@@ -1,4 +1,4 @@
-"""What is sent when the context is full: ask, slide, stop; and how far a prompt is to be cut."""
+"""What happens when a question does not fit in the context, and where its prompt is cut."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.conversation import Message
 
-FULLEST = 0.75  # of the context, after the oldest turns went: room for an answer, and not at once again
+MAX_FILL = 0.75  # of the context, after cutting: leaves room for an answer and some turns
 
 
-class WhenFull(StrEnum):
-    """What happens to a question that does not fit."""
+class OverflowPolicy(StrEnum):
+    """What the chat does with a question that does not fit."""
 
     ASK = "ask"
     SLIDE = "slide"
     STOP = "stop"
 
 
-MEANING = {
-    WhenFull.ASK: "a question that does not fit asks what to do",
-    WhenFull.SLIDE: "the oldest turns are left out until the question fits, and a line says so",
-    WhenFull.STOP: "a question that does not fit is not sent",
+DESCRIPTIONS = {
+    OverflowPolicy.ASK: "a question that does not fit asks what to do",
+    OverflowPolicy.SLIDE: "the oldest turns are left out until the question fits, and a line says so",
+    OverflowPolicy.STOP: "a question that does not fit is not sent",
 }
 
 
-def without(messages: Sequence[Message], start: int, end: int) -> tuple[Message, ...]:
+def drop_messages(messages: Sequence[Message], start: int, end: int) -> tuple[Message, ...]:
     """The messages without those from `start` to `end`."""
     return (*messages[:start], *messages[end:])
 
 
-def alone(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The last message under the system text, without all that was said between."""
-    return without(messages, int(messages[0].role is Role.SYSTEM), len(messages) - 1)
+def keep_last(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The system prompt, if there is one, and the last message."""
+    return drop_messages(messages, int(messages[0].role is Role.SYSTEM), len(messages) - 1)
 
 
-def fitting(engine: ChatEngine, request: ev.Reply, given: int) -> int:
+def choose_cut(engine: ChatEngine, request: ev.Reply, given: int) -> int:
     """The first of the cuts, of two or more, that leaves room for an answer beyond its `given` first tokens.
 
     The last when none does.
@@ -51,7 +51,7 @@ def fitting(engine: ChatEngine, request: ev.Reply, given: int) -> int:
     first, *later = request.cuts
 
     def fits(cut: int) -> bool:
-        tokens = len(engine.prompt_ids(without(request.messages, first, cut)))
-        return tokens + given <= FULLEST * engine.context
+        tokens = len(engine.prompt_ids(drop_messages(request.messages, first, cut)))
+        return tokens + given <= MAX_FILL * engine.context
 
     return later[min(bisect_left(later, True, key=fits), len(later) - 1)]

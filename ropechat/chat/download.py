@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.models.hub.names import HubName
-    from ropechat.models.hub.plan import Plan
-    from ropechat.models.hub.transfer import Progress
+    from ropechat.models.hub.plan import DownloadPlan
+    from ropechat.models.hub.transfer import DownloadProgress
 
 
 class Stage(StrEnum):
-    """Where a download stands."""
+    """The stage of a download."""
 
-    ASKING = "asking"  # the Hub, what the model consists of
+    ASKING = "asking"  # the Hub for the list of files
     PLANNED = "planned"
     RUNNING = "running"
     PAUSING = "pausing"
@@ -31,21 +31,21 @@ class Stage(StrEnum):
 
     @property
     def works(self) -> bool:
-        """Does a thread of it run?"""
+        """Whether a thread of the download runs."""
         return self in (Stage.ASKING, Stage.RUNNING, Stage.PAUSING)
 
 
 class _HaltedError(Exception):
-    """Told to stop; what came is kept."""
+    """The download was halted; received parts stay on disk."""
 
 
 class Download:
-    """One model on its way. All figures may be read at any time; its threads are daemons."""
+    """The download of one model. Its figures may be read at any time; its threads are daemons."""
 
     def __init__(self, name: HubName) -> None:
         self.name = name
         self.stage = Stage.ASKING
-        self.plan: Plan | None = None
+        self.plan: DownloadPlan | None = None
         self.path: Path | None = None
         self.error = ""
         self.share = 0.0
@@ -73,20 +73,20 @@ class Download:
         self.stage = Stage.PLANNED
 
     def start(self) -> None:
-        """Begin, or go on; does nothing while it runs."""
+        """Start or resume; does nothing while it runs."""
         if self.plan is not None and not self.stage.works and self.stage is not Stage.DONE:
             self.stage, self.error = Stage.RUNNING, ""
             self._halt.clear()
             self._begin(self._fetch)
 
     def pause(self) -> None:
-        """Stop for now; what came is kept, also when the program ends."""
+        """Pause; received parts stay on disk, also when the program ends."""
         if self.stage is Stage.RUNNING:
             self.stage = Stage.PAUSING
             self._halt.set()
 
     def cancel(self) -> None:
-        """Stop, and remove what came."""
+        """Stop, and delete the received parts."""
         self._drop = True
         if self.stage is Stage.RUNNING:
             self.pause()
@@ -101,18 +101,18 @@ class Download:
         self.stage = Stage.CANCELLED if self._drop else Stage.PAUSED
 
     def _fetch(self) -> None:
-        from ropechat.models.hub.progress import Speed, words
+        from ropechat.models.hub.progress import RateMeter, describe_progress
         from ropechat.models.hub.transfer import fetch
 
         assert self.plan is not None
-        speed, seen = Speed(time.monotonic), 0.0
+        speed, seen = RateMeter(time.monotonic), 0.0
 
-        def look(progress: Progress) -> None:
+        def look(progress: DownloadProgress) -> None:
             nonlocal seen
             if self._halt.is_set():
                 raise _HaltedError
             if (now := time.monotonic()) - seen > 0.2 or progress.done == progress.total:
-                seen, self.words = now, words(progress, speed.look(progress.received))
+                seen, self.words = now, describe_progress(progress, speed.update(progress.received))
                 self.share = progress.done / progress.total if progress.total else 1.0
 
         self.path = fetch(self.plan, look)

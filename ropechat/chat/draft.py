@@ -1,4 +1,4 @@
-"""What a draft stands for: long pastes folded to a word, and files named as @path."""
+"""The text of a draft: long pastes folded to a label, and files attached as @path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_FILE = 256 * 1024  # bytes
 FOLD_LINES, FOLD_CHARACTERS = 10, 2000
-_LISTED = 5000  # entries of a folder that are looked at
+_LISTED = 5000  # entries of a folder that are read
 _NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,4}\Z")
 _HEAD = re.compile(r"\n\n([^\n]+):\Z")
@@ -25,17 +25,17 @@ _BEGUN = re.compile(r'(?:^|(?<=\s))@("?)([^\s"]*|(?<=")[^"\n]*)$')
 
 
 class AttachError(ValueError):
-    """A file that was named cannot be put in; the message says which and why."""
+    """A file cannot be attached; the message says which and why."""
 
 
 class Pastes:
-    """Long pastes: the composer shows a word for each, and the whole text is sent."""
+    """Long pastes: the composer shows a label for each, and the whole text is sent."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def fold(self, text: str) -> str:
-        """What stands for a pasted text; short ones stand for themselves."""
+        """The label of a long pasted text; a short one is returned as it is."""
         lines = len(text.removesuffix("\n").split("\n"))
         if lines < FOLD_LINES and len(text) < FOLD_CHARACTERS:
             return text
@@ -48,19 +48,19 @@ class Pastes:
         return label
 
     def unfold(self, text: str) -> str:
-        """The text with every paste in its place; a paste that holds such a word keeps it."""
+        """The text with each label replaced by its paste; labels within a paste stay."""
         if not self._texts:
             return text
         words = re.compile("|".join(map(re.escape, self._texts)))
         return words.sub(lambda found: self._texts[found[0]], text)
 
     def ending(self, text: str) -> str | None:
-        """The word for a paste at the end of a text."""
+        """The label of a paste at the end of a text; None without one."""
         return next((label for label in self._texts if text.endswith(label)), None)
 
 
-def attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The files that a text names as @path, to be put behind it; those in `known` are not read again.
+def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Read the files that a text names as @path, as blocks to append; those in `known` are not read again.
 
     Raises AttachError, also for a file that does not exist.
     """
@@ -72,13 +72,13 @@ def attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> s
     return "".join(found.values())
 
 
-def unescaped(text: str) -> str:
-    """The text as it is sent: @@path, where @path would attach a file, is the word @path."""
+def unescape(text: str) -> str:
+    """The text as it is sent: @@path becomes @path where @path would attach a file."""
     return _NAMED.sub(lambda match: match[0][match[1] == "@@" and _path_in(match[2]) is not None :], text)
 
 
-def parted(sent: str) -> tuple[str, dict[str, str]]:
-    """(what somebody wrote, what `attachments` put behind it by the file's name) of a text that was sent."""
+def split_attachments(sent: str) -> tuple[str, dict[str, str]]:
+    """Split a sent text into what the user wrote and the attached blocks by file name."""
     end, blocks = len(sent), []
     while (head := _block_before(sent, end)) is not None:
         blocks.append(head)
@@ -108,9 +108,9 @@ def _block_before(sent: str, end: int) -> tuple[str, int] | None:
     return None if head is None else (head[1], start)
 
 
-def as_typed(sent: str) -> str:
-    """What to type for a question that was sent, with the same files attached."""
-    text, files = parted(sent)
+def to_draft(sent: str) -> str:
+    """The draft that sends a question again, with the same files attached."""
+    text, files = split_attachments(sent)
 
     def escape(match: re.Match[str]) -> str:
         name = _path_in(match[2], files) if match[1] == "@" else None
@@ -125,10 +125,10 @@ def _trimmed(name: str) -> str:
 
 
 def _path_in(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str | None:
-    """The path that an @name means; None for a word: no file, and nothing that looks like a path.
+    """The path that an @name means; None for a word that neither is a file nor looks like a path.
 
     A path is quoted, or holds a slash or an ending such as .txt. A decorator with brackets and
-    @somebody@a.host are words.
+    @name@a.host are words.
     """
     trimmed = _trimmed(name)
     for path in (name.strip('"'), trimmed):
@@ -146,7 +146,7 @@ def _content(name: str) -> str:
         if stat.S_ISDIR(status.st_mode):
             raise AttachError(f"@{shown}: a folder; name a text file, or @@{shown} to send it as text")
         if not stat.S_ISREG(status.st_mode):
-            raise AttachError(f"@{shown}: no regular file; name a text file")
+            raise AttachError(f"@{shown}: must be a regular file; name a text file")
         with path.open("rb") as stream:
             data = stream.read(MAX_FILE + 1)
     except OSError as error:
@@ -163,19 +163,19 @@ def _content(name: str) -> str:
 
 
 def _fenced(text: str) -> str:
-    """In a fence longer than any within."""
+    """The text in a fence that is longer than any fence within it."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
 
 
-def begun_path(before: str) -> tuple[int, str] | None:
+def find_path(before: str) -> tuple[int, str] | None:
     """(where it begins, the path so far) of an @path that a line ends with."""
     match = _BEGUN.search(before)
     return None if match is None else (match.start(), match[2])
 
 
-def paths(begun: str, limit: int = 50) -> list[str]:
-    """What could be meant: @paths of a folder's entries; folders end with a slash. None elsewhere."""
+def complete_path(begun: str, limit: int = 50) -> list[str]:
+    """Complete a path: @paths of its folder's entries; a folder ends with a slash. Empty without matches."""
     head, _, start = begun.rpartition("/")
     folder = Path(f"{head}/" if "/" in begun else ".").expanduser()
     try:

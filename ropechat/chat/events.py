@@ -1,4 +1,4 @@
-"""What travels between the UI and the inference thread: requests one way, events the other."""
+"""The requests of the UI to the inference thread, and the events that it sends back."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling
-    from ropechat.store.store import Recorder
+    from ropechat.store.store import AnswerWriter
     from ropechat.trace import FinishReason, Step
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load a model in the place of the one that is there.
+    """Load a model and close the one that is loaded.
 
-    check: what would make it fail is found before the old one is closed. Raises as `load`.
+    check: finds what would make loading fail before the old model is closed. Raises as `load`.
     """
 
     load: Callable[[], ChatEngine]
@@ -30,7 +30,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Count:
-    """Count the tokens of a prompt; a newer count makes an older one pointless."""
+    """Count the tokens of a prompt; only the newest request is served."""
 
     messages: tuple[Message, ...]
     serial: int
@@ -40,7 +40,7 @@ class Count:
 class Reply:
     """Answer these messages; `cancelled` may be set at any time, from any thread.
 
-    opening: what the answer begins with. saved: done when the question is on disk. recorder: writes the
+    prefix: what the answer begins with. saved: done when the question is on disk. recorder: writes the
     answer down. asked: when (seconds, monotonic). cuts: where a prompt that does not fit may be cut: the
     messages from `cuts[0]` to one of the others are then left out, as few as leave room for an answer.
     """
@@ -49,16 +49,16 @@ class Reply:
     sampling: Sampling
     serial: int
     top_k: int = 20
-    opening: Opening | None = None
+    prefix: AssistantPrefix | None = None
     saved: Future[None] | None = None
-    recorder: Recorder | None = None
+    recorder: AnswerWriter | None = None
     asked: float = 0.0
     cuts: tuple[int, ...] = ()
     cancelled: Event = field(default_factory=Event)
 
 
 @dataclass(frozen=True)
-class Opening:
+class AssistantPrefix:
     """Tokens that an answer begins with; the model goes on from them.
 
     steps: their records; bytes and texts are filled in. written: words of the user's instead, which are the
@@ -71,17 +71,17 @@ class Opening:
 
 @dataclass(frozen=True)
 class Preview:
-    """How would the model go on after `opening`, greedily, for `count` tokens? Changes nothing."""
+    """Continue greedily after `prefix` for `count` tokens, without changing any answer."""
 
     messages: tuple[Message, ...]
-    opening: Opening
+    prefix: AssistantPrefix
     serial: int
     count: int = 24
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Which tokens are these texts, at the beginning of an answer?"""
+    """Tokenize texts as the beginning of an answer."""
 
     texts: tuple[str, ...]
     serial: int
@@ -92,7 +92,7 @@ Request = Load | Count | Reply | Preview | Encode
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the UI shows of a loaded model."""
+    """The properties of a loaded model that the UI shows."""
 
     name: str
     dtype: str
@@ -103,7 +103,7 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ModelLoaded:
     """The model is ready."""
 
     info: ModelInfo
@@ -111,22 +111,22 @@ class Loaded:
 
 @dataclass(frozen=True)
 class LoadFailed:
-    """The model is not to be had. kept: the one that was loaded before still is."""
+    """Loading failed. kept: the model that was loaded before is still loaded."""
 
     error: BaseException
     kept: bool = False
 
 
 @dataclass(frozen=True)
-class Noted:
-    """Something to know about the prompts of the loaded model."""
+class Notice:
+    """A remark about the prompts of the loaded model."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A prompt takes `tokens` tokens; `alone`: too many by its last message, and that is what they count."""
+class PromptCounted:
+    """The size of a prompt. alone: its last message alone is too long, and `tokens` counts only that."""
 
     serial: int
     tokens: int
@@ -134,8 +134,8 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The tokens of each text; none where there is no model."""
+class TextsEncoded:
+    """The token ids of each text; empty without a model."""
 
     serial: int
     ids: tuple[tuple[int, ...], ...]
@@ -143,7 +143,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Started:
-    """The prompt is known and fits: `prompt_tokens` of it, made of these ids."""
+    """The prompt fits: `prompt_tokens` tokens, made of these ids."""
 
     serial: int
     prompt_tokens: int
@@ -165,7 +165,7 @@ class TooLong:
 
 
 @dataclass(frozen=True)
-class Slid:
+class ContextTruncated:
     """The prompt did not fit: it was cut at the message `cut`."""
 
     serial: int
@@ -174,7 +174,7 @@ class Slid:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """`done` of `total` prompt tokens are computed; the first tells what came from the cache."""
+    """`done` of `total` prompt tokens are computed; the first event says how many were cached."""
 
     serial: int
     done: int
@@ -183,7 +183,7 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
-class Given:
+class PrefixAccepted:
     """The tokens that the answer begins with; they were not drawn."""
 
     serial: int
@@ -191,7 +191,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Produced:
+class TokenGenerated:
     """One token, and when it came (seconds, monotonic)."""
 
     serial: int
@@ -217,13 +217,13 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Previewed:
-    """What a preview found, the forced token first; empty when it was cut short or failed."""
+class PreviewReady:
+    """The tokens of a preview, the forced one first; empty when it failed."""
 
     serial: int
     steps: tuple[Step, ...]
 
 
-Happening = (Loaded | LoadFailed | Noted | Counted | Slid | Started | TooLong | Prefilled) | (
-    Given | Produced | Finished | Failed | Previewed | Encoded
-)
+EngineEvent = (
+    ModelLoaded | LoadFailed | Notice | PromptCounted | ContextTruncated | Started | TooLong | Prefilled
+) | (PrefixAccepted | TokenGenerated | Finished | Failed | PreviewReady | TextsEncoded)

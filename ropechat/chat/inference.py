@@ -1,7 +1,7 @@
 """The thread that owns the engine.
 
-Requests come in by a queue; events go out by a deque that the UI drains when it likes, so that no token waits
-for the UI and the UI waits for no token. The thread is a daemon: quitting never waits for a forward pass.
+Requests arrive in a queue; events leave through a deque that the UI drains, so neither waits for the other.
+The thread is a daemon: quitting never waits for a forward pass.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from threading import Event, Lock, Thread, get_native_id
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.context import alone, fitting, without
-from ropechat.chat.prefill import Writing, begin, is_whole
+from ropechat.chat.context import choose_cut, drop_messages, keep_last
+from ropechat.chat.prefill import AnswerWriter, is_complete, prefix_steps
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.trace import FinishReason
 
-UNUSED = "this model's chat template has no such variable; it changes nothing"
-SOMEBODY = (Message(Role.USER, "Hi"),)  # before an answer whose tokens are asked for
-NICER = 5  # than the thread that draws
+UNUSED = "this model's chat template does not use this variable; it changes nothing"
+PLACEHOLDER_MESSAGES = (Message(Role.USER, "Hi"),)  # the question before a text whose tokens the UI asks for
+NICE_INCREMENT = 5  # than the thread that draws
 
 
 class Inference:
@@ -40,9 +40,9 @@ class Inference:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
     ) -> None:
-        """wake: called from the thread when a first token came, or a request was served."""
+        """wake: called from the thread after a first token and after each request."""
         self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
-        self._events: deque[ev.Happening] = deque()
+        self._events: deque[ev.EngineEvent] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
         self._lock = Lock()
         self._engine: ChatEngine | None = None
@@ -55,11 +55,11 @@ class Inference:
 
     @property
     def busy(self) -> bool:
-        """Is any request unanswered, or any event not yet drained?"""
+        """Whether a request is unanswered or an event is not drained yet."""
         return self._pending > 0 or bool(self._events)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; it serves the requests that were submitted before, too."""
         self._thread.start()
 
     def submit(self, request: ev.Request) -> None:
@@ -70,7 +70,7 @@ class Inference:
             self._pending += 1
         self._requests.put(request)
 
-    def drain(self) -> list[ev.Happening]:
+    def drain(self) -> list[ev.EngineEvent]:
         """All events since the last call, oldest first."""
         events = self._events
         return [events.popleft() for _ in range(len(events))]
@@ -102,7 +102,7 @@ class Inference:
                 self._serve(request)
             except (
                 BaseException
-            ) as error:  # a Rust panic is no Exception; the UI must hear of it all the same
+            ) as error:  # a Rust panic is not an Exception, but the UI must learn of it, too
                 self._events.append(_failure(request, error))
             finally:
                 with self._lock:
@@ -119,20 +119,20 @@ class Inference:
         if self._engine is None:
             error = RuntimeError("no model is loaded")
             if isinstance(request, ev.Reply):
-                Writing(request).end(None, error)
+                AnswerWriter(request).end(None, error)
             raise error
         if isinstance(request, ev.Reply):
             self._reply(self._engine, request)
         elif isinstance(request, ev.Preview):
             self._preview(self._engine, request)
         elif isinstance(request, ev.Encode):
-            ids = tuple(tuple(self._engine.reply_ids(SOMEBODY, text)) for text in request.texts)
-            self._events.append(ev.Encoded(request.serial, ids))
+            ids = tuple(tuple(self._engine.reply_ids(PLACEHOLDER_MESSAGES, text)) for text in request.texts)
+            self._events.append(ev.TextsEncoded(request.serial, ids))
         elif request.serial == self._latest_count:
             self._events.append(_counted(self._engine, request))
 
     def _load(self, request: ev.Load) -> None:
-        """Two models may not fit in memory: the old one goes before the new one comes."""
+        """Close the old model before the new one is loaded: both may not fit in memory."""
         try:
             request.check()
         except Exception as error:
@@ -146,15 +146,15 @@ class Inference:
         engine = request.load()
         with self._lock:
             self._engine = engine
-        self._events.append(ev.Loaded(describe(engine)))
-        engine.chat.on_note = lambda text: self._events.append(ev.Noted(text))
+        self._events.append(ev.ModelLoaded(describe(engine)))
+        engine.chat.on_note = lambda text: self._events.append(ev.Notice(text))
         for name in engine.chat.unused():
-            self._events.append(ev.Noted(f"{name}: {UNUSED}"))
+            self._events.append(ev.Notice(f"{name}: {UNUSED}"))
 
     def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
         with self._lock:
             self._running = request
-        writing = Writing(request)
+        writing = AnswerWriter(request)
         try:
             writing.wait()
             reason = self._stream(engine, request, writing)
@@ -168,36 +168,36 @@ class Inference:
             writing.end(reason)
             self._events.append(ev.Finished(request.serial, reason, engine.kv_bytes))
 
-    def _stream(self, engine: ChatEngine, request: ev.Reply, writing: Writing) -> FinishReason | None:
-        """Emit the tokens; returns why they ended, or None when there is no room for any."""
+    def _stream(self, engine: ChatEngine, request: ev.Reply, writing: AnswerWriter) -> FinishReason | None:
+        """Emit the tokens. Returns why they ended, or None when there is no room for any."""
         emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
         if stopped():
             return "cancelled"
         ids = engine.prompt_ids(request.messages)
-        given = begin(engine, request, len(ids))
+        given = prefix_steps(engine, request, len(ids))
         if len(ids) + len(given) >= engine.context:
-            least = len(engine.prompt_ids(alone(request.messages))) + len(given)
+            least = len(engine.prompt_ids(keep_last(request.messages))) + len(given)
             slides = least < engine.context
             if not slides or len(request.cuts) < 2:
                 tokens = len(ids) + len(given) if slides else least
                 emit(ev.TooLong(serial, tokens, engine.context, slides))
                 return None
-            cut = fitting(engine, request, len(given))
-            emit(ev.Slid(serial, cut))
-            request = replace(request, messages=without(request.messages, request.cuts[0], cut))
+            cut = choose_cut(engine, request, len(given))
+            emit(ev.ContextTruncated(serial, cut))
+            request = replace(request, messages=drop_messages(request.messages, request.cuts[0], cut))
             ids = engine.prompt_ids(request.messages)
-            given = begin(engine, request, len(ids))
+            given = prefix_steps(engine, request, len(ids))
         prompt_tokens = len(ids)
         emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
         writing.begin(engine.name, prompt_tokens, given)
         if given:
-            emit(ev.Given(serial, tuple(given)))
-        if is_whole(engine, request, given):
+            emit(ev.PrefixAccepted(serial, tuple(given)))
+        if is_complete(engine, request, given):
             return "stop"
 
         def on_prefill(done: int, total: int) -> None:
             emit(ev.Prefilled(serial, done, total, self._clock()))
-            if stopped():  # a cancel that came before the engine was running is repeated
+            if stopped():  # repeat a cancel that came before the engine ran
                 engine.cancel()
 
         steps = engine.reply(
@@ -212,7 +212,7 @@ class Inference:
             for number, step in enumerate(steps):
                 at = self._clock()
                 writing.add(step, at)
-                emit(ev.Produced(serial, step, at))
+                emit(ev.TokenGenerated(serial, step, at))
                 if not number:
                     self._wake()
                 reason = step.finish_reason
@@ -227,8 +227,8 @@ class Inference:
         return reason or "cancelled"
 
     def _preview(self, engine: ChatEngine, request: ev.Preview) -> None:
-        """Look ahead without touching any answer; whatever else waits goes first."""
-        given = begin(engine, request, 0)
+        """Generate a preview; it ends early when another request waits."""
+        given = prefix_steps(engine, request, 0)
         found = given[-1:]
         if not (found and found[0].id in engine.stop_ids):
             greedy = Sampling(temperature=0, max_tokens=request.count)
@@ -236,28 +236,28 @@ class Inference:
                 if self._pending > 1 or self._closing.is_set():
                     break
                 found.append(step)
-        self._events.append(ev.Previewed(request.serial, tuple(found)))
+        self._events.append(ev.PreviewReady(request.serial, tuple(found)))
 
 
 def _give_way() -> None:
-    """Let the thread that draws go first: this one, and those that the engine starts from it, can wait.
+    """Lower the priority of this thread, and of those that the engine starts, below the one that draws.
 
-    Only Linux has priorities of threads. Where nobody else wants the cores it costs nothing.
+    Only Linux has priorities of threads. On idle cores it costs nothing.
     """
     if sys.platform == "linux":
         with suppress(OSError):
             thread = get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE_INCREMENT)
 
 
-def _counted(engine: ChatEngine, request: ev.Count) -> ev.Counted:
+def _counted(engine: ChatEngine, request: ev.Count) -> ev.PromptCounted:
     messages = request.messages
     tokens = len(engine.prompt_ids(messages))
     if tokens >= engine.context and messages[-1].role is Role.USER:
-        least = len(engine.prompt_ids(alone(messages)))
+        least = len(engine.prompt_ids(keep_last(messages)))
         if least >= engine.context:
-            return ev.Counted(request.serial, least, alone=True)
-    return ev.Counted(request.serial, tokens)
+            return ev.PromptCounted(request.serial, least, alone=True)
+    return ev.PromptCounted(request.serial, tokens)
 
 
 def describe(engine: ChatEngine) -> ev.ModelInfo:
@@ -268,13 +268,13 @@ def describe(engine: ChatEngine) -> ev.ModelInfo:
     )
 
 
-def _failure(request: ev.Request, error: BaseException) -> ev.Happening:
+def _failure(request: ev.Request, error: BaseException) -> ev.EngineEvent:
     if isinstance(request, ev.Load):
         return ev.LoadFailed(error)
     if isinstance(request, ev.Count):
-        return ev.Counted(request.serial, -1)
+        return ev.PromptCounted(request.serial, -1)
     if isinstance(request, ev.Encode):
-        return ev.Encoded(request.serial, ())
+        return ev.TextsEncoded(request.serial, ())
     if isinstance(request, ev.Preview):
-        return ev.Previewed(request.serial, ())
+        return ev.PreviewReady(request.serial, ())
     return ev.Failed(request.serial, error)

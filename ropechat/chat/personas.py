@@ -1,4 +1,4 @@
-"""Personas: system texts with a name, each a text file in the folder of the settings."""
+"""Personas: named system prompts, each a text file in the settings folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _END = ".txt"
 
 def _file(name: str) -> Path:
     if not _NAME.fullmatch(name):
-        raise RequestError(f"persona: {name!r:.20}; 40 letters, digits, blanks, - and _ are allowed")
+        raise RequestError(f"persona: must be 1 to 40 letters, digits, spaces, - or _ (got {name!r:.20})")
     return personas_folder() / (name + _END)
 
 
 def load() -> dict[str, str]:
-    """Name -> text of all personas, by name. Raises FileAccessError; what is no text is left out."""
+    """Name -> text of all personas, sorted. Skips empty and oversized files. Raises FileAccessError."""
     found: dict[str, str] = {}
     try:
         for path in sorted(personas_folder().glob("*" + _END)):
@@ -37,7 +37,7 @@ def load() -> dict[str, str]:
 
 
 def save(name: str, text: str) -> Path:
-    """Keep a text under a name, in the place of an older one. Raises RequestError, FileAccessError."""
+    """Save a persona, replacing an older one. Raises RequestError, FileAccessError."""
     path = _file(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def save(name: str, text: str) -> Path:
 
 
 def delete(name: str) -> None:
-    """Forget a persona. Raises RequestError, FileAccessError."""
+    """Delete a persona. Raises RequestError, FileAccessError."""
     path = _file(name)
     try:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Answers that begin with given tokens, and how they are written down."""
+"""Answers that begin with a prefix of known tokens, and the storing of answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ropechat.chat.errors import explain
-from ropechat.conversation_tree import State, typed
+from ropechat.conversation import NodeState, unscored_step
 from ropechat.errors import RopechatError
 
 if TYPE_CHECKING:
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine
     from ropechat.trace import FinishReason, Step
 
-PATIENCE = 10.0  # seconds that an answer waits for its question to be on disk
+SAVE_TIMEOUT_S = 10.0  # seconds that an answer waits for its question to be on disk
 
 
-def begin(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
-    """The records of the tokens that an answer begins with, with their bytes and texts."""
-    opening = request.opening
-    if opening is None:
+def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
+    """The steps of the tokens that an answer begins with, with their bytes and texts filled in."""
+    prefix = request.prefix
+    if prefix is None:
         return []
-    known = opening.steps
-    if opening.written is None:  # all but the last were drawn as they stand
+    known = prefix.steps
+    if prefix.written is None:  # all but the last were drawn as they stand
         ids = [step.id for step in known]
         found = list(known[:-1])
     else:
-        ids = engine.reply_ids(request.messages, opening.written)
+        ids = engine.reply_ids(request.messages, prefix.written)
         found = []
     agrees, new = True, ids[len(found) :]
     spelled = engine.spell(request.messages, new, ids[: len(found)])
     for index, (id, (data, text)) in enumerate(zip(new, spelled, strict=True), len(found)):
         agrees = agrees and index < len(known) and known[index].id == id
-        step = known[index] if agrees else typed(id, prompt_tokens + index)
+        step = known[index] if agrees else unscored_step(id, prompt_tokens + index)
         if (step.bytes, step.text, step.finish_reason) != (data, text, None):
             step = step._replace(bytes=data, text=text, finish_reason=None)
         found.append(step)
     return found
 
 
-def is_whole(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
-    """Is the answer complete with what it begins with: the user's words, or an end that was chosen?"""
-    opening = request.opening
-    return opening is not None and (
-        opening.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
+def is_complete(engine: ChatEngine, request: ev.Reply, steps: list[Step]) -> bool:
+    """Whether the prefix is the whole answer: the user wrote it, or it ends with a stop token."""
+    prefix = request.prefix
+    return prefix is not None and (
+        prefix.written is not None or bool(steps and steps[-1].id in engine.stop_ids)
     )
 
 
-class Writing:
-    """One answer on its way to the disk; does nothing where nothing is kept."""
+class AnswerWriter:
+    """Stores one answer while it streams; does nothing without a store."""
 
     def __init__(self, request: ev.Reply) -> None:
         self._request = request
@@ -60,38 +60,38 @@ class Writing:
         self._last: float | None = None
 
     def wait(self) -> None:
-        """Wait until the question is on disk, or the disk refused it: then it waits in memory."""
+        """Wait until the question is on disk. If the disk refuses it, it stays in memory."""
         if self._request.saved is not None:
             with suppress(RopechatError, TimeoutError):
-                self._request.saved.result(PATIENCE)
+                self._request.saved.result(SAVE_TIMEOUT_S)
 
     def begin(self, model: str, prompt_tokens: int, given: list[Step]) -> None:
-        """The model and its prompt are known, and what the answer begins with."""
+        """Store the tokens that the answer begins with; model and prompt size are stored at its end."""
         self._model, self._prompt_tokens, self._given = model, prompt_tokens, len(given)
         if self._request.recorder is not None:
-            known = self._request.opening.steps if self._request.opening is not None else ()
+            known = self._request.prefix.steps if self._request.prefix is not None else ()
             same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(given, known, strict=False)))
             self._request.recorder.begin(given, same)
 
     def add(self, step: Step, at: float) -> None:
-        """One token."""
+        """Store one token that the model drew."""
         self._first = at if self._first is None else self._first
         self._last = at
         if self._request.recorder is not None:
             self._request.recorder.add(step)
 
     def end(self, reason: FinishReason | None, error: BaseException | None = None) -> None:
-        """No more will come."""
+        """Store how the answer ended."""
         if self._request.recorder is None:
             return
-        stopped = State.STOPPED if reason == "cancelled" else State.DONE
+        stopped = NodeState.STOPPED if reason == "cancelled" else NodeState.DONE
         asked = self._request.asked
         self._request.recorder.end(
-            stopped if error is None else State.FAILED,
+            stopped if error is None else NodeState.FAILED,
             reason,
             "" if error is None else explain(error),
             model=self._model,
-            given=self._given,
+            prefix_length=self._given,
             prompt_tokens=self._prompt_tokens,
             first_after=None if self._first is None else self._first - asked,
             ended_after=None if self._last is None else self._last - asked,

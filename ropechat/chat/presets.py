@@ -1,4 +1,4 @@
-"""The sampler's settings by name: presets, what may be typed, and steps up and down."""
+"""The sampling settings by name: presets, parsing of typed values, and steps up and down."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from dataclasses import fields, replace
 
 from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
-from ropechat.util.text import near
+from ropechat.util.text import closest_name
 
 NAMES = tuple(field.name for field in fields(Sampling) if field.name != "logit_bias")
 PRESETS: dict[str, dict[str, float]] = {
@@ -17,7 +17,7 @@ PRESETS: dict[str, dict[str, float]] = {
 }
 STEPS = {"temperature": 0.05, "top_k": 1, "top_p": 0.01, "min_p": 0.01, "repetition_penalty": 0.05}
 HIGHEST = {"temperature": 2.0, "top_k": 100, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
-MEANING = {
+DESCRIPTIONS = {
     "temperature": "0: always the best",
     "top_k": "the k best; 0: all",
     "top_p": "the best up to it; 1: all",
@@ -28,27 +28,27 @@ MEANING = {
 }
 
 
-def shown(sampling: Sampling, name: str) -> str:
-    """A setting's value for people."""
+def format_value(sampling: Sampling, name: str) -> str:
+    """The value of a setting as text for the screen."""
     value = getattr(sampling, name)
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def full_name(text: str) -> str:
-    """The setting that a text begins. Raises ValueError where it begins none, or several."""
+    """The setting whose name begins with a text. Raises ValueError if none or several do."""
     wanted = text.replace("-", "_")
     found = [name for name in NAMES if name == wanted] or [name for name in NAMES if name.startswith(wanted)]
     if len(found) > 1:
-        raise ValueError(f"{text:.20}: several settings begin so: {', '.join(found)}")
+        raise ValueError(f"{text:.20}: several settings begin with this: {', '.join(found)}")
     if not found:
-        meant = near(wanted, NAMES)
+        meant = closest_name(wanted, NAMES)
         hint = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
-        raise ValueError(f"{text:.20}: no such setting; {hint}")
+        raise ValueError(f"{text:.20}: unknown setting; {hint}")
     return found[0]
 
 
 def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
-    """The settings with one value as it was typed. Raises ValueError that says what is allowed."""
+    """The settings with one value parsed from typed text. Raises ValueError that says what is allowed."""
     value: float | None
     if name == "seed" and text in ("none", "-", ""):
         value = None
@@ -56,7 +56,7 @@ def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
         try:
             value = int(text) if name in ("top_k", "max_tokens", "seed") else float(text)
         except ValueError:
-            raise ValueError(f"{name}: {text!r:.40} is no number") from None
+            raise ValueError(f"{name}: must be a number (got {text!r:.40})") from None
     return replace(sampling, **{name: value})  # type: ignore[arg-type]
 
 
@@ -66,17 +66,17 @@ def with_preset(sampling: Sampling, name: str) -> Sampling:
 
 
 def preset_of(sampling: Sampling) -> str:
-    """The preset that the settings are, or ""."""
+    """The name of the preset that the settings equal, or ""."""
     return next((name for name in PRESETS if with_preset(sampling, name) == sampling), "")
 
 
-def said(name: str) -> str:
-    """What a preset sets."""
+def describe_preset(name: str) -> str:
+    """The settings of a preset as text."""
     return " ".join(f"{key} {value:g}" for key, value in PRESETS[name].items())
 
 
-def told(sampling: Sampling) -> str:
-    """The seed; and the preset, or the settings that leave anything out."""
+def describe_sampling(sampling: Sampling) -> str:
+    """The seed, then the preset or, without one, the settings that cut candidates."""
     words = [f"T {sampling.temperature:g}"]
     for name, without in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("repetition_penalty", 1)):
         if (value := getattr(sampling, name)) != without:
@@ -85,8 +85,8 @@ def told(sampling: Sampling) -> str:
     return " · ".join([*seed, preset_of(sampling) or " ".join(words)])
 
 
-def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
-    """The settings with one value a step up or down, within what is allowed."""
+def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
+    """The settings with one value a step up or down, within its limits."""
     value = getattr(sampling, name)
     if name == "seed":
         return replace(sampling, seed=None if by < 0 else secrets.randbits(31))
@@ -99,18 +99,18 @@ def stepped(sampling: Sampling, name: str, by: int) -> Sampling:
     return replace(sampling, **{name: int(moved) if name == "top_k" else moved})  # type: ignore[arg-type]
 
 
-def filled(sampling: Sampling, name: str) -> float | None:
-    """How far a value is between nothing and the highest that is usual; None where there is no such."""
+def fill_fraction(sampling: Sampling, name: str) -> float | None:
+    """The value as a fraction of its usual maximum; None for settings without one."""
     return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None
 
 
 def with_bias(sampling: Sampling, id: int, bias: float) -> Sampling:
-    """The settings with the bias of a token, which then is the newest; 0 is none."""
+    """The settings with the bias of a token, put last; 0 removes it."""
     biases = {other: value for other, value in sampling.logit_bias if other != id}
     return replace(sampling, logit_bias=(*biases.items(), *([(id, bias)] if bias else [])))
 
 
-def biased(sampling: Sampling, id: int, by: float) -> Sampling:
+def change_bias(sampling: Sampling, id: int, by: float) -> Sampling:
     """The settings with the bias of a token changed; by -MAX_BIAS: banned, or no longer banned."""
     now = dict(sampling.logit_bias).get(id, 0.0)
     banned = now <= -MAX_BIAS
@@ -121,6 +121,6 @@ def biased(sampling: Sampling, id: int, by: float) -> Sampling:
     return with_bias(sampling, id, now)
 
 
-def said_bias(bias: float) -> str:
-    """A bias for people."""
+def describe_bias(bias: float) -> str:
+    """A bias as text for the screen."""
     return "banned" if bias <= -MAX_BIAS else f"{bias:+g}" if bias else "no bias"

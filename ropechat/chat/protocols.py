@@ -1,4 +1,4 @@
-"""What the chat needs of an engine and of a loader of models; the fakes of the tests have it too."""
+"""The interfaces of an engine and of a model loader that the chat uses; fakes in the tests implement them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class ModelLoader(Protocol):
-    """Loads any model by its name; both are called from the inference thread."""
+    """Loads models by name; both methods are called from the inference thread."""
 
     def check(self, model: str) -> object:
-        """Raises as `load` what can be known of the model without loading it."""
+        """Raise the errors of `load` that can be found without loading the model."""
 
     def load(self, model: str) -> ChatEngine:
-        """The loaded model."""
+        """Load a model; raises RopechatError."""
 
 
 class Prompts(Protocol):
-    """What makes prompts of messages. on_note: called with what people should know about them."""
+    """Makes prompts of messages. on_note: called with remarks for the user."""
 
     on_note: Callable[[str], None]
 
     def unused(self) -> list[str]:
-        """The variables that its template was told in vain."""
+        """The given template variables that the chat template never uses."""
 
 
 class ChatEngine(Protocol):
@@ -45,7 +45,7 @@ class ChatEngine(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What is known of the model: dtype, parameters, ..."""
+        """Properties of the model: dtype, parameters, ..."""
 
     @property
     def kv_bytes(self) -> int:
@@ -80,16 +80,16 @@ class ChatEngine(Protocol):
     def spell(
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
     ) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id of an answer that stands behind the ids `after`."""
+        """(bytes, text) of each id of an answer, given the ids `after` before them."""
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
-        """The ids of an answer that somebody wrote."""
+        """The ids of an answer that the user wrote."""
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of an id; asked from the UI's thread too."""
 
     def cancel(self) -> None:
-        """Stop what runs now."""
+        """Stop the generation that runs; returns at once."""
 
     def close(self) -> None:
-        """Give back memory and threads."""
+        """Free the memory and end the threads."""

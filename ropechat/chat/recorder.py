@@ -1,22 +1,22 @@
-"""Which kept conversation the chat on the screen is; without a store nothing is kept."""
+"""Writes the chat on the screen to the store; without a store it does nothing."""
 
 from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING
 
-from ropechat.chat.draft import parted
-from ropechat.store.queries import title_of
+from ropechat.chat.draft import split_attachments
+from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ropechat.conversation_tree import Node
-    from ropechat.store.store import Recorder, Store
+    from ropechat.conversation import Node
+    from ropechat.store.store import AnswerWriter, Store
 
 
-class Keeper:
-    """Writes the nodes of one conversation down. A chat in which nothing was asked leaves no trace."""
+class ConversationRecorder:
+    """Writes the nodes of one conversation to the store. A chat without a question is not stored."""
 
     def __init__(self, store: Store | None) -> None:
         self.store = store
@@ -26,42 +26,42 @@ class Keeper:
         self.begin()
 
     def begin(self, id: str = "", title: str = "") -> None:
-        """Another conversation: a new one, or one that was kept."""
+        """Switch to another conversation: a stored one, or without an id a new one."""
         self.id, self.title, self.saved = id or secrets.token_hex(4), title, None
 
     def keep(self, node: Node, question: str) -> None:
-        """Write a question (or the system text before it) down."""
+        """Store a question, or the system prompt before it."""
         if self.store is not None:
-            self.title = self.title or title_of(parted(question)[0])
-            self.saved = self.store.keep(self.id, self.title, node)
+            self.title = self.title or make_title(split_attachments(question)[0])
+            self.saved = self.store.add_node(self.id, self.title, node)
 
-    def record(self, node: Node) -> Recorder | None:
-        """What writes an answer down while it streams."""
-        return None if self.store is None else self.store.record(self.id, node)
+    def record(self, node: Node) -> AnswerWriter | None:
+        """Begin to store an answer; the result takes its tokens as they come."""
+        return None if self.store is None else self.store.record_answer(self.id, node)
 
     def point(self, node: str | None) -> None:
-        """Remember which branch is shown."""
+        """Store which branch is shown."""
         if self.store is not None:
-            self.store.point(self.id, node)
+            self.store.set_current(self.id, node)
 
     def start(self, node: Node) -> None:
-        """Remember which of the oldest turns are left out for a question."""
-        if self.store is not None and node.start is not None:
-            self.store.start_at(node.id, node.start)
+        """Store the node at which the context of a question begins."""
+        if self.store is not None and node.context_start is not None:
+            self.store.set_context_start(node.id, node.context_start)
 
     def rename(self, title: str) -> None:
         """Give the conversation another title."""
-        self.title = title_of(title)
+        self.title = make_title(title)
         if self.store is not None:
             self.store.rename(self.id, self.title)
 
     def remove(self, nodes: list[str]) -> None:
-        """Take nodes back."""
+        """Remove nodes that were never answered."""
         if self.store is not None:
             self.store.remove(nodes)
 
     def drop(self) -> None:
-        """Nothing of the conversation is left: no trace of it is."""
+        """Delete the conversation, and begin a new one."""
         if self.store is not None:
             self.store.delete(self.id)
         self.begin()
@@ -70,4 +70,4 @@ class Keeper:
         """Delete nodes, and every trace of them."""
         if self.store is not None:
             self.store.remove(nodes)
-            self.store.sweep()
+            self.store.purge()

@@ -1,4 +1,4 @@
-"""The state of a chat, without a widget: turns, what the model does, and the figures on the screen."""
+"""The state of a chat, without a widget: its turns, and what the inference thread reports of them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.answer import Answer, State, Turn
-from ropechat.chat.context import WhenFull
-from ropechat.chat.draft import parted
-from ropechat.chat.recorder import Keeper
-from ropechat.conversation import Message, Role
-from ropechat.conversation_tree import State as NodeState
-from ropechat.conversation_tree import Tree, fresh
-from ropechat.store.queries import title_of
+from ropechat.chat.answer import Answer, Turn
+from ropechat.chat.context import OverflowPolicy
+from ropechat.chat.draft import split_attachments
+from ropechat.chat.recorder import ConversationRecorder
+from ropechat.conversation import ConversationTree, Message, NodeState, Role, with_seed
+from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ropechat.conversation_tree import Node, Origin
+    from ropechat.conversation import Node, Origin
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Chat
     from ropechat.trace import FinishReason
 
 
 class Session:
-    """One chat with one model: the branch of its tree that is shown, as turns. The only writer of both."""
+    """One chat: its tree, and the branch that is shown, as turns. Nothing else writes either."""
 
     def __init__(
         self,
@@ -34,37 +32,37 @@ class Session:
         sampling: Sampling,
         system: str | None = None,
         clock: Callable[[], float] = time.monotonic,
-        keeper: Keeper | None = None,
+        recorder: ConversationRecorder | None = None,
     ) -> None:
         self.model = model
         self.sampling = sampling
-        self.chosen = system  # the system text of new chats
+        self.chosen = system  # the system prompt of new chats
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
-        self.when_full = WhenFull.ASK
-        self.notes: list[str] = []  # what is to be known of the prompts of the loaded model
+        self.when_full = OverflowPolicy.ASK
+        self.notes: list[str] = []  # remarks about the prompts of the loaded model
         self.info: ev.ModelInfo | None = None
-        self.coming = ""  # the model that is being loaded in the place of another
+        self.coming = ""  # the model that is being loaded to replace another
         self.load_error: BaseException | None = None
-        self.keeper = keeper or Keeper(None)
-        self.tree = Tree()
+        self.recorder = recorder or ConversationRecorder(None)
+        self.tree = ConversationTree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
-        self.draft_alone = False  # the draft is too long by itself: the tokens are of it alone
+        self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.coming_since = clock()
-        self._turned = False  # the next question begins a branch of its own, under another system text
+        self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
 
     @property
     def last(self) -> Turn | None:
-        """The newest turn."""
+        """The newest turn; None in an empty chat."""
         return self.turns[-1] if self.turns else None
 
     @property
     def generating(self) -> bool:
-        """Is an answer under way?"""
-        return self.last is not None and self.last.answer.state.live
+        """Whether an answer is being written."""
+        return self.last is not None and self.last.answer.live
 
     @property
     def context(self) -> int | None:
@@ -73,35 +71,35 @@ class Session:
 
     @property
     def used(self) -> int | None:
-        """Tokens of the context that are taken now; None while that is not known."""
+        """Tokens of the context that are in use; None while unknown."""
         if self.generating and self.last is not None:
-            answer = self.last.answer
-            return answer.prompt_tokens + len(answer.steps) if answer.prompt_tokens else None
+            node = self.last.answer.node
+            return node.prompt_tokens + len(node.steps) if node.prompt_tokens else None
         return self.draft_tokens
 
     @property
     def empty(self) -> bool:
-        """Is nothing asked in this chat?"""
+        """Whether nothing was asked in this chat."""
         return all(node.role is Role.SYSTEM for node in self.tree.nodes.values())
 
     @property
     def title(self) -> str:
         """The chat's name, or its first words."""
-        if self.keeper.title or not self.turns:
-            return self.keeper.title or "new chat"
-        return title_of(parted(self.turns[0].question)[0])
+        if self.recorder.title or not self.turns:
+            return self.recorder.title or "new chat"
+        return make_title(split_attachments(self.turns[0].question)[0])
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
-        """What the model would be fed: system text, all turns that count, and the draft."""
+        """The messages that the model would read: system prompt, all turns in context, and the draft."""
         begins = self._turned or not self.tree.nodes
         system = [Message(Role.SYSTEM, self.system)] if self.system else []
         found = system if begins else self._messages()
         return (*found, Message(Role.USER, draft)) if draft else tuple(found)
 
     def reads(self, question: str | None = None) -> list[Node]:
-        """The nodes that the model is fed for a question (without one: after all that was said)."""
-        found = self.tree.read(question)
-        start = next((node.start for node in reversed(found) if node.start), None)
+        """The nodes that the model reads for a question; without one: for the next question."""
+        found = self.tree.context_nodes(question)
+        start = next((node.context_start for node in reversed(found) if node.context_start), None)
         head = 1 if found and found[0].role is Role.SYSTEM else 0
         first = next((place for place, node in enumerate(found) if node.id == start), head)
         return found[:head] + found[first:]
@@ -110,35 +108,35 @@ class Session:
         return tuple(Message(node.role, node.text) for node in self.reads(question))
 
     def _start(self, question: str, start: str) -> None:
-        """From a question on, what comes before the node `start` is left out."""
-        self.tree[question].start = start
-        self.keeper.start(self.tree[question])
+        """From a question on, leave out what comes before the node `start`."""
+        self.tree[question].context_start = start
+        self.recorder.start(self.tree[question])
 
     def left_out(self, question: str) -> int:
-        """How many earlier questions the model is not fed for this one."""
-        asked = [node for node in self.tree.read(question) if node.role is Role.USER]
+        """The number of earlier questions that the model does not read for this one."""
+        asked = [node for node in self.tree.context_nodes(question) if node.role is Role.USER]
         return len(asked) - sum(node.role is Role.USER for node in self.reads(question))
 
     @property
     def persona(self) -> str:
-        """What the system text of the next question is called; "" for none, or one without a name."""
+        """The name of the next question's system prompt; "" for none, or one without a name."""
         return self.personas.get(self.system or "", "")
 
     @property
     def turned(self) -> bool:
-        """Does the next question begin a branch of its own?"""
+        """Whether the next question begins a new branch."""
         return self._turned
 
-    # --- what the user does; a turn that comes back has a request to be submitted ---
+    # --- what the user does; a returned turn has a request that the caller submits ---
 
     def under(self, system: str | None) -> None:
-        """Give the next question another system text; what was said stays as it is, on its branch."""
+        """Set the system prompt of the next question; a changed prompt starts a new branch."""
         self.chosen = self.system = system or None
         self._turned = bool(self.tree.nodes) and self.system_of_path() != self.system
         self.draft_tokens = None
 
     def system_of_path(self) -> str | None:
-        """The system text of the branch that is shown; of an empty chat, that of the first question."""
+        """The system prompt of the branch that is shown; in an empty chat, of the first question."""
         if not self.tree.nodes:
             return self.system
         path = self.tree.path()
@@ -150,42 +148,44 @@ class Session:
         self._turned = False
 
     def ask(self, question: str) -> Turn:
-        """Add a question."""
+        """Add a question at the end of the branch that is shown, and an answer to it."""
         if self._turned:
             self._turn()
         if self.tree.current is None and self.system:
-            self.keeper.keep(self.tree.write(Role.SYSTEM, self.system), question)
+            self.recorder.keep(self.tree.write(Role.SYSTEM, self.system), question)
         node = self.tree.write(Role.USER, question)
-        self.keeper.keep(node, question)
+        self.recorder.keep(node, question)
         return self.answer(node.id)
 
     def rewrite(self, node: str, question: str) -> Turn:
-        """Ask something else in the place of a question; the old one stays beside it."""
+        """Add a changed question as a sibling of a question, and an answer to it."""
         made = self.tree.rewrite(node, question)
-        self.keeper.keep(made, question)
+        self.recorder.keep(made, question)
         return self.answer(made.id)
 
     def answer(
         self,
         question: str,
-        opening: ev.Opening | None = None,
+        prefix: ev.AssistantPrefix | None = None,
         origin: Origin | None = None,
         sampling: Sampling | None = None,
     ) -> Turn:
-        """Begin an answer to a question, beside those that it has."""
-        used = sampling or fresh(self.sampling, len(self.tree.children(question)))
+        """Add an answer to a question; older answers stay as siblings."""
+        used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
+        if prefix is not None and prefix.written is None:
+            node.steps += prefix.steps[:-1]  # known already, so they can be drawn before the model is asked
         asked = self._clock()
         request = ev.Reply(
             messages,
             used,
             self._next(),
-            opening=opening,
-            saved=self.keeper.saved,
-            recorder=self.keeper.record(node),
+            prefix=prefix,
+            saved=self.recorder.saved,
+            recorder=self.recorder.record(node),
             asked=asked,
-            cuts=self.cuts(question) if self.when_full is WhenFull.SLIDE else (),
+            cuts=self.cuts(question) if self.when_full is OverflowPolicy.SLIDE else (),
         )
         self.show()
         assert self.last is not None
@@ -194,12 +194,12 @@ class Session:
         return self.last
 
     def cuts(self, question: str) -> tuple[int, ...]:
-        """The places at which the messages for a question may begin: at questions, the first one included."""
+        """The indices at which the messages for a question may begin: its own and earlier questions."""
         read = self.reads(question)
         return tuple(place for place, node in enumerate(read) if node.role is Role.USER)
 
     def again(self, *, alone: bool) -> Turn:
-        """Ask the newest question, which did not fit, with fewer turns before it, or alone."""
+        """Ask the newest question, which did not fit, with fewer turns before it or alone."""
         turn = self.turns[-1]
         assert turn.request is not None
         if alone:
@@ -209,7 +209,7 @@ class Session:
             serial=self._next(),
             messages=self._messages(turn.asked),
             cuts=self.cuts(turn.asked),
-            asked=self._clock(),  # how long people thought it over is not the model's time
+            asked=self._clock(),  # the time that the user took to decide is not the model's
         )
         turn.answer.asked = turn.request.asked
         return turn
@@ -222,14 +222,14 @@ class Session:
         """A request for the tokens of texts."""
         return ev.Encode(texts, self._next())
 
-    def preview(self, node: str, opening: ev.Opening) -> ev.Preview:
-        """A request to look ahead from the middle of an answer."""
+    def preview(self, node: str, prefix: ev.AssistantPrefix) -> ev.Preview:
+        """A request for a preview of another continuation of an answer."""
         question = self.tree[node].parent
         assert question is not None
-        return ev.Preview(self._messages(question), opening, self._next())
+        return ev.Preview(self._messages(question), prefix, self._next())
 
     def await_model(self, model: str) -> None:
-        """Another model is being loaded."""
+        """Record that another model is being loaded."""
         self.coming, self.coming_since = model, self._clock()
         self.draft_tokens = None
 
@@ -241,87 +241,87 @@ class Session:
     def stop(self) -> Turn | None:
         """Mark the running answer as stopping; None when none runs or it is stopping already."""
         turn = self.last
-        if turn is None or not turn.answer.state.live or turn.answer.state is State.STOPPING:
+        if turn is None or not turn.answer.live or turn.answer.stopping:
             return None
-        turn.answer.state = State.STOPPING
+        turn.answer.stopping = True
         return turn
 
     def withdraw(self) -> Turn:
-        """Take back the newest turn, which was never answered; other answers to its question stay."""
+        """Remove the newest turn, which was never answered; other answers to its question stay."""
         turn = self.turns[-1]
         assert turn.node is not None
         alone = len(self.tree.siblings(turn.node)) == 1
-        self.keeper.remove(self.tree.remove(turn.asked if alone else turn.node))
+        self.recorder.remove(self.tree.remove(turn.asked if alone else turn.node))
         if self.empty:
             self.clear()
         self.show()
         return turn
 
     def show(self) -> None:
-        """Make the turns those of the current path."""
+        """Set the turns to those of the current path."""
         kept = {turn.node: turn for turn in self.turns if turn.node}
         self.turns = []
         for node in self.tree.path():
             if node.role is Role.USER:
-                self.turns.append(Turn(node.text, Answer.missing(node.id), node.id, None))
+                self.turns.append(Turn(node, Answer.missing(node.id)))
             elif node.role is Role.ASSISTANT and self.turns:
                 if node.id in kept:
                     self.turns[-1] = kept[node.id]
                 else:
-                    self.turns[-1].node, self.turns[-1].answer = node.id, Answer.of(node)
+                    self.turns[-1].answer = Answer(node)
         self.draft_tokens = None
 
     def go(self, node: str) -> None:
         """Show the branch through a node."""
         self.tree.go(node)
-        self.keeper.point(self.tree.current)
+        self.recorder.point(self.tree.current)
         self._keep_system()
         self.show()
 
     def clear(self) -> None:
-        """Begin anew; a chat in which nothing is said any more is not kept."""
-        if self.empty and self.keeper.title:
-            self.keeper.drop()
+        """Begin a new chat; a chat that has become empty is deleted from the store."""
+        if self.empty and self.recorder.title:
+            self.recorder.drop()
         else:
-            self.keeper.begin()
-        self.tree = Tree()
+            self.recorder.begin()
+        self.tree = ConversationTree()
         self.turns.clear()
         self.system, self._turned = self.chosen, False
         self.draft_tokens = None
 
     def open(self, chat: Chat) -> None:
-        """Show a chat that was kept."""
-        self.keeper.begin(chat.id, chat.title)
+        """Show a stored chat."""
+        self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
         self.turns.clear()
         self._keep_system()
         self.show()
 
     def _keep_system(self) -> None:
-        """A branch that is shown goes on under the system text that it has."""
+        """The next question on the branch that is shown has the system prompt of that branch."""
         self._turned = False
         if self.tree.nodes:
             self.system = self.system_of_path()
 
     # --- what the inference thread reports ---
 
-    def apply(self, event: ev.Happening) -> bool:
-        """Take in one event; False if it belongs to something that is gone."""
+    def apply(self, event: ev.EngineEvent) -> bool:
+        """Apply one event. Returns False if it belongs to a request that is no longer current."""
         match event:
-            case ev.Loaded(info):
+            case ev.ModelLoaded(info):
                 self.info, self.load_error, self.coming = info, None, ""
                 self.notes.clear()
             case ev.LoadFailed(error, kept):
                 self.coming = ""
                 if not kept:
                     self.info, self.load_error = None, error
-            case ev.Counted(serial, tokens, alone):
+            case ev.PromptCounted(serial, tokens, alone):
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens, self.draft_alone = tokens, alone
-            case ev.Noted(text):
+            case ev.Notice(text):
                 self.notes.append(text)
-            case ev.Previewed() | ev.Encoded():
+            case ev.PreviewReady() | ev.TextsEncoded():
                 return True
             case _:
                 turn = self.last
@@ -330,47 +330,38 @@ class Session:
                 self._progress(turn, event)
         return True
 
-    def _progress(self, turn: Turn, event: ev.Happening) -> None:
-        assert turn.node is not None
-        answer, node = turn.answer, self.tree[turn.node]
+    def _progress(self, turn: Turn, event: ev.EngineEvent) -> None:
+        answer, node = turn.answer, turn.answer.node
         match event:
             case ev.Started(_, prompt_tokens):
+                answer.started = True
                 node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
-                self._advance(answer, State.READING)
-            case ev.Slid(_, cut):
+            case ev.ContextTruncated(_, cut):
                 self._start(turn.asked, self.reads(turn.asked)[cut].id)
             case ev.Prefilled(_, done, total, at):
-                answer.read(done, total, at)
-            case ev.Given(_, steps):
-                self._advance(answer, State.READING)
-                answer.give(steps)
-                self.tree.give(node.id, steps)
-            case ev.Produced(_, step, at):
-                self._advance(answer, State.WRITING)
-                answer.add(step, at)
+                answer.record_prefill(done, total, at)
+            case ev.PrefixAccepted(_, steps):
+                node.steps.clear()
+                self.tree.add_prefix(node.id, steps)
+            case ev.TokenGenerated(_, step, at):
+                answer.record_token(at)
                 self.tree.add(node.id, step)
             case ev.Finished(_, reason, kv_bytes):
                 answer.kv_bytes = kv_bytes
-                answer.state = State.STOPPED if reason == "cancelled" else State.DONE
-                self._ended(answer, node, reason)
-                self.draft_tokens = answer.prompt_tokens + len(answer.steps) if answer.counts else None
+                self._end(answer, NodeState.STOPPED if reason == "cancelled" else NodeState.DONE, reason)
+                self.draft_tokens = node.prompt_tokens + len(node.steps) if node.in_context else None
                 self.draft_alone = False
             case ev.Failed(_, error):
                 answer.error = error
-                answer.state = State.FAILED
-                self._ended(answer, node)
+                self._end(answer, NodeState.FAILED)
 
-    def _ended(self, answer: Answer, node: Node, reason: FinishReason | None = None) -> None:
-        states = {State.STOPPED: NodeState.STOPPED, State.FAILED: NodeState.FAILED}
-        error = "" if answer.error is None else str(answer.error)
-        self.tree.end(node.id, states.get(answer.state, NodeState.DONE), reason, error)
+    def _end(self, answer: Answer, state: NodeState, reason: FinishReason | None = None) -> None:
+        node = answer.node
+        if not answer.started:
+            node.steps.clear()  # the model never read what the answer was to begin with
+        self.tree.end(node.id, state, reason, "" if answer.error is None else str(answer.error))
         node.first_after, node.ended_after = answer.time_to_first_token, answer.seconds or None
-
-    @staticmethod
-    def _advance(answer: Answer, state: State) -> None:
-        if answer.state is not State.STOPPING:
-            answer.state = state
 
     def _next(self) -> int:
         self._serial += 1

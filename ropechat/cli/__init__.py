@@ -1,4 +1,4 @@
-"""The command line. `main` is the console script; each command has a file and is imported when it is used."""
+"""The command line. `main` is the entry point; each command has its own file, imported on use."""
 
 import gc
 import sys
@@ -8,22 +8,24 @@ __all__ = ["main"]
 
 _OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 _YOUNG = 50_000
-"""New objects until the collector looks for garbage: a start makes half as many, and they stay."""
+"""Allocations until a garbage collection: a start makes half as many objects, none of them garbage."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code.
+    """Run a command and return the exit code.
 
-    0 done, 2 usage or refused input, 3 finished but some lines failed, 4 model not to be had, 70 a bug in
-    ropechat, 74 input or output failed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
+    0 success, 2 usage error or invalid input, 3 finished but some lines failed, 4 model not found or not
+    available, 70 a bug in ropechat, 74 input or output failed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(_YOUNG)
-    if given[:1] != ["chat"] and not names_no_command(given):
+    if not given or (given[0].startswith("-") and given[0] not in _OWN_OPTIONS):
+        given = ["chat", *given]
+    if given[0] != "chat":
         return _run(given)
     from ropechat.tui.terminal import typeahead
 
-    typeahead.hold()  # first of all: what is typed from now on waits for the chat
+    typeahead.hold()  # first of all: keys typed from now on are kept for the chat
     try:
         return _run(given)
     finally:
@@ -35,8 +37,3 @@ def _run(arguments: list[str]) -> int:
     from ropechat.cli.group import ropechat
 
     return run_command(ropechat, arguments)
-
-
-def names_no_command(arguments: Sequence[str]) -> bool:
-    """Are these arguments of `chat`, which need not be named?"""
-    return not arguments or (arguments[0].startswith("-") and arguments[0] not in _OWN_OPTIONS)

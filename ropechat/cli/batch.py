@@ -8,7 +8,7 @@ import click
 from ropechat.cli.common import (
     STREAM,
     FileName,
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     sampling_of,
@@ -18,7 +18,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.status import StatusLine, bar
-from ropechat.util.text import clock
+from ropechat.util.text import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _FAILURES_SHOWN = 5
 
 
 def progress_line(report: "BatchReport") -> str:
-    """Bar, rows, failures, tokens per second, time left (by rows); of a pipe no bar and no time left."""
+    """Progress bar, rows, failures, tokens per second, time left; without bar and time for a pipe."""
     total = report.total
     if total is None:
         parts = [f"{report.done} rows"]
@@ -41,12 +41,12 @@ def progress_line(report: "BatchReport") -> str:
     if report.elapsed > 0:
         parts.append(f"{report.made_tokens / report.elapsed:.0f} tok/s")
     if total is not None and 0 < report.done < total:
-        parts.append(f"ETA {clock(report.elapsed / report.done * (total - report.done))}")
+        parts.append(f"ETA {format_duration(report.elapsed / report.done * (total - report.done))}")
     return " · ".join(parts)
 
 
-class Progress(StatusLine):
-    """How far the batch is, and the first few failures."""
+class BatchStatus(StatusLine):
+    """The status line of a batch run, and the first failures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Progress(StatusLine):
             self.show(progress_line(report))
 
     def failure(self, text: str) -> None:
-        """Say what is wrong with a row; the first few only."""
+        """Report a failed row; only the first few."""
         self._failures += 1
         if self._failures <= _FAILURES_SHOWN + 1:
             self.note(
@@ -66,17 +66,17 @@ class Progress(StatusLine):
 
 
 def closing_line(report: "BatchReport", out: Path | str) -> str:
-    """What was done, for stderr. out: a file, or `-`."""
+    """A summary of the run for stderr. out: a file, or `-`."""
     rate = report.made_tokens / report.elapsed if report.elapsed > 0 else 0.0
     return (
         f"{'stdout' if out == STREAM else out}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
         f"{report.prompt_tokens} + {report.completion_tokens} tokens, "
-        f"{clock(report.elapsed)}, {rate:.0f} tok/s"
+        f"{format_duration(report.elapsed)}, {rate:.0f} tok/s"
     )
 
 
-def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: Progress) -> "BatchReport":
-    """Run into a file, which has its name once the run is complete."""
+def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
+    """Run with output to a file, which gets its final name when the run is complete."""
     from ropechat.batch.output import Output
 
     with Output(path) as output:
@@ -85,7 +85,7 @@ def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: Progres
         except BaseException:
             progress.clear()
             output.settle()
-            say(f"stopped: {output.partial} holds the first {output.lines} results")
+            say(f"stopped: {output.partial} contains the first {output.lines} results")
             raise
         progress.clear()
         if not report.cancelled:
@@ -93,11 +93,11 @@ def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: Progres
     return report
 
 
-def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: Progress) -> "BatchReport":
-    """Run into stdout, a flushed line for each result."""
+def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
+    """Run with output to stdout, a flushed line per record."""
     from ropechat.batch.output import Printed
 
-    out = Out()
+    out = StdoutWriter()
 
     def put(line: str) -> None:
         progress.clear()
@@ -106,11 +106,11 @@ def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: Progress) -> "Bat
     printed = Printed(put)
     try:
         return run(printed)
-    except BrokenPipeError:  # the reader has seen enough, as `head -1`
+    except BrokenPipeError:  # the reader closed the pipe, like `head -1`
         raise
     except BaseException:
         progress.clear()
-        say(f"stopped: stdout has the first {printed.lines} results")
+        say(f"stopped: stdout contains the first {printed.lines} results")
         raise
     finally:
         progress.clear()
@@ -122,12 +122,18 @@ def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: Progress) -> "Bat
 @model_options
 @sampling_options
 @template_options
-@click.option("--system", help="A system message for rows that have none.")
-@click.option("--raw", is_flag=True, help="No chat template: continue the prompts as they are.")
+@click.option("--system", help="A system message for rows without one.")
+@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")
 @click.option(
     "--prompt-field", help="The field with the prompt [default: prompt or messages; else text or prefix]."
 )
-@click.option("--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Rows at a time.")
+@click.option(
+    "--window",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help="Rows in progress at the same time.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT.jsonl if it exists.")
 def batch(
     source: Path | str,
@@ -141,24 +147,24 @@ def batch(
 ) -> int:
     """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
 
-    IN.jsonl may be - (stdin) or a pipe. Its lines are read as rows are begun: with --window 1 each is
+    IN.jsonl may be - (stdin) or a pipe. Lines are read when there is room for them: with --window 1 each is
     answered before the next one is read.
 
-    On a line max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
-    chat_template_kwargs go before the options. Other fields are ignored. Lines of OpenAI's batch format
-    ({"custom_id", "url", "body"}) are read too. A bad line gives an error record and exit code 3; the others
-    are answered.
+    In a line, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
+    chat_template_kwargs override the options. Other fields are ignored. OpenAI's batch format ({"custom_id",
+    "url", "body"}) is supported too. An invalid line gives an error record and exit code 3; the others are
+    answered.
     """
     from ropechat.batch.output import refuse_output
     from ropechat.batch.reader import BatchReader
-    from ropechat.batch.runner import BatchReport, Settings, run_batch
+    from ropechat.batch.runner import BatchReport, PromptOptions, run_batch
 
-    sampling, settings = sampling_of(given), Settings(raw, system)
+    sampling, settings = sampling_of(given), PromptOptions(raw, system)
     reader = BatchReader(source if isinstance(source, Path) else stdin_stream(), prompt_field)
     total = reader.check()
     if isinstance(out, Path):
         refuse_output(out, reader.reads, overwrite=overwrite)
-    progress = Progress()
+    progress = BatchStatus()
     engine = None if total == 0 else load_chat_engine(given, raw=raw)
     if engine is not None:
         for note in engine.facts["notes"]:

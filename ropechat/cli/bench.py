@@ -6,36 +6,38 @@ from pathlib import Path
 import click
 
 from ropechat.bench.shapes import SHAPES
-from ropechat.cli.common import Out, model_or_builtin
+from ropechat.cli.common import StdoutWriter, model_or_builtin
 from ropechat.cli.settings import BY_NAME, DTYPES
 from ropechat.cli.status import StatusLine
 from ropechat.models.resolve import resolve
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
-    """One number or several: 1,2,4. None: all cores."""
+    """Parse one or more numbers of threads: 1,2,4. None: all cores."""
     if value is None:
         return (None,)
     numbers = [text.strip() for text in value.split(",")]
     if not all(number.isdecimal() and int(number) for number in numbers):
-        raise click.BadParameter(f"{value!r}; one number of 1 or more, or several as in 1,2", ctx, parameter)
+        raise click.BadParameter(
+            f"must be a number of at least 1, or several as in 1,2 (got {value!r})", ctx, parameter
+        )
     return tuple(dict.fromkeys(map(int, numbers)))
 
 
-class Progress(StatusLine):
-    """What runs now, on stderr."""
+class BenchStatus(StatusLine):
+    """The status line of the benchmark."""
 
     def __call__(self, text: str) -> None:
         self.show(text)
 
 
-def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
-    """The folder to measure: a given one, or that of a shape."""
+def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Path:
+    """The model to measure: a given one, or one of a shape."""
     if shape is None:
         chosen = model or BY_NAME["model"].of_environment()
         return resolve(model_or_builtin(None if chosen is None else str(chosen)))
     if model is not None:
-        raise click.UsageError("--model and --shape together; give one of them")
+        raise click.UsageError("--model and --shape exclude each other; give one of them")
     from ropechat.bench.shapes import make
     from ropechat.util.paths import cache_folder
 
@@ -54,11 +56,14 @@ def _model_of(model: str | None, shape: str | None, progress: Progress) -> Path:
     show_default=True,
 )
 @click.option(
-    "--threads", metavar="N[,N]", callback=_threads, help="One number or several; default: all cores."
+    "--threads",
+    metavar="N[,N]",
+    callback=_threads,
+    help="One or more numbers of threads; default: all cores.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
-@click.option("--quick", is_flag=True, help="One short round: shows that it works, measures little.")
+@click.option("--quick", is_flag=True, help="One short round, to check that everything works.")
 def bench(
     model: str | None,
     shape: str | None,
@@ -70,18 +75,18 @@ def bench(
 ) -> None:
     """Measure a model on this machine: prefill, decode, batches, start, memory.
 
-    Beside them stands how fast memory can be read, which bounds decoding. Rounds in which the memory was much
-    slower than at its best are left out.
+    The memory bandwidth, which limits decoding, is shown for comparison. Rounds with a much lower bandwidth
+    than the best are omitted.
     """
     from dataclasses import replace
 
-    from ropechat.bench.measure import QUICK, Plan, measure
+    from ropechat.bench.measure import QUICK, Workload, measure
 
-    progress = Progress()
+    progress = BenchStatus()
     try:
         folder = _model_of(model, shape, progress)
-        plan = QUICK if quick else replace(Plan(), rounds=rounds)
+        plan = QUICK if quick else replace(Workload(), rounds=rounds)
         report = measure(folder, dtype, threads, plan, progress)
     finally:
         progress.clear()
-    Out().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")
+    StdoutWriter().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

@@ -1,4 +1,4 @@
-"""`ropechat chat`: the terminal app; without a terminal a plain chat, a line a turn."""
+"""`ropechat chat`: the terminal app, or without a terminal a plain chat with one line per message."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     model_or_builtin,
@@ -19,7 +19,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import say
 from ropechat.cli.settings import THEMES, TINTS, WHEN_FULL
-from ropechat.conversation import Conversation, Message, Role
+from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
 if TYPE_CHECKING:
@@ -36,62 +36,61 @@ def _has_terminal() -> bool:
 
 
 def _lines() -> "Iterator[str]":
-    """Lines of stdin that hold something. Raises RequestError for what is no UTF-8."""
+    """Yield the non-empty lines of stdin. Raises RequestError for invalid UTF-8."""
     if sys.stdin is None:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
             text = line.decode("utf-8").strip()
         except UnicodeDecodeError:
-            raise RequestError(f"stdin: line {number} is not UTF-8; convert the text to UTF-8") from None
+            raise RequestError(f"stdin: line {number}: must be UTF-8; convert the text to UTF-8") from None
         if text:
             yield text
 
 
-def _answer(engine: "Engine", chat: Conversation, sampling: "Sampling", out: Out) -> None:
+def _answer(engine: "Engine", chat: list[Message], sampling: "Sampling", out: StdoutWriter) -> None:
     """Stream a reply to stdout and add it to the conversation."""
     pieces = []
     try:
-        for step in engine.reply(chat.messages, sampling):
+        for step in engine.reply(chat, sampling):
             pieces.append(step.text)
             out.write(step.text)
     finally:
         out.end_line()
-    chat.append(Role.ASSISTANT, "".join(pieces))
+    chat.append(Message(Role.ASSISTANT, "".join(pieces)))
 
 
 def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> None:
-    """Each line of stdin is a message; the reply goes to stdout and ends with a newline."""
-    chat = Conversation([Message(Role.SYSTEM, system)] if system is not None else [])
-    opening, out = len(chat), Out()
+    """Answer each line of stdin; the reply goes to stdout and ends with a newline."""
+    chat = [Message(Role.SYSTEM, system)] if system is not None else []
+    first, out = len(chat), StdoutWriter()
     for line in _lines():
-        chat.append(Role.USER, line)
+        chat.append(Message(Role.USER, line))
         try:
             _answer(engine, chat, sampling, out)
         except ContextFullError as error:
-            if len(chat) == opening + 1:
+            if len(chat) == first + 1:
                 raise
-            say(f"note: {error}; the conversation begins anew")
-            chat.truncate(opening)
-            chat.append(Role.USER, line)
+            say(f"note: {error}; starting a new conversation")
+            chat[first:] = [Message(Role.USER, line)]
             _answer(engine, chat, sampling, out)
 
 
 class _Models:
-    """Loads the models that are chosen in the chat, with the command's options; the template is their own."""
+    """Loads models chosen in the chat, with the command's options except those for the template."""
 
     def __init__(self, given: dict[str, Any], *, raw: bool) -> None:
         self._given = given | {"template": None, "template_vars": {}, "download": False}
         self._raw = raw
 
     def check(self, model: str) -> object:
-        """What the headers say. Raises as `Engine.load`."""
-        from ropechat.engine.model_check import check
+        """Validate a model by its headers. Raises as `Engine.load`."""
+        from ropechat.engine.loading import check
 
         return check(model, self._given["cache"])
 
     def load(self, model: str) -> "Engine":
-        """The loaded model."""
+        """Load a model."""
         return load_chat_engine(self._given | {"model": model}, raw=self._raw, screen=True)
 
 
@@ -100,23 +99,28 @@ class _Models:
 @sampling_options
 @template_options
 @click.option("--system", help="A system message at the beginning.")
-@click.option("--raw", is_flag=True, help="No chat template: continue the text of all messages.")
-@click.option("--continue", "newest", is_flag=True, help="Open the newest kept chat.")
-@click.option("--resume", metavar="ID", help="Open a kept chat (`ropechat chats list`).")
-@setting_option("store", "--store/--incognito", default=True, help="Keep this chat, or nothing of it.")
+@click.option("--raw", is_flag=True, help="Use no chat template: continue the text of all messages.")
+@click.option("--continue", "newest", is_flag=True, help="Open the newest stored chat.")
+@click.option("--resume", metavar="ID", help="Open a stored chat (see `ropechat chats list`).")
+@setting_option("store", "--store/--incognito", default=True, help="Store this chat, or nothing of it.")
 @setting_option(
     "when_full",
     type=click.Choice(WHEN_FULL),
     default="ask",
-    help="A question that does not fit in the context.",
+    help="What to do with a question that exceeds the context.",
 )
 @setting_option("theme", type=click.Choice(THEMES), default="auto", help="Colours of the chat.")
-@setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which figure tints tokens.")
+@setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which number tints tokens.")
 @setting_option(
-    "overview", "--overview/--no-overview", default=True, help="Chats and branches at the left, if wide."
+    "overview",
+    "--overview/--no-overview",
+    default=True,
+    help="Show chats and branches at the left of a wide screen.",
 )
-@setting_option("follow", "--follow/--no-follow", default=True, help="Scroll along with an answer.")
-@setting_option("mouse", "--mouse/--no-mouse", default=True, help="Take the mouse (F8 in the chat).")
+@setting_option("follow", "--follow/--no-follow", default=True, help="Scroll while the model writes.")
+@setting_option(
+    "mouse", "--mouse/--no-mouse", default=True, help="Use the mouse (F8 toggles it in the chat)."
+)
 def chat(
     system: str | None,
     raw: bool,
@@ -125,23 +129,25 @@ def chat(
     store: bool,
     **given: Any,
 ) -> int:
-    """Talk with a model. Without a terminal: a plain chat, not kept; each line of stdin is a message."""
+    """Chat with a model. Without a terminal: a plain chat, not stored; each line of stdin is a message."""
     if not store and (newest or resume):
-        raise click.UsageError("--incognito: not with --continue or --resume: what they open is kept")
+        raise click.UsageError(
+            "--incognito: not possible with --continue or --resume, which open a stored chat"
+        )
     look = {name: given.pop(name) for name in ("theme", "tint", "overview", "follow", "mouse", "when_full")}
     sampling = sampling_of(given)
     model = model_or_builtin(given["model"])
     if not _has_terminal():
         if newest or resume:
-            raise click.UsageError("--continue and --resume need a terminal; a plain chat is not kept")
+            raise click.UsageError("--continue and --resume require a terminal; a plain chat is not stored")
         line_chat(load_chat_engine(given, raw=raw), sampling, system)
         return 0
-    path = model_path(given)  # questions come before the screen is taken
+    path = model_path(given)  # questions must come before the app takes the screen
     given |= {"model": str(path), "download": False}
     from ropechat.cli.config import checked_keys
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
     from ropechat.util.paths import conversations_folder
 
     settings = click.get_current_context().find_root().obj
@@ -153,6 +159,6 @@ def chat(
         system,
         Store(conversations_folder()) if store else None,
         "" if newest else resume,
-        Look(**look, keys=keys),
+        ChatOptions(**look, keys=keys),
         _Models(given, raw=raw),
     )

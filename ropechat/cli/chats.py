@@ -1,4 +1,4 @@
-"""`ropechat chats`: the kept conversations."""
+"""`ropechat chats`: the stored conversations."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, Out, stdin_stream
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream
 from ropechat.cli.exit_codes import say
 from ropechat.util.text import fit, one_line
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened() -> "Iterator[Store]":
-    """The store, closed at the end; what it has to say goes to stderr."""
+    """Open the store, print its notices to stderr, and close it."""
     from ropechat.store.store import Store
     from ropechat.util.paths import conversations_folder
 
@@ -36,7 +36,7 @@ def opened() -> "Iterator[Store]":
 
 
 def _print(summaries: "list[Summary]", as_json: bool) -> None:
-    out = Out()
+    out = StdoutWriter()
     room = max(20, shutil.get_terminal_size((100, 24)).columns - 34)  # a line is a conversation
     for one in summaries:
         if as_json:
@@ -50,9 +50,10 @@ def _print(summaries: "list[Summary]", as_json: bool) -> None:
 
 @click.group()
 def chats() -> None:
-    """List, show, search, export, import and delete kept conversations.
+    """List, show, search, export, import and delete stored conversations.
 
-    A conversation is named by its id or the beginning of it. All are in ROPECHAT_DATA, or the user's data.
+    ID is the id of a conversation or a prefix of it. Conversations are stored in ROPECHAT_DATA, or in the
+    user's data folder.
     """
 
 
@@ -60,7 +61,7 @@ def chats() -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
 def list_(limit: int, as_json: bool) -> None:
-    """The newest conversations: id, time, messages, title."""
+    """List the newest conversations: id, time, messages, title."""
     with opened() as store:
         _print(store.conversations(limit).result(), as_json)
 
@@ -70,7 +71,7 @@ def list_(limit: int, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
 def search(words: tuple[str, ...], limit: int, as_json: bool) -> None:
-    """Conversations in which one message holds all WORDS."""
+    """Search for conversations in which one message contains all WORDS."""
     with opened() as store:
         _print(store.search(" ".join(words), limit).result(), as_json)
 
@@ -78,21 +79,21 @@ def search(words: tuple[str, ...], limit: int, as_json: bool) -> None:
 @chats.command()
 @click.argument("id")
 def show(id: str) -> None:
-    """Print the branch of a conversation that was shown last."""
+    """Print the branch of a conversation that was last on screen."""
     from ropechat.store.import_export import to_markdown
 
     with opened() as store:
-        Out().write(to_markdown(store.load(id).result()))
+        StdoutWriter().write(to_markdown(store.load(id).result()))
 
 
 @chats.command()
 @click.argument("id")
 @click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
 @click.option(
-    "-o", "--output", type=FileName(), default=STREAM, help="A file; - is stdout [default: stdout]."
+    "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
 )
 def export(id: str, form: str, output: Path | str) -> None:
-    """Write a conversation out: Markdown, JSON (all branches, all token records) or tinted HTML."""
+    """Export a conversation: Markdown, JSON (all branches and token records) or tinted HTML."""
     from ropechat.store import import_export as transfer
 
     with opened() as store:
@@ -102,26 +103,26 @@ def export(id: str, form: str, output: Path | str) -> None:
     if isinstance(output, Path):
         transfer.export(chat, form, output)
     else:
-        Out().write(transfer.as_text(chat, form))
+        StdoutWriter().write(transfer.format_chat(chat, form))
 
 
 @chats.command("import")
 @click.argument("file", type=FileName())
 def import_(file: Path | str) -> None:
-    """Read a conversation of `chats export --format json` (- is stdin); prints its new id."""
-    from ropechat.store.import_export import of_stream, read_json
+    """Import a conversation from `chats export --format json` (- is stdin); print its new id."""
+    from ropechat.store.import_export import read_json, read_json_stream
 
-    chat = read_json(file) if isinstance(file, Path) else of_stream(stdin_stream(), "stdin")
+    chat = read_json(file) if isinstance(file, Path) else read_json_stream(stdin_stream(), "stdin")
     with opened() as store:
         store.insert(chat).result()
-    Out().write(chat.id + "\n")
+    StdoutWriter().write(chat.id + "\n")
 
 
 @chats.command()
 @click.argument("id")
 @click.argument("title")
 def rename(id: str, title: str) -> None:
-    """Give a conversation another title."""
+    """Change the title of a conversation."""
     with opened() as store:
         store.rename(store.load(id).result().id, title).result()
 
@@ -130,14 +131,14 @@ def rename(id: str, title: str) -> None:
 @click.argument("ids", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(ids: tuple[str, ...], yes: bool) -> None:
-    """Delete conversations for good: no trace of them is left in the database."""
+    """Delete conversations permanently, leaving no trace in the database."""
     with opened() as store:
         found = [store.load(id).result() for id in ids]
         for chat in found:
-            question = f"delete {chat.id} “{one_line(chat.title)}” for good?"
+            question = f"delete {chat.id} “{one_line(chat.title)}” permanently?"
             wanted = yes or click.confirm(question, err=True)
             if wanted and not store.delete(chat.id).result():
-                say(f"note: {chat.id}: traces go once no other ropechat reads the file")
+                say(f"note: {chat.id}: traces remain until no other ropechat has the file open")
         copies = sorted(path.name for path in store.path.parent.glob("damaged-*.db*"))
         if copies:
-            say(f"note: {store.path.parent}: {', '.join(copies)}: kept after damage; they may still hold it")
+            say(f"note: {store.path.parent}: {', '.join(copies)}: damaged copies may still contain it")

@@ -1,4 +1,4 @@
-"""What several commands share: options, the model, text from the terminal, text to the terminal."""
+"""Shared parts of the commands: options, loading a model, reading and writing text."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ import click
 
 from ropechat import builtin
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import DTYPES, KV_DTYPES, MOST, SETTINGS
+from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 from ropechat.util.text import clean
@@ -27,50 +27,48 @@ _BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
 
 class _SettingOption(click.Option):
-    """An option whose variable is read as `ropechat config show` reads it."""
+    """An option whose environment variable is parsed as in `ropechat config show`."""
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
         return _BY_OPTION[str(self.name)].of_environment()
 
 
 def setting_option(name: str, *flags: str, **details: Any) -> Callable[[F], F]:
-    """An option for one of SETTINGS: a flag goes before the environment, that before the settings file."""
+    """An option for one of SETTINGS: flags override the environment, which overrides the settings file."""
     flags = flags or (f"--{name.replace('_', '-')}",)
     variable = _BY_OPTION[name].variable
     return click.option(*flags, name, cls=_SettingOption, envvar=variable, **details)
 
 
 class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
-    """A number from 1 on; the engine's own bound is no news in a help text."""
+    """An integer of at least 1; the engine's upper bound is not shown in help texts."""
 
     name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return int(click.IntRange(1, MOST).convert(value, param, ctx))
+        return int(click.IntRange(1, MAX_INTEGER).convert(value, param, ctx))
 
 
 def model_options(function: F) -> F:
     """-m, --dtype, --kv-dtype, --threads, --context, --no-cache, --download."""
     for option in (
-        click.option(
-            "--download", is_flag=True, help="Download a Hub model that is not here, without asking."
-        ),
+        click.option("--download", is_flag=True, help="Download a missing Hub model without asking."),
         click.option(
             "--no-cache",
             "cache",
             flag_value="off",
             default=None,
-            help="Neither use nor keep packed weights on disk [env: ROPECHAT_CACHE=off].",
+            help="Do not use the disk cache of packed weights [env: ROPECHAT_CACHE=off].",
         ),
-        setting_option("context", type=Count(), help="Most tokens of a conversation."),
-        setting_option("threads", type=Count(), help="Default: all cores."),
+        setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
+        setting_option("threads", type=Count(), help="Number of threads; default: all cores."),
         setting_option(
             "kv_dtype",
             type=click.Choice(KV_DTYPES),
             default="auto",
-            help="The KV cache; auto: f32 beside f32 weights, else f16.",
+            help="Type of the KV cache; auto: f32 for f32 weights, else f16.",
         ),
-        setting_option("dtype", type=click.Choice(DTYPES), default="auto"),
+        setting_option("dtype", type=click.Choice(DTYPES), default="auto", help="Type of the weights."),
         setting_option(
             "model",
             "-m",
@@ -84,24 +82,24 @@ def model_options(function: F) -> F:
 
 
 def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
-    """{"enable_thinking": False} of ["enable_thinking=false"]; what is no JSON is a text."""
+    """Parse ["enable_thinking=false"] to {"enable_thinking": False}; a value that is not JSON is a string."""
     if not texts:
         return {}
-    import json  # late, as the template's rules
+    import json  # imported here: rarely needed
 
-    from ropechat.engine.templates.template import checked_variables
+    from ropechat.engine.templates.template import validate_variables
 
     variables: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise click.UsageError(f"--template-var: {text!r:.60}; NAME=VALUE is required", ctx)
+            raise click.UsageError(f"--template-var: must be NAME=VALUE (got {text!r:.60})", ctx)
         try:
             variables[name] = json.loads(value)
         except (ValueError, RecursionError):
             variables[name] = value
     try:
-        return checked_variables(variables)
+        return validate_variables(variables)
     except RequestError as error:
         text = str(error).removeprefix("template variable: ")
         raise click.UsageError(f"--template-var: {text}", ctx) from None
@@ -116,24 +114,26 @@ def template_options(function: F) -> F:
             multiple=True,
             metavar="NAME=VALUE",
             callback=_template_vars,
-            help="A variable for the chat template: true, 3, JSON, or text. May be repeated.",
+            help="A variable for the chat template: JSON, or else a string. Repeatable.",
         ),
-        click.option("--template", metavar="NAME", help="Which chat template, where a model has several."),
+        click.option(
+            "--template", metavar="NAME", help="Name of the chat template, if the model has several."
+        ),
     ):
         function = option(function)
     return function
 
 
 def sampling_options(function: F) -> F:
-    """The fields of Sampling; ranges are checked there."""
+    """The options for the fields of Sampling, which validates them."""
     for name, kind, text in (
-        ("seed", int, "Makes the draws repeatable: 0 to 2^64 - 1; jq and JavaScript round it from 2^53 on."),
-        ("repetition_penalty", float, "1 is none."),
-        ("min_p", float, "Keep ids with at least this share of the best one's probability; 0 keeps all."),
-        ("top_p", float, "Keep the smallest set that reaches this probability; 1 keeps all."),
-        ("top_k", int, "Keep the k most probable ids; 0 keeps all."),
-        ("temperature", float, "0 is greedy."),
-        ("max_tokens", int, "Most new tokens."),
+        ("seed", int, "Makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)."),
+        ("repetition_penalty", float, "Penalty on repeated tokens; 1 is off."),
+        ("min_p", float, "Keep tokens with at least this share of the best one's probability; 0 keeps all."),
+        ("top_p", float, "Keep the smallest set of tokens that reaches this probability; 1 keeps all."),
+        ("top_k", int, "Keep the k most probable tokens; 0 keeps all."),
+        ("temperature", float, "Randomness; 0 is greedy."),
+        ("max_tokens", int, "Maximum number of new tokens."),
     ):
         default = getattr(_DEFAULTS, name)
         option = setting_option(name, type=kind, default=default, show_default=True, help=text)
@@ -142,7 +142,7 @@ def sampling_options(function: F) -> F:
 
 
 def sampling_of(given: dict[str, Any]) -> Sampling:
-    """Takes the sampling fields out of a command's options. A bad value is a usage error with the flag."""
+    """Remove the sampling options from `given` and return them. A bad value is a usage error."""
     fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
     try:
         return Sampling(**fields)
@@ -152,33 +152,33 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
 
 
 def model_or_builtin(model: str | None) -> str:
-    """The model's name; the one that comes with ropechat when none is given."""
+    """The model's name, by default the built-in model."""
     return model or builtin.NAME
 
 
 def model_path(given: dict[str, Any]) -> Path:
-    """Takes -m and --download out of a command's options; returns what to load, downloaded if need be."""
+    """Remove -m and --download from `given`; return the model's path, downloading it if needed."""
     from ropechat.cli.download import find_or_download
 
     model = model_or_builtin(given.pop("model"))
     return find_or_download(model, unasked=given.pop("download"))
 
 
-def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") -> "Engine":
-    """Takes the model options out of a command's options and loads the model.
+def load_engine(given: dict[str, Any], *, screen: bool = False, first_prompt: str = "") -> "Engine":
+    """Remove the model options from `given` and load the model.
 
-    Its warnings go to stderr, unless `screen`: then a full-screen app has the terminal. When the command is
-    done, packed weights that are still to be kept are written. soon: as for `Engine.of`.
+    Warnings go to stderr, unless `screen` (a full-screen app uses the terminal). At the end of the command,
+    remaining packed weights are written. first_prompt: as for `Engine.from_load`.
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
-    from ropechat.engine.native import Loading, exit_when_cut
+    from ropechat.engine.native import ModelLoad, exit_when_cut
 
     exit_when_cut(screen=screen)
-    with Loading(model, **options) as loading:
-        from ropechat.engine.engine import Engine  # meanwhile
+    with ModelLoad(model, **options) as loading:
+        from ropechat.engine.engine import Engine  # imported here, while the weights load
 
-        engine = Engine.of(loading, soon)
+        engine = Engine.from_load(loading, first_prompt)
     if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:
@@ -187,13 +187,13 @@ def load_engine(given: dict[str, Any], *, screen: bool = False, soon: str = "") 
 
 
 def _keep_pack(engine: "Engine") -> None:
-    """Stay until packed weights are on disk: short runs too have a quick next start then. Ctrl-C leaves."""
+    """Wait until packed weights are on disk, so that the next start is fast; Ctrl-C skips it."""
     if sys.exc_info()[0] is not None:
         return
     with contextlib.suppress(KeyboardInterrupt):
         if engine.finish_pack(1.0):
             return
-        say("note: keeping the packed weights for the next start; Ctrl-C leaves without")
+        say("note: writing packed weights for the next start; Ctrl-C skips this")
         while not engine.finish_pack(0.05):
             pass
 
@@ -204,23 +204,23 @@ def load_chat_engine(
     raw: bool = False,
     quiet: bool = False,
     screen: bool = False,
-    soon: str = "",
+    first_prompt: str = "",
 ) -> "Engine":
-    """`load_engine` for a command with template_options; notes on the prompt go to stderr.
+    """`load_engine` for a command with template_options; notes about the prompt go to stderr.
 
-    raw: no chat template is used, as if the model had none. quiet, screen: no notes.
+    raw: use no chat template, as if the model had none. quiet, screen: no notes.
     """
     name, variables = given.pop("template"), given.pop("template_vars")
     if raw:
         if name is not None or variables:
-            raise click.UsageError("--raw uses no chat template; leave --template and --template-var out")
-        engine = load_engine(given, screen=screen, soon=soon)
+            raise click.UsageError("--raw uses no chat template; omit --template and --template-var")
+        engine = load_engine(given, screen=screen, first_prompt=first_prompt)
         engine.chat.template = None
         return engine
     from ropechat.engine.templates.template import warm
 
     warm(model_or_builtin(given["model"]))
-    engine = load_engine(given, screen=screen, soon=soon)
+    engine = load_engine(given, screen=screen, first_prompt=first_prompt)
     engine.chat.use(name, variables)
     if not quiet and not screen:
         if not engine.has_chat_template:
@@ -232,28 +232,28 @@ def load_chat_engine(
 
 
 def unused_variables(template: "ChatTemplate | None", variables: Mapping[str, Any]) -> list[str]:
-    """A note for each variable that the template does not know: perhaps a slip of the pen."""
+    """A note for each variable that the template does not use: possibly a typo."""
     if template is None:
         return []
     return [
-        f"note: --template-var: {name}: this model's chat template has no such variable; it changes nothing"
+        f"note: --template-var: {name}: this model's chat template does not use it; it has no effect"
         for name in variables
         if not template.mentions(name)
     ]
 
 
 def say_warnings(warnings: Sequence[str]) -> None:
-    """What is odd but harmless about a model, one line each."""
+    """Print warnings about a model, one line each."""
     for warning in warnings:
         say(f"warning: {warning}")
 
 
 STREAM = "-"
-"""Stdin or stdout, where a command takes a file."""
+"""Stands for stdin or stdout in place of a file name."""
 
 
 class FileName(click.Path):
-    """A Path; `-` stays that text, and is stdin or stdout (./- is a file of that name)."""
+    """A Path; `-` stays a string and means stdin or stdout (./- is a file of that name)."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
@@ -263,34 +263,36 @@ class FileName(click.Path):
 
 
 def stdin_stream() -> IO[bytes]:
-    """Stdin as bytes. Raises RequestError when it is closed."""
+    """Stdin as bytes. Raises RequestError if it is closed."""
     if sys.stdin is None:
-        raise RequestError("stdin: closed; name a file")
+        raise RequestError("stdin: closed; give a file")
     return sys.stdin.buffer
 
 
 def text_argument(value: str | None, name: str) -> str:
-    """A text given as an argument, or read from stdin for `-` and for none when stdin is no terminal."""
+    """A text argument; read from stdin if it is `-`, or if it is missing and stdin is not a terminal."""
     if value is not None and value != "-":
         return value
     if sys.stdin is None or (value is None and sys.stdin.isatty()):
-        raise click.UsageError(f"no {name}; give it as an argument, or - to read it from stdin")
+        raise click.UsageError(f"{name}: missing; give it as an argument, or - to read it from stdin")
     data = sys.stdin.buffer.read()
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"stdin: byte {error.start} is not UTF-8; convert the text to UTF-8") from None
+        raise RequestError(
+            f"stdin: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+        ) from None
 
 
-class Out:
-    """Text to stdout: cleaned on a terminal, raw UTF-8 elsewhere, flushed at once."""
+class StdoutWriter:
+    """Writes text to stdout at once: cleaned for a terminal, unchanged otherwise."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._ends_line = True
 
     def write(self, text: str) -> None:
-        """Write and flush. Raises OSError (BrokenPipeError when the reader left)."""
+        """Write and flush. Raises OSError (BrokenPipeError if the reader closed the pipe)."""
         if not text or sys.stdout is None:
             return
         self._ends_line = text.endswith("\n")
@@ -299,19 +301,19 @@ class Out:
         sys.stdout.buffer.flush()
 
     def raw_line(self, text: str) -> None:
-        """A line that is safe already (it may hold colours of ours)."""
+        """Write a line that is safe for a terminal already and may contain colour codes."""
         if sys.stdout is not None:
             self._ends_line = True
             sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
 
     def end_line(self) -> None:
-        """A newline if the last character was none."""
+        """Write a newline unless the last character was one."""
         if not self._ends_line:
             self.write("\n")
 
 
 def wants_color() -> bool:
-    """Whether stdout may have colours (https://no-color.org)."""
+    """Whether to use colours on stdout (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()

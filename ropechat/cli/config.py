@@ -1,4 +1,4 @@
-"""`ropechat config`: where the settings are, what they are, and whether the file is sound."""
+"""`ropechat config`: path, values and validation of the settings."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli import settings
-from ropechat.cli.common import FileName, Out, stdin_stream
+from ropechat.cli.common import FileName, StdoutWriter, stdin_stream
 from ropechat.util.paths import settings_file
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _COLUMNS = (28, 24)
 
 
-def checked_keys(found: settings.Settings) -> "Mapping[str, tuple[str, ...]]":
-    """The keys of the file. Raises SettingsError for those that cannot be."""
+def checked_keys(found: settings.UserSettings) -> "Mapping[str, tuple[str, ...]]":
+    """The key bindings of the file. Raises SettingsError for invalid ones."""
     if not found.keys:
         return {}
     from ropechat.tui.commands.keymap import Keymap, KeymapError
@@ -35,25 +35,28 @@ def _shown(value: object) -> str:
 
 @click.group()
 def config() -> None:
-    """Settings, in a TOML file. What goes before what: flags, the environment, the file, defaults."""
+    """Show and check the settings in a TOML file.
+
+    Flags override environment variables, then the file, then defaults.
+    """
 
 
 @config.command()
 def path() -> None:
-    """Print where the file is, or would be (ROPECHAT_CONFIG names another)."""
-    Out().write(f"{settings_file()}\n")
+    """Print the path of the settings file (ROPECHAT_CONFIG changes it)."""
+    StdoutWriter().write(f"{settings_file()}\n")
 
 
 @config.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per setting.")
 def show(as_json: bool) -> None:
-    """Print every setting, its value, and where that comes from."""
+    """Print every setting, its value and its origin."""
     found = settings.read()
     rows: list[tuple[str, Any, str]] = [(one.name, value, at) for one, value, at in found.effective()]
     for name, keys in checked_keys(found).items():
         at = f"{found.path}: line {found.lines.get(settings.KEYS + name)}"
         rows.append((settings.KEYS + name, list(keys), at))
-    out = Out()
+    out = StdoutWriter()
     for name, value, at in rows:
         if as_json:
             out.write(json.dumps({"name": name, "value": value, "origin": at}) + "\n")
@@ -64,7 +67,7 @@ def show(as_json: bool) -> None:
 @config.command()
 @click.argument("file", required=False, type=FileName())
 def check(file: Path | str | None) -> None:
-    """Check a FILE (- is stdin; default: the usual one): exit code 2, and what is wrong in which line."""
+    """Check FILE (- is stdin; default: the settings file): exit code 2 and the faulty line if invalid."""
     if isinstance(file, str):
         found = settings.of_stream(stdin_stream(), Path("stdin"))
     else:
@@ -73,4 +76,4 @@ def check(file: Path | str | None) -> None:
     if file is None:
         found.effective()
     absent = file is None and not found.path.exists()
-    Out().write(f"{found.path}: {'absent, which is fine' if absent else 'sound'}\n")
+    StdoutWriter().write(f"{found.path}: {'not found, using defaults' if absent else 'valid'}\n")

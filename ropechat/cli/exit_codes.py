@@ -1,4 +1,4 @@
-"""The one door out of every command: any failure becomes one line on stderr and an exit code."""
+"""Running a command: every failure becomes one line on stderr and an exit code."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ TERMINATED = 143
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived. A BaseException, so that no `except Exception` on the way swallows it."""
+    """SIGTERM or SIGHUP arrived. A BaseException, so that no `except Exception` catches it."""
 
     def __init__(self, code: int = TERMINATED) -> None:
         super().__init__()
@@ -37,16 +37,16 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _ending_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack (and so free and flush) while a command runs.
+    """While a command runs, SIGTERM and SIGHUP raise Terminated, so that resources are released.
 
-    One that the caller ignores, as `nohup` does, stays ignored.
+    Signals ignored by the caller, as with `nohup`, stay ignored.
     """
     before = {}
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, _terminate)
-    except ValueError:  # not the main thread: somebody else minds the signals
+    except ValueError:  # not the main thread: signals are handled elsewhere
         yield
         return
     try:
@@ -57,13 +57,14 @@ def _ending_signals() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One line of talk on stderr, safe for a terminal; lost without complaint when stderr is gone."""
+    """Write one line to stderr, safe for a terminal; errors of a closed stderr are ignored."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(one_line(text) + "\n")
         sys.stderr.flush()
 
 
 def fail(text: str, code: int) -> int:
+    """Print an error; return its exit code."""
     say(f"error: {text}")
     return code
 
@@ -75,7 +76,7 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
             code = _outcome(command, arguments)
             _flush(sys.stdout)
         except BrokenPipeError:
-            code = OK  # the reader has seen enough
+            code = OK  # the reader closed the pipe, like `head`
         except OSError as error:
             code = fail(f"stdout: {error.strerror or error}", IO_FAILED)
         except KeyboardInterrupt:
@@ -89,7 +90,7 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
 
 def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
     try:
-        # Not command.main(): that one prints and exits by itself on Ctrl-C and on a closed pipe.
+        # Not command.main(), which prints and exits on Ctrl-C and on a closed pipe.
         with command.make_context("ropechat", list(arguments)) as made:
             result = command.invoke(made)
         return result if isinstance(result, int) else OK
@@ -114,9 +115,9 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
         _traceback_if_wanted()
         return fail(f"{error.filename or 'stdout'}: {error.strerror or error}", IO_FAILED)
     except MemoryError:
-        return fail("memory: not enough; use a smaller model or --context", REFUSED)
+        return fail("memory: out of memory; use a smaller model or --context", REFUSED)
     except BaseException as error:
-        # Also PyO3's PanicException, which is no Exception.
+        # Also PyO3's PanicException, which is not an Exception.
         _traceback_if_wanted()
         what = f"{type(error).__name__}: {error}"
         return fail(f"a bug in ropechat: {what}; ROPECHAT_DEBUG=1 shows where", BUG)
@@ -135,7 +136,7 @@ def _flush(stream: IO[str] | None) -> None:
 
 
 def _silence(stream: IO[str] | None) -> None:
-    """What is still buffered for a reader that left must not raise again when the interpreter ends."""
+    """Discard buffered output of a closed pipe, so that the interpreter's exit does not raise again."""
     if stream is None or stream.closed:
         return
     try:

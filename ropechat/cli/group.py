@@ -4,30 +4,28 @@ import importlib
 
 import click
 
-from ropechat.cli import names_no_command
-
 _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
-    "inspect": "Show what a model says about each token of a text.",
+    "inspect": "Show the probability of each token of a text.",
     "batch": "Complete many prompts of a JSONL file.",
-    "chats": "List, search, export and delete kept conversations.",
-    "template": "Show the text that a chat template makes of messages.",
+    "chats": "List, search, export and delete stored conversations.",
+    "template": "Show the prompt that a chat template renders from messages.",
     "models": "List, download, show, check and remove models.",
     "config": "Show and check the settings.",
-    "serve": "The chat in a browser on this machine.",
+    "serve": "Serve the chat to a browser on this machine.",
     "bench": "Measure how fast this machine is with a model.",
 }
-_SETTLED = {
+_COMMANDS_WITH_SETTINGS = {
     "chat": True,
     "run": True,
     "batch": True,
     "inspect": False,
-}  # those with settings; do they sample?
+}  # whether they sample
 
 
 class LateGroup(click.Group):
-    """Imports a command when it is used; help needs none of them."""
+    """Imports a command on use; help imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -51,25 +49,23 @@ class LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if names_no_command(args):
-            args = ["chat", *args]
-        if args[0] in _SETTLED and not {"-h", "--help"} & set(args):
+        if args[0] in _COMMANDS_WITH_SETTINGS and not {"-h", "--help"} & set(args):
             from ropechat.cli import settings
 
             ctx.obj = settings.read()
-            ctx.default_map = {args[0]: ctx.obj.options(sampling=_SETTLED[args[0]])}
+            ctx.default_map = {args[0]: ctx.obj.options(sampling=_COMMANDS_WITH_SETTINGS[args[0]])}
         return super().parse_args(ctx, args)
 
 
 def _no_command(args: list[str]) -> str:
-    """What is wrong with a command that there is not: a slip of the keys, or a prompt without its command."""
-    from ropechat.util.text import fit, near
+    """The error for an unknown command: a typo, or a prompt without a command."""
+    from ropechat.util.text import closest_name, fit
 
     words = [word for word in args if not word.startswith("-")] or args
     prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')
-    meant = "" if " " in args[0] else near(args[0], _COMMANDS)
+    meant = "" if " " in args[0] else closest_name(args[0], _COMMANDS)
     also = f"`ropechat {meant}`, or " if meant else ""
-    return f'{fit(args[0], 40).rstrip()}: no such command; did you mean {also}`ropechat run "{prompt}"`?'
+    return f'{fit(args[0], 40).rstrip()}: unknown command; did you mean {also}`ropechat run "{prompt}"`?'
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -1,4 +1,4 @@
-"""`ropechat inspect`: what a model says about each token of a given text."""
+"""`ropechat inspect`: the probability of each token of a text."""
 
 import shutil
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     template_options,
@@ -51,33 +51,33 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
     type=click.Choice(["text", "tokens"]),
     default="text",
     show_default=True,
-    help="What the name of a control token in TEXT is read as, such as <|endoftext|>.",
+    help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
 )
-@click.option("--chat", is_flag=True, help="Put TEXT into the chat template first, as a user message.")
+@click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
 def inspect(
     text: str | None, top_k: int | None, form: str, special: "Special", chat: bool, **given: Any
 ) -> None:
-    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or nothing: from stdin).
+    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or none: from stdin).
 
-    With --chat the words of the template have the role "template" and count in no sum; spans in jsonl point
-    into the rendered text, which the first line holds. The output of `ropechat template` takes --special
-    tokens.
+    With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
+    refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
+    --special tokens.
     """
     value = text_argument(text, "text")
     if chat and special == "tokens":
-        raise click.UsageError("--special tokens: not with --chat, where what is written stays text")
+        raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
     if not chat and (given["template"] or given["template_vars"]):
-        raise click.UsageError("--template and --template-var are for --chat; add it or leave them out")
+        raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     engine = load_chat_engine(given, raw=not chat)
     if top_k is None:
         top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
     prompt = [Message(Role.USER, value)] if chat else value
-    trace, out = engine.score(prompt, top_k=top_k, special=special), Out()
+    trace, out = engine.score(prompt, top_k=top_k, special=special), StdoutWriter()
     if trace.beyond_trained_length:
         say(
-            f"note: {len(trace)} tokens, and the model was trained on {trace.meta['trained_length']}: what "
-            "stands beyond, and its part in the sums, is of positions that it never saw"
+            f"note: {len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: scores "
+            "beyond it, and their part in the sums, are unreliable"
         )
     if form == "table":
         for line in _table(engine, trace):

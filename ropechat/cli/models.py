@@ -1,4 +1,4 @@
-"""`ropechat models`: the models on this machine, and those of the Hub."""
+"""`ropechat models`: models on this machine and on the Hub."""
 
 import json
 from pathlib import Path
@@ -6,31 +6,31 @@ from typing import Any
 
 import click
 
-from ropechat.cli.common import Out, say_warnings
+from ropechat.cli.common import StdoutWriter, say_warnings
 from ropechat.cli.exit_codes import say
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
-from ropechat.util.text import byte_size, one_line
+from ropechat.util.text import format_bytes, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from ropechat.models.catalog import count
+    from ropechat.models.catalog import format_count
 
     tokenizer = facts["tokenizer"]
     return [
         ("architecture", str(facts["model_type"])),
-        ("parameters", count(facts["num_parameters"])),
+        ("parameters", format_count(facts["num_parameters"])),
         ("layers", str(facts["num_hidden_layers"])),
         ("hidden size", str(facts["hidden_size"])),
         ("heads", f"{facts['num_attention_heads']} ({facts['num_key_value_heads']} key/value)"),
         ("vocabulary", str(facts["vocab_size"])),
         ("trained length", str(facts["max_position_embeddings"])),
         ("tokenizer", "none: token ids only" if tokenizer is None else f"{tokenizer} tokens"),
-        ("chat template", "yes" if facts["chat_template"] else "none: completes text"),
+        ("chat template", "yes" if facts["chat_template"] else "none: continues text"),
         ("stop ids", " ".join(map(str, facts["stop_ids"])) or "none"),
     ]
 
 
-def _write_sheet(out: Out, rows: list[tuple[str, str]]) -> None:
+def _write_sheet(out: StdoutWriter, rows: list[tuple[str, str]]) -> None:
     for name, value in rows:
         out.write(f"{name + ':' if name else '':16}{value}\n")
 
@@ -46,17 +46,17 @@ def models() -> None:
 @models.command()
 @click.argument("model")
 def check(model: str) -> None:
-    """Validate MODEL without running it: exit code 0, or 2 with the reason. Nothing is downloaded."""
+    """Validate MODEL without running it: exit code 0, or 2 with the reason. Downloads nothing."""
     from ropechat.engine.engine import Engine
     from ropechat.models.resolve import resolve
 
-    facts, out = Engine.check(model), Out()
+    facts, out = Engine.check(model), StdoutWriter()
     say_warnings(facts["warnings"])
     _write_sheet(out, _sheet(facts))
     if facts["tokenizer"] is None:
         raise TokenizerError(
-            f"{resolve(model)}: tokenizer: not there; commands take text, and this model takes token ids "
-            "only (from Python); add its tokenizer.json"
+            f"{resolve(model)}: tokenizer: not found; without it the model takes token ids only (from "
+            "Python); add its tokenizer.json"
         )
     out.write("ok\n")
 
@@ -64,18 +64,18 @@ def check(model: str) -> None:
 @models.command()
 @click.argument("model")
 def pull(model: str) -> None:
-    """Download a Hub MODEL, or what is missing of it; where it lies goes to stdout.
+    """Download a Hub MODEL, or its missing files; print its path to stdout.
 
-    A download that was stopped goes on where it was. Of a repository with safetensors those are fetched, with
-    :QUANT a GGUF of it; one that has only GGUFs gives Q4_K_M, else the usual next one, which the plan names.
+    A stopped download is resumed. Safetensors are preferred; :QUANT selects a GGUF. From a repository with
+    GGUF files only, Q4_K_M is chosen, or else the next best one, shown in the plan.
     """
     from ropechat.cli.download import download
     from ropechat.models.resolve import hub_name
 
     name = hub_name(model)
     if name is None:
-        raise ModelPathError(f"{model}: no Hub id; org/name, org/name:QUANT or org/name@revision is required")
-    Out().write(f"{download(name)}\n")
+        raise ModelPathError(f"model: must be org/name, org/name:QUANT or org/name@revision (got {model!r})")
+    StdoutWriter().write(f"{download(name)}\n")
 
 
 @models.command("list")
@@ -84,13 +84,13 @@ def list_models(as_json: bool) -> None:
     """List the models in the Hub cache and the built-in one, from their headers."""
     from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
-    from ropechat.engine.model_check import header
-    from ropechat.models.catalog import Row, rows
+    from ropechat.engine.loading import read_header
+    from ropechat.models.catalog import ModelSummary, read_catalog
     from ropechat.models.hub.cache import cache_folder
     from ropechat.models.pack_cache import packed_entries, packed_folder
 
-    line, found, out = StatusLine(), list[Row](), Out()
-    for row in rows(header):
+    line, found, out = StatusLine(), list[ModelSummary](), StdoutWriter()
+    for row in read_catalog(read_header):
         found.append(row)
         if line.is_terminal and line.is_due:
             line.show(f"{len(found)} models read")
@@ -100,24 +100,27 @@ def list_models(as_json: bool) -> None:
         return
     for text in table(found):
         out.write(text + "\n")
-    say(f"models: {len(found)}, {byte_size(sum(row.size for row in found))}; Hub cache: {cache_folder()}")
+    say(f"models: {len(found)}, {format_bytes(sum(row.size for row in found))}; Hub cache: {cache_folder()}")
     if packed := sum(entry.size for entry in packed_entries()):
-        say(f"packed weights: {byte_size(packed)} in {packed_folder()}; `models rm --packed` removes them")
+        say(f"packed weights: {format_bytes(packed)} in {packed_folder()}; `models rm --packed` removes them")
 
 
 @models.command()
 @click.argument("model")
 def show(model: str) -> None:
-    """Show everything about MODEL: where it is, its files, its facts."""
+    """Show the path, files and properties of MODEL."""
     from ropechat.engine.engine import Engine
     from ropechat.models.catalog import packed_size
     from ropechat.models.resolve import resolve
 
-    path, out = resolve(model), Out()
+    path, out = resolve(model), StdoutWriter()
     files = _files(path)
-    rows = [("where", str(path)), ("files", f"{len(files)}, {byte_size(sum(size for _, size in files))}")]
-    rows += [("", f"{byte_size(size):>9}  {name}") for name, size in files]
-    rows.append(("packed weights", byte_size(packed_size(path))))
+    rows = [
+        ("where", str(path)),
+        ("files", f"{len(files)}, {format_bytes(sum(size for _, size in files))}"),
+    ]
+    rows += [("", f"{format_bytes(size):>9}  {name}") for name, size in files]
+    rows.append(("packed weights", format_bytes(packed_size(path))))
     try:
         facts = Engine.check(path)
         rows += _sheet(facts)
@@ -128,15 +131,15 @@ def show(model: str) -> None:
 
 
 def _files(path: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files of a model; of all files in a folder that holds none."""
-    from ropechat.models.hub.cache import contents, file_names
-    from ropechat.models.weights import parts
+    """Names and sizes of the files of a model; of all files if the folder has no model."""
+    from ropechat.models.hub.cache import file_names, model_files
+    from ropechat.models.weights import part_names
 
-    folder, names = path.parent, parts(path.name)
+    folder, names = path.parent, part_names(path.name)
     if path.is_dir():
         folder = path
         try:
-            names = contents(folder, None, str(folder))[0].files
+            names = model_files(folder, None, str(folder))[0].files
         except RopechatError:
             names = tuple(file_names(folder))
     return [(name, (folder / name).stat().st_size) for name in names if (folder / name).is_file()]
@@ -144,16 +147,16 @@ def _files(path: Path) -> list[tuple[str, int]]:
 
 @models.command()
 @click.argument("model", required=False)
-@click.option("--packed", is_flag=True, help="Only packed weights: of MODEL, or of all models.")
+@click.option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(model: str | None, packed: bool, yes: bool) -> None:
-    """Remove a Hub MODEL from the cache: org/name all of it, org/name:QUANT and org/name@revision only that.
+    """Remove a Hub MODEL from the cache: org/name entirely, org/name:QUANT and org/name@revision only that.
 
-    The cache is shared: other programs that use huggingface_hub fetch it anew when they need it. The packed
-    weights that earlier starts left for the next one go too.
+    The cache is shared with other programs that use huggingface_hub; they download the model again when they
+    need it. Its packed weights are removed too.
     """
-    from ropechat.models.catalog import packs_below
-    from ropechat.models.hub.cached_models import Removal, removal
+    from ropechat.models.catalog import find_packs
+    from ropechat.models.hub.cached_models import Removal, plan_removal
     from ropechat.models.resolve import hub_name, resolve
 
     if packed:
@@ -163,24 +166,22 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     else:
         name = hub_name(model or "")
         if model is None or name is None:
-            raise ModelPathError(
-                f"{model or 'no model'}: no Hub id; only models in the Hub cache are removed"
-            )
-        what, gone = str(name), removal(name)
+            raise ModelPathError(f"model: must be a model in the Hub cache (got {model or 'none'})")
+        what, gone = str(name), plan_removal(name)
         roots = list(gone.paths)
-    packs = packs_below(roots)
+    packs = find_packs(roots)
     size = gone.size + sum(entry.size for entry in packs)
     if not yes and not _confirmed(what, size):
-        say("nothing is removed")
+        say("nothing removed")
         return
     Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
-    say(f"{what}: removed, {byte_size(size)} ({size} bytes) freed")
+    say(f"{what}: removed, {format_bytes(size)} ({size} bytes) freed")
 
 
 def _confirmed(what: str, size: int) -> bool:
-    """Whether somebody says yes. Raises UsageError when nobody is there."""
+    """Ask for confirmation. Raises UsageError without a terminal."""
     from ropechat.cli.download import ask, has_dialog
 
     if not has_dialog():
-        raise click.UsageError(f"{what}: {byte_size(size)} would be removed; add --yes")
-    return ask(f"Remove {what}, {byte_size(size)}?", default=False)
+        raise click.UsageError(f"{what}: {format_bytes(size)} would be removed; add --yes")
+    return ask(f"Remove {what}, {format_bytes(size)}?", default=False)

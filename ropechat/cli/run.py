@@ -1,4 +1,4 @@
-"""`ropechat run`: complete one prompt, text to stdout, statistics to stderr."""
+"""`ropechat run`: complete one prompt; text to stdout, statistics to stderr."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    Out,
+    StdoutWriter,
     load_chat_engine,
     model_options,
     sampling_of,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Timing:
-    """When what happened, in seconds of a monotonic clock."""
+    """Times of a run, in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.begun = time.perf_counter()
@@ -42,7 +42,7 @@ class Timing:
         self.steps.append(step)
 
     def seconds(self) -> dict[str, float | None]:
-        """ttft (time to the first token), total, and tokens per second of the prompt and of the reply."""
+        """Time to first token, total time, and tokens per second of prefill and decode."""
         if self.first is None or self.last is None:
             return {"ttft_s": None, "total_s": None, "prefill_tok_s": None, "decode_tok_s": None}
         ttft, decode = self.first - self.begun, self.last - self.first
@@ -56,7 +56,7 @@ class Timing:
 
 
 def statistics(timing: Timing) -> str:
-    """The line for stderr."""
+    """The line of statistics for stderr."""
     seconds = timing.seconds()
     reason = timing.steps[-1].finish_reason if timing.steps else "cancelled"
 
@@ -90,14 +90,14 @@ def record(timing: Timing, model: str, text: str) -> dict[str, Any]:
 def begin(
     engine: "Engine", prompt: str, system: str | None, raw: bool, sampling: "Sampling", timing: Timing
 ) -> "Iterator[Step]":
-    """The steps of the reply; with --raw the prompt is continued as it is."""
+    """Start the reply; with --raw the prompt is continued as it is."""
 
     def on_prefill(done: int, total: int) -> None:
         timing.prompt_tokens = total
 
     if raw:
         return engine.generate((system or "") + prompt, sampling, on_prefill=on_prefill)
-    from ropechat.conversation import Message, Role  # late: a raw text is none
+    from ropechat.conversation import Message, Role  # imported here: not needed with --raw
 
     messages = [Message(Role.SYSTEM, system)] if system is not None else []
     messages.append(Message(Role.USER, prompt))
@@ -110,15 +110,15 @@ def begin(
 @sampling_options
 @template_options
 @click.option("--system", help="A system message before the prompt.")
-@click.option("--raw", is_flag=True, help="No chat template: continue the prompt as it is.")
+@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 @click.option("--quiet", is_flag=True, help="No notes and statistics on stderr.")
 def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet: bool, **given: Any) -> None:
-    """Complete one PROMPT (- or nothing: from stdin) and write the text to stdout."""
+    """Complete one PROMPT (- or none: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
     text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw, quiet=quiet, soon=text)
-    timing, out, pieces = Timing(), Out(), []
+    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text)
+    timing, out, pieces = Timing(), StdoutWriter(), []
     try:
         for step in begin(engine, text, system, raw, sampling, timing):
             timing.take(step)

@@ -1,4 +1,4 @@
-"""`ropechat serve`: the chat in a browser on this machine."""
+"""`ropechat serve`: the chat in a browser."""
 
 import ipaddress
 import os
@@ -29,19 +29,21 @@ def _is_loopback(host: str) -> bool:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
-@click.option("--expose", is_flag=True, help="Allow another HOST than this machine's own.")
+@click.option("--expose", is_flag=True, help="Allow a HOST that other machines can reach.")
 @click.argument("chat_options", nargs=-1, type=click.UNPROCESSED)
 def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> None:
     """Serve the chat to browsers on this machine; CHAT_OPTIONS are those of `ropechat chat`.
 
-    Each page is a chat of its own, with a model of its own. Whoever reaches the port can chat, read the kept
-    chats and the files of the user who runs this: other users of this machine can, too. Needs the extra
+    Each page is a separate chat with its own copy of the model. Everyone who can reach the port, including
+    other users of this machine, can chat and can read your stored chats and files. Requires the extra
     `serve`: pip install 'ropechat[serve]'.
     """
     if not _is_loopback(host):
         if not expose:
-            raise RequestError(f"--host: {host!r:.60}: not this machine alone; 127.0.0.1, or add --expose")
-        say(f"warning: --host {host}: anyone in the network can chat, and read your chats and files")
+            raise RequestError(
+                f"--host: must be a loopback address such as 127.0.0.1 (got {host!r:.60}); or add --expose"
+            )
+        say(f"warning: --host {host}: anyone on the network can chat and read your chats and files")
     try:
         from ropechat.cli.web_server import WebServer
     except ImportError:
@@ -49,13 +51,13 @@ def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> 
     _prepare(chat_options)
     command = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
     server = WebServer(shlex.join([*command, "chat", *chat_options]), host, port, exposed=expose)
-    os.environ["COLORTERM"] = "truecolor"  # whatever this terminal can: the browser draws
-    say(f"{server.public_url}  (Ctrl-C ends it)")
+    os.environ["COLORTERM"] = "truecolor"  # the browser draws the chat, not this terminal
+    say(f"{server.public_url}  (Ctrl-C to stop)")
     server.serve()
 
 
 def _prepare(chat_options: tuple[str, ...]) -> None:
-    """What a page could not ask or say: wrong options, settings and a model that is to be downloaded."""
+    """Check options and settings and download the model now: a page could not report errors or ask."""
     settings = read()
     checked_keys(settings)
     with chat.make_context("chat", list(chat_options), default_map=settings.options(sampling=True)) as made:

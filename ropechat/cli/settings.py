@@ -1,6 +1,6 @@
-"""What the user chose once and for all: a TOML file, environment variables, defaults; flags go before all.
+"""The settings: command-line flags override environment variables, then the TOML file, then defaults.
 
-`SETTINGS` is the one list of what can be set. Key bindings, in the table [keys], are checked by who has keys.
+`SETTINGS` lists them all. Key bindings, in the table [keys], are validated by the chat's keymap.
 """
 
 import os
@@ -19,7 +19,7 @@ DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
 THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
-MOST = 2**62  # of the compiled engine's numbers
+MAX_INTEGER = 2**62  # limit of the compiled engine
 _MAX_BYTES = 1 << 20
 _SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)
 _SWITCH |= dict.fromkeys(("off", "false", "f", "no", "n", "0"), False)
@@ -29,25 +29,25 @@ Check = Callable[[object], None]
 
 def _text(value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{value!r:.40} is not allowed; a text is")
+        raise ValueError(f"must be a non-empty string (got {value!r:.40})")
 
 
 def _switch(value: object) -> None:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r:.40} is not allowed; true or false is")
+        raise ValueError(f"must be true or false (got {value!r:.40})")
 
 
 def _choice(*allowed: str) -> Check:
     def check(value: object) -> None:
         if value not in allowed:
-            raise ValueError(f"{value!r:.40} is not allowed; {', '.join(allowed)} are")
+            raise ValueError(f"must be one of {', '.join(allowed)} (got {value!r:.40})")
 
     return check
 
 
 def _count(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-        raise ValueError(f"{value!r:.40} is not allowed; an integer from 1 on is")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_INTEGER:
+        raise ValueError(f"must be an integer of at least 1 (got {value!r:.40})")
 
 
 def _sampling(name: str) -> Check:
@@ -75,9 +75,9 @@ def _to_number(text: str) -> object:
 
 
 class Setting(NamedTuple):
-    """One thing that can be set. name: as in the file, its table first; the option is the last part of it.
+    """A setting. name: as in the file, with its table; its last part is the name of the option.
 
-    check: raises ValueError that says what is allowed. reads: the value of a variable's text.
+    check: raises ValueError for an invalid value. reads: parses the text of the environment variable.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Setting(NamedTuple):
         return f"ROPECHAT_{self.option.upper()}"
 
     def of_environment(self, environ: Mapping[str, str] | None = None) -> object | None:
-        """The value of the variable, None where it is not set or empty. Raises SettingsError."""
+        """The value of the environment variable; None if unset or empty. Raises SettingsError."""
         text = (os.environ if environ is None else environ).get(self.variable)
         if not text:
             return None
@@ -111,26 +111,26 @@ class Setting(NamedTuple):
 
 _STEPS = {
     "temperature": "0 is greedy",
-    "top_k": "keep the k most probable ids; 0 keeps all",
-    "top_p": "keep the smallest set that reaches this probability",
-    "min_p": "keep ids with at least this share of the best one's probability",
-    "repetition_penalty": "1 is none",
-    "max_tokens": "most new tokens",
-    "seed": "makes the draws repeatable",
+    "top_k": "keep the k most probable tokens; 0 keeps all",
+    "top_p": "keep the smallest set of tokens that reaches this probability",
+    "min_p": "keep tokens with at least this share of the best one's probability",
+    "repetition_penalty": "penalty on repeated tokens; 1 is off",
+    "max_tokens": "maximum number of new tokens",
+    "seed": "makes sampling repeatable",
 }
 SETTINGS = (
-    Setting("model", "builtin", _text, "what -m takes"),
-    Setting("dtype", "auto", _choice(*DTYPES), "type that weights are computed in"),
-    Setting("kv_dtype", "auto", _choice(*KV_DTYPES), "type that keys and values are cached in"),
-    Setting("threads", None, _count, "threads; unset: all cores", _to_number),
-    Setting("context", None, _count, "most tokens of a conversation; unset: the model's", _to_number),
-    Setting("when_full", "ask", _choice(*WHEN_FULL), "what happens to a question that does not fit"),
-    Setting("store", True, _switch, "keep chats; false is --incognito", _to_switch),
+    Setting("model", "builtin", _text, "the default model, as for -m"),
+    Setting("dtype", "auto", _choice(*DTYPES), "type of the weights"),
+    Setting("kv_dtype", "auto", _choice(*KV_DTYPES), "type of the KV cache"),
+    Setting("threads", None, _count, "number of threads; unset: all cores", _to_number),
+    Setting("context", None, _count, "maximum tokens of a conversation; unset: the model's", _to_number),
+    Setting("when_full", "ask", _choice(*WHEN_FULL), "what to do with a question that exceeds the context"),
+    Setting("store", True, _switch, "store chats; false is --incognito", _to_switch),
     Setting("theme", "auto", _choice(*THEMES), "colours of the chat"),
-    Setting("tint", "surprisal", _choice(*TINTS), "which figure tints tokens"),
-    Setting("overview", True, _switch, "chats and branches at the left of a wide screen", _to_switch),
-    Setting("follow", True, _switch, "scroll along while the model writes", _to_switch),
-    Setting("mouse", True, _switch, "the chat takes the mouse; F8 changes it", _to_switch),
+    Setting("tint", "surprisal", _choice(*TINTS), "which number tints tokens"),
+    Setting("overview", True, _switch, "show chats and branches at the left of a wide screen", _to_switch),
+    Setting("follow", True, _switch, "scroll while the model writes", _to_switch),
+    Setting("mouse", True, _switch, "use the mouse in the chat; F8 toggles it", _to_switch),
     *(
         Setting(f"sampling.{one.name}", one.default, _sampling(one.name), _STEPS[one.name], _to_number)
         for one in fields(Sampling)
@@ -141,8 +141,8 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 KEYS = "keys."
 
 
-class Settings(NamedTuple):
-    """What a file says. values: by the names of SETTINGS; keys: lists of keys by command; lines: by name."""
+class UserSettings(NamedTuple):
+    """The content of a settings file. values, lines (line numbers): by name; keys: bindings by command."""
 
     path: Path
     values: Mapping[str, object]
@@ -150,7 +150,7 @@ class Settings(NamedTuple):
     lines: Mapping[str, int]
 
     def options(self, *, sampling: bool) -> dict[str, object]:
-        """The values as defaults of command line options."""
+        """The values, as defaults of command-line options."""
         return {
             BY_NAME[name].option: value
             for name, value in self.values.items()
@@ -158,11 +158,11 @@ class Settings(NamedTuple):
         }
 
     def error(self, name: str, what: str) -> SettingsError:
-        """An error about a name in the file."""
+        """An error about a setting of the file."""
         return SettingsError(f"{_where(self.path, self.lines.get(name))}: {name}: {what}")
 
     def effective(self, environ: Mapping[str, str] | None = None) -> list[tuple[Setting, object, str]]:
-        """(setting, value, where it comes from) of all, without flags. Raises SettingsError."""
+        """(setting, value, origin) of all settings, without flags. Raises SettingsError."""
         found: list[tuple[Setting, object, str]] = []
         for setting in SETTINGS:
             if (value := setting.of_environment(environ)) is not None:
@@ -175,51 +175,51 @@ class Settings(NamedTuple):
         return found
 
 
-def read(path: Path | None = None) -> Settings:
-    """Read a settings file; the usual one may be absent. Raises SettingsError, FileAccessError."""
+def read(path: Path | None = None) -> UserSettings:
+    """Read a settings file; the default one may be missing. Raises SettingsError, FileAccessError."""
     wanted = path or settings_file()
     try:
         if wanted.exists() and not wanted.is_file():
-            raise SettingsError(f"{wanted}: no regular file; a TOML file is needed")
+            raise SettingsError(f"{wanted}: must be a regular TOML file")
         with wanted.open("rb") as stream:
             return of_stream(stream, wanted)
     except FileNotFoundError:
         if path is None and not os.environ.get("ROPECHAT_CONFIG", "").strip():
-            return Settings(wanted, {}, {}, {})
+            return UserSettings(wanted, {}, {}, {})
         if path is not None:
-            raise SettingsError(f"{wanted}: no such file") from None
+            raise SettingsError(f"{wanted}: file not found") from None
         raise SettingsError(
-            f"ROPECHAT_CONFIG: {wanted}: no such file; create it (it may be empty), or unset ROPECHAT_CONFIG"
+            f"ROPECHAT_CONFIG: {wanted}: file not found; create it (it may be empty) or unset ROPECHAT_CONFIG"
         ) from None
     except OSError as error:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
 
 
-def of_stream(stream: IO[bytes], path: Path) -> Settings:
-    """`read` of an open file. path: what messages call it. Raises SettingsError, OSError."""
+def of_stream(stream: IO[bytes], path: Path) -> UserSettings:
+    """`read` for an open file. path: its name in messages. Raises SettingsError, OSError."""
     import tomllib
 
     data = stream.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise SettingsError(f"{path}: more than {_MAX_BYTES:,} bytes; settings are shorter")
+        raise SettingsError(f"{path}: must be at most {_MAX_BYTES:,} bytes")
     try:
         text = data.decode("utf-8-sig")
         document = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise SettingsError(f"{path}: line {line}: not UTF-8; save it as UTF-8") from None
+        raise SettingsError(f"{path}: line {line}: must be UTF-8; save the file as UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"{path}: not TOML: {error}") from None
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
     lines = _lines(text)
     values: dict[str, object] = {}
     keys: dict[str, tuple[str, ...]] = {}
-    made = Settings(path, values, keys, lines)
+    made = UserSettings(path, values, keys, lines)
     for name, value in _flat(document).items():
         if name.startswith(KEYS):
             keys[name.removeprefix(KEYS)] = _key_list(made, name, value)
             continue
         if name not in BY_NAME:
-            raise made.error(name, f"no such setting; {_near(name)}")
+            raise made.error(name, f"unknown setting; {_suggest(name)}")
         try:
             BY_NAME[name].check(value)
         except ValueError as error:
@@ -228,23 +228,23 @@ def of_stream(stream: IO[bytes], path: Path) -> Settings:
     return made
 
 
-def _near(name: str) -> str:
+def _suggest(name: str) -> str:
     from difflib import get_close_matches
 
     by_option = {setting.option: setting.name for setting in SETTINGS}
     near = get_close_matches(name.rpartition(".")[2], by_option, 1)
-    return f"perhaps {by_option[near[0]]}" if near else "`ropechat config show` lists all"
+    return f"did you mean {by_option[near[0]]}?" if near else "`ropechat config show` lists all settings"
 
 
-def _key_list(made: Settings, name: str, value: object) -> tuple[str, ...]:
+def _key_list(made: UserSettings, name: str, value: object) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(key, str) and key.strip() for key in found):
-        raise made.error(name, f"{value!r:.40} is not allowed; a key or a list of keys is")
+        raise made.error(name, f"must be a key or a list of keys (got {value!r:.40})")
     return tuple(key.strip() for key in found)
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """{"sampling.top_k": 5} of {"sampling": {"top_k": 5}}; an empty table says nothing."""
+    """Flatten {"sampling": {"top_k": 5}} to {"sampling.top_k": 5}."""
     found: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, dict):
@@ -259,7 +259,7 @@ _ENTRY = r"""\s*([\w."'-]+)\s*="""
 
 
 def _lines(text: str) -> dict[str, int]:
-    """In which line each name stands; good enough for messages."""
+    """The line number of each name; approximate, for messages."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""A line on stderr that says how far something is."""
+"""A status line on stderr."""
 
 import contextlib
 import sys
@@ -13,20 +13,20 @@ _PLAIN_SECONDS = 5.0
 
 
 def bar(share: float) -> str:
-    """A bar of fixed width for a share from 0 to 1."""
+    """A progress bar for a share from 0 to 1."""
     full = int(share * _BAR)
     return f"[{'█' * full}{'░' * (_BAR - full)}]"
 
 
-def columns() -> int:
+def terminal_width() -> int:
     """The width of the terminal."""
-    import shutil  # late: it brings three compression libraries
+    import shutil  # imported here: it loads three compression libraries
 
     return shutil.get_terminal_size().columns
 
 
 class StatusLine:
-    """A line that redraws itself on a terminal; elsewhere a new line every few seconds."""
+    """Redraws one line on a terminal; elsewhere writes a new line every few seconds."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
@@ -36,31 +36,31 @@ class StatusLine:
 
     @property
     def is_due(self) -> bool:
-        """Whether the line was shown long enough."""
+        """Whether it is time to redraw the line."""
         return time.monotonic() - self._shown >= self._pause
 
     def show(self, text: str) -> None:
-        """Draw the line anew; `text` is cut to the terminal's width."""
+        """Redraw the line; `text` is cut to the terminal's width."""
         self._shown = time.monotonic()
         if not self.is_terminal:
             say(text)
             return
-        self._draw("\r" + fit(text, columns() - 1))
+        self._draw("\r" + fit(text, terminal_width() - 1))
         self._drawn = True
 
     def note(self, text: str) -> None:
-        """Say something between two drawings of the line."""
+        """Clear the line and write a message."""
         self.clear()
         say(text)
 
     def clear(self) -> None:
-        """Wipe the line, so that what is said next has it to itself."""
+        """Clear the line."""
         if self._drawn:
-            self._draw("\r" + " " * (columns() - 1) + "\r")
+            self._draw("\r" + " " * (terminal_width() - 1) + "\r")
             self._drawn = False
 
     def _draw(self, text: str) -> None:
-        """Lost without complaint once the terminal is gone: what stops then has other things to do."""
+        """Write to the terminal, ignoring errors of a closed one."""
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()

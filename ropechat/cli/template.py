@@ -1,4 +1,4 @@
-"""`ropechat template`: the text that a model's chat template makes of messages."""
+"""`ropechat template`: the prompt that a model's chat template renders from messages."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 
 from ropechat.cli.common import (
     STREAM,
-    Out,
+    StdoutWriter,
     model_or_builtin,
     setting_option,
     stdin_stream,
@@ -27,7 +27,7 @@ def _content(file: str) -> bytes:
     def read(stream: IO[bytes]) -> bytes:
         data = stream.read(_MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
-            raise RequestError(f"{file}: more than {_MAX_FILE_BYTES} bytes; that is the limit")
+            raise RequestError(f"{file}: must be at most {_MAX_FILE_BYTES} bytes")
         return data
 
     if file == STREAM:
@@ -40,20 +40,20 @@ def _content(file: str) -> bytes:
 
 
 def _messages_of(file: str) -> list[Message]:
-    """The messages of a JSON file: a list, or an object with `messages`. Raises RequestError."""
-    from ropechat.batch.line import LineError, request_of
+    """Read the messages of a JSON file: a list, or an object with `messages`. Raises RequestError."""
+    from ropechat.batch.line import LineError, parse_request
 
     try:
         value = json.loads(_content(file).decode("utf-8"))
-        found = request_of({"messages": value["messages"] if isinstance(value, dict) else value}).content
+        found = parse_request({"messages": value["messages"] if isinstance(value, dict) else value}).content
     except KeyError:
-        raise RequestError(f"{file}: an object without messages; a list of messages is required") from None
+        raise RequestError(f"{file}: must be a list of messages, or an object with messages") from None
     except LineError as error:
         raise RequestError(f"{file}: {error}") from None
     except UnicodeDecodeError as error:
-        raise RequestError(f"{file}: byte {error.start} is not UTF-8") from None
+        raise RequestError(f"{file}: must be UTF-8 (byte {error.start} is not)") from None
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{file}: not JSON ({error}); a list of messages is required") from None
+        raise RequestError(f"{file}: not valid JSON ({error}); must be a list of messages") from None
     return [message for message in found if isinstance(message, Message)]
 
 
@@ -78,8 +78,8 @@ def _conversation(system: str | None, user: str | None, file: str | None) -> lis
 @click.option("--system", metavar="TEXT", help="A system message at the beginning.")
 @click.option("--messages", "file", metavar="FILE", help='JSON: [{"role", "content"}, ...]; - is stdin.')
 @click.option("--no-generation-prompt", is_flag=True, help="End after the last message.")
-@click.option("--source", is_flag=True, help="The template itself instead.")
-@click.option("--list", "as_list", is_flag=True, help="The names of the model's templates instead.")
+@click.option("--source", is_flag=True, help="Print the template itself.")
+@click.option("--list", "as_list", is_flag=True, help="Print the names of the model's templates.")
 @template_options
 def template(
     directory: str | None,
@@ -93,18 +93,18 @@ def template(
     template: str | None,
     template_vars: dict[str, Any],
 ) -> None:
-    """Show what a model is fed for some messages: the text that its chat template makes of them.
+    """Show the prompt that a model's chat template renders from messages.
 
-    The tokenizer may add a BOS in front where the text has none.
+    The tokenizer may add a BOS token that is not in this text.
     """
-    from ropechat.engine.model_check import load_template
+    from ropechat.engine.loading import load_template
     from ropechat.engine.templates.template import SYSTEM_FOLDED
 
-    name, out = model_or_builtin(directory or model), Out()
+    name, out = model_or_builtin(directory or model), StdoutWriter()
     found = load_template(name)
     if found is None:
         raise ChatTemplateError(
-            f"{name}: chat_template: this model has none; it continues text as it is, as with --raw"
+            f"{name}: chat_template: this model has none; it continues text, as with --raw"
         )
     if as_list:
         out.write("".join(f"{name}\n" for name in found.names))

@@ -1,4 +1,4 @@
-"""The web server of `ropechat serve`: textual-serve's, closed to other sites. Needs the extra `serve`."""
+"""The web server of `ropechat serve`: textual-serve, restricted to its own pages. Needs the extra `serve`."""
 
 import socket
 from collections.abc import Awaitable, Callable
@@ -16,16 +16,16 @@ FOCUS = """<script>
     }
   }).observe(document.body, { childList: true, subtree: true });
 </script>"""
-"""Gives the keyboard to the terminal of textual-serve's page once it is there, without a click on it."""
+"""Focuses the terminal of textual-serve's page as soon as it exists, without a click."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer(Server):
-    """Answers only pages of its own.
+    """Answers only requests from its own pages.
 
-    A page of any other site that the user visits could connect to a port of this machine, and a name of that
-    site could be pointed at it: so Host must be ours (unless exposed), and Origin the same if there is one.
+    Pages of other sites could connect to a port of this machine, also through DNS rebinding. So the Host
+    header must be a name of this server (unless exposed), and an Origin header must equal it.
     """
 
     def __init__(self, command: str, host: str, port: int, *, exposed: bool) -> None:
@@ -44,7 +44,7 @@ class WebServer(Server):
         return made
 
     async def _nothing_from_elsewhere(self, _: web.Request, response: web.StreamResponse) -> None:
-        """textual-serve's page asks another site for a font, and so tells it that somebody chats here."""
+        """Forbid external resources: textual-serve's page loads a font from another site."""
         ours = f"'self' {self.public_url}"
         response.headers["Content-Security-Policy"] = (
             f"default-src {ours} data: blob: 'unsafe-inline'; connect-src {ours} {self._sockets}"
@@ -54,15 +54,15 @@ class WebServer(Server):
     async def _only_ours(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if not self._exposed and host not in self._names:
-            raise web.HTTPForbidden(text=f"not the name of this server; open {self.public_url}")
+            raise web.HTTPForbidden(text=f"wrong host name; open {self.public_url}")
         if origin is not None and urlsplit(origin).netloc != host:
-            raise web.HTTPForbidden(text="a page of another site")
+            raise web.HTTPForbidden(text="request from another site")
         if not self._exposed and request.path == "/" and host != urlsplit(self.public_url).netloc:
-            raise web.HTTPFound(self.public_url)  # the page talks to this name only
+            raise web.HTTPFound(self.public_url)  # the page connects to this name only
         return await handler(request)
 
     async def handle_index(self, request: web.Request) -> web.Response:
-        """The page of textual-serve, which takes keys from the first moment on."""
+        """textual-serve's page, with keyboard focus from the start."""
         page: web.Response = await super().handle_index(request)
         assert page.text is not None
         page.text = page.text.replace("</body>", f"{FOCUS}</body>")

@@ -1,13 +1,13 @@
-"""From the events of the compiled engine to the records that callers keep."""
+"""Conversion of the compiled engine's events to the records of ropechat.trace."""
 
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ropechat.engine.stop_strings import TextLane
+from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import InternalError
 from ropechat.tokenizer import EncodedToken, Tokenizer
-from ropechat.trace import FinishReason, Row, Stage, Step, TokenScore
+from ropechat.trace import FinishReason, Stage, Step, TokenDistribution, TokenScore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ _ROWS = 64
 
 
 class RowLike(Protocol):
-    """What is read of `_core.Row`."""
+    """The attributes used of `_core.Row`."""
 
     @property
     def logsumexp(self) -> float: ...
@@ -32,7 +32,7 @@ class RowLike(Protocol):
 
 
 class StageLike(Protocol):
-    """What is read of `_core.Stage`."""
+    """The attributes used of `_core.Stage`."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class StageLike(Protocol):
 
 
 class EventLike(Protocol):
-    """What is read of `_core.Event`."""
+    """The attributes used of `_core.Event`."""
 
     @property
     def sequence(self) -> int: ...
@@ -69,31 +69,33 @@ class EventLike(Protocol):
     def finish_reason(self) -> Literal["stop", "length", "context"] | None: ...
 
 
-def row_of(row: RowLike, position: int) -> Row:
-    """The distribution after `position`."""
+def to_distribution(row: RowLike, position: int) -> TokenDistribution:
+    """Convert a row: the distribution after `position`."""
     top = tuple(zip(row.top_ids, row.top_logprobs, strict=True))
-    return Row(position, top, row.logsumexp, row.entropy, row.top_mass + 0.0)  # an empty sum is -0.0
+    return TokenDistribution(
+        position, top, row.logsumexp, row.entropy, row.top_mass + 0.0
+    )  # an empty sum is -0.0
 
 
-def bytes_of(tokenizer: Tokenizer, id: int) -> bytes:
+def token_bytes(tokenizer: Tokenizer, id: int) -> bytes:
     """The token's bytes; b"" without a tokenizer."""
     return tokenizer.token_bytes(id) if tokenizer.present else b""
 
 
-def step_of(event: EventLike, lane: TextLane, tokenizer: Tokenizer) -> Step:
-    """The record of a token event; its text is what the lane lets go of with this token."""
+def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenizer) -> Step:
+    """Convert a token event; its text is what `text_filter` releases with this token."""
     if event.id is None or event.logprob is None or event.rank is None:
         raise InternalError(f"engine: the token at position {event.position} has no id, logprob or rank")
     reason: FinishReason | None = event.finish_reason
-    text = "" if reason == "stop" else lane.push(event.id)  # an id of stop_ids is no text
-    if lane.stopped:
+    text = "" if reason == "stop" else text_filter.push(event.id)  # stop ids have no text
+    if text_filter.stopped:
         reason = "stop"
     elif reason is not None:
-        text += lane.finish()
-    row = None if event.row is None else row_of(event.row, event.position - 1)
+        text += text_filter.finish()
+    row = None if event.row is None else to_distribution(event.row, event.position - 1)
     return Step(
         id=event.id,
-        bytes=bytes_of(tokenizer, event.id),
+        bytes=token_bytes(tokenizer, event.id),
         text=text,
         logprob=event.logprob,
         rank=event.rank,
@@ -107,10 +109,10 @@ def step_of(event: EventLike, lane: TextLane, tokenizer: Tokenizer) -> Step:
     )
 
 
-def score_of(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> TokenScore:
-    """The record of a score event: the token at `position`, under the row of the position before."""
-    row = None if event.row is None else row_of(event.row, event.position - 1)
-    data = bytes_of(tokenizer, token.id)
+def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> TokenScore:
+    """Convert a score event: the token at `position`, scored under the row of the position before."""
+    row = None if event.row is None else to_distribution(event.row, event.position - 1)
+    data = token_bytes(tokenizer, token.id)
     return TokenScore(
         index=event.position,
         id=token.id,
@@ -126,7 +128,7 @@ def score_of(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> Tok
 
 
 def softmax_rows(values: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
-    """Turn rows of logits into probabilities in place, computed in f64 a few rows at a time."""
+    """Convert rows of logits to probabilities in place, in f64, a few rows at a time."""
     import numpy as np
 
     for start in range(0, len(values), _ROWS):

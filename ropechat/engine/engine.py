@@ -1,7 +1,7 @@
-"""The engine as Python sees it: text and ids in, steps, traces and results out.
+"""The engine in Python: from text, ids or messages to steps, traces and completions.
 
-Rows are computed in `ropechat.engine._core` with the GIL released; here is what surrounds them: tokenizer,
-chat template, stop strings, cancelling, and the inspector's records.
+The compiled engine `ropechat.engine._core` does the computation, without the GIL; this module adds tokenizer,
+chat template, stop strings, cancellation and the inspector's records.
 """
 
 import threading
@@ -12,91 +12,111 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat.conversation import Message
-from ropechat.engine import model_check
-from ropechat.engine.convert import EventLike, bytes_of, row_of, score_of, softmax_rows, step_of
-from ropechat.engine.model_folder import display_name, find_stop_ids, revision_of, template_of, tokenizer_of
-from ropechat.engine.native import Loading, LoadOptions, compiled, gguf_metadata
-from ropechat.engine.prompt import ChatPrompt, Special
-from ropechat.engine.stop_strings import TextLane
-from ropechat.engine.validation import check_array, check_top_k, checked_ids, checked_stops, seed_of
+from ropechat.engine import loading
+from ropechat.engine.convert import (
+    EventLike,
+    softmax_rows,
+    to_distribution,
+    to_step,
+    to_token_score,
+    token_bytes,
+)
+from ropechat.engine.loading import (
+    display_name,
+    find_revision,
+    find_stop_ids,
+    load_chat_template,
+    load_tokenizer,
+)
+from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
+from ropechat.engine.prompt import PromptBuilder, Special
+from ropechat.engine.stop_strings import StopStringFilter
+from ropechat.engine.validation import (
+    choose_seed,
+    validate_array_size,
+    validate_ids,
+    validate_stops,
+    validate_top_k,
+)
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
 from ropechat.tokenizer import EncodedToken, Tokenizer
-from ropechat.trace import Row, Step, TokenScore, Trace
+from ropechat.trace import Step, TokenDistribution, TokenScore, Trace
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from ropechat.engine import _core
-    from ropechat.engine.scheduler import Job, Prompt, Result
+    from ropechat.engine.scheduler import Completion, Job, Prompt
 
 OnPrefill = Callable[[int, int], None]
 
 
 class _Request:
-    """One running request: what `Engine.cancel` reaches."""
+    """A running request, for `Engine.cancel`."""
 
     def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
         self.core, self.token = core, token
 
 
 class Engine:
-    """A loaded model. Thread-safe; one request does not wait for another.
+    """A loaded model. Thread-safe; requests run concurrently.
 
-    facts: config.json's names (model_type, vocab_size, hidden_size, ...) and dtype, threads, isa, context,
-    num_parameters, weight_bytes. context: most tokens of a sequence. name: what people call the model.
-    revision: its commit, None outside the Hub's cache. stop_ids: the ids that end a text. tokenizer: see
-    `Tokenizer`; without tokenizer.json only ids work. chat: how messages become a prompt, see `ChatPrompt`.
+    facts: values by config.json's names (model_type, vocab_size, ...) and dtype, threads, isa, context,
+    num_parameters, weight_bytes. context: maximum tokens of a sequence. name: the model's display name.
+    revision: its commit, None outside the Hub's cache. stop_ids: ids that end a text. tokenizer: see
+    `Tokenizer`; without tokenizer.json only ids work. chat: converts messages to prompts, see
+    `PromptBuilder`.
     """
 
     def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
-        self._module = compiled()
+        self._module = load_core()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
         self.context: int = self.facts["context"]
-        self.name, self.revision = display_name(folder), revision_of(folder)
+        self.name, self.revision = display_name(folder), find_revision(folder)
         self.tokenizer = tokenizer
-        template = template_of(folder, tokenizer) if tokenizer.present else None
+        template = load_chat_template(folder, tokenizer) if tokenizer.present else None
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
-        self.chat = ChatPrompt(tokenizer, template, tokenizer.control_ids | self.stop_ids)
+        self.chat = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     @classmethod
     def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
-        """Load a model by any name that `model_source.resolve` knows; nothing is downloaded.
+        """Load a model by any name that `models.resolve.resolve` accepts; never downloads.
 
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
-        where that fits into memory, else the largest that does (facts["warnings"] says so). kv_dtype: keys
-        and values in f32, f16, q8_0 (about half of f16), or auto: f32 beside f32, else f16. threads: default
-        all cores. context: most tokens of a sequence; default the model's, at most 8192. cache: auto, off or
-        all, by default as ROPECHAT_CACHE says: packed weights and a checked vocabulary are kept on disk for
-        the next start, see `ropechat.models.pack_cache`.
-        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
+        if that fits in memory, else the largest type that does (with an entry in facts["warnings"]).
+        kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32 for f32 weights,
+        else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
+        most 8192. cache: auto, off or all; default ROPECHAT_CACHE: whether packed weights and a validated
+        vocabulary are cached on disk for the next start, see `ropechat.models.pack_cache`. Raises
+        ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
-        return cls.of(Loading(resolve(model), **options))
+        return cls.from_load(ModelLoad(resolve(model), **options))
 
     @classmethod
-    def of(cls, loading: Loading, soon: str = "") -> "Engine":
-        """The engine of a load that has begun. soon: the text that is asked for first. Raises as `load`."""
-        tokenizer = loading.meanwhile(
-            lambda: tokenizer_of(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.keeps)
+    def from_load(cls, loading: ModelLoad, first_prompt: str = "") -> "Engine":
+        """Finish a load started earlier. first_prompt: text to tokenize meanwhile. Raises as `load`."""
+        tokenizer = loading.run_before_packing(
+            lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
         )
-        tokenizer.prepare(soon)
+        tokenizer.prepare(first_prompt)
         return cls(loading.result(), loading.folder, tokenizer)
 
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack cache to be written, at most so long; whether it is over."""
+        """Wait up to `seconds` for the pack cache to be written; return whether it is done."""
         return self._core is None or self._core.finish_pack(seconds)
 
-    check = staticmethod(model_check.check)
+    check = staticmethod(loading.check)
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of KV cache allocated now."""
+        """Bytes of KV cache currently allocated."""
         return 0 if self._core is None else self._core.kv_bytes
 
     def _request(self) -> _Request:
@@ -108,60 +128,60 @@ class Engine:
         return request
 
     def cancel(self) -> None:
-        """Stop what runs now, within one layer; from any thread. The engine stays usable."""
+        """Cancel all running requests, within one layer of computation; from any thread."""
         with self._lock:
             requests = list(self._requests)
         for request in requests:
             request.token.cancel()
 
     def close(self) -> None:
-        """Stop what runs and let go of the weights. Requests after this raise RequestError."""
+        """Cancel all requests and release the weights. Later requests raise RequestError."""
         self.cancel()
         self._core = None
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model comes with a chat template; without one `reply` completes text."""
+        """Whether the model has a chat template; without one, `reply` continues text."""
         return self.chat.template is not None
 
     def prompt_ids(
         self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
     ) -> list[int]:
-        """What `reply` feeds to the model: the rendered conversation, with one BOS if the model has one.
+        """The prompt of `reply` as ids: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated as they are. Raises as `ChatPrompt.ids`.
+        Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
         """
         return self.chat.ids(messages, template_vars)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that an id stands for; b"" for one that stands for none."""
-        return bytes_of(self.tokenizer, id)
+        """The bytes of a token; b"" for an id without text."""
+        return token_bytes(self.tokenizer, id)
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
-        """Text encoded with special tokens as the tokenizer says; ids as they are."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else checked_ids(prompt)
+        """Encode text, with special tokens as the tokenizer says; ids stay as they are."""
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else validate_ids(prompt)
         if not ids:
-            raise RequestError("prompt: no tokens; at least one is required")
+            raise RequestError("prompt: must have at least one token (got none)")
         return ids
 
     def _any_ids(self, prompt: "Prompt", template_vars: Mapping[str, Any] | None) -> list[int]:
-        """Ids of text, ids or messages."""
+        """Convert text, ids or messages to ids."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
         messages = [message for message in prompt if isinstance(message, Message)]
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
-            raise RequestError("prompt: messages and ids together; one of them is allowed")
+            raise RequestError("prompt: must be messages or ids (got both)")
         return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
     def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
-        Row t is for the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` reads any length out
-        row by row), ContextFullError, RequestError, CancelledError.
+        Row t predicts the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` takes any
+        length), ContextFullError, RequestError, CancelledError.
         """
         ids = self._ids(ids)
-        check_array(len(ids), self.facts["vocab_size"])
+        validate_array_size(len(ids), self.facts["vocab_size"])
         request = self._request()
         return request.core.logits(ids, request.token)
 
@@ -178,9 +198,9 @@ class Engine:
             X <- layer_norm(X)
             return P = softmax(W_u X)
 
-        We return P transposed: row t is the column of the token after ids[t]; softmax in f64, rounded to f32.
-        `dtransformer_rope` is computed as written. Every other family that rotates turns q and k, within the
-        layers, in place of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
+        Returns P transposed: row t predicts the token after ids[t]; softmax in f64, rounded to f32.
+        `dtransformer_rope` is computed as written. Every other family with RoPE rotates q and k in each layer
+        instead of e_t; gpt2 and gpt_neo add learned positions to e_t. Raises as `logits`.
         """
         return softmax_rows(self.logits(ids))
 
@@ -195,11 +215,12 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: candidates that each step records; above 0 the sampler's stages too. stop: what ends it.
-        on_prefill(done, total): called as the prompt is read, in tokens; first with what a cache holds.
+        top_k: candidates to record per step; above 0 also the sampler's stages. stop: strings that end the
+        text. on_prefill(done, total): called during prefill, in tokens; first with the number found in the
+        cache.
 
-        One Step per token. Closing the iterator, or `cancel` from another thread, stops within one layer: the
-        iterator then ends without an exception and half a character that was pending is dropped.
+        Yields one Step per token. Closing the iterator, or `cancel` from another thread, stops within one
+        layer: the iterator then ends without an exception and an incomplete character is dropped.
         Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, MemoryLimitError.
         """
         return self._start(self._ids(prompt), sampling, top_k, stop, on_prefill)
@@ -215,11 +236,11 @@ class Engine:
         template_vars: Mapping[str, Any] | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> Generator[Step, None, None]:
-        """The assistant's next turn, as `generate`. Without a chat template the texts are continued as one.
+        """Generate the assistant's next turn, as `generate`. Without a chat template the texts are joined.
 
-        prefix: ids that the turn begins with (it is continued, or forked at a token). They yield no Step; the
-        text goes on from theirs, and the draws are those of a turn that came to them by itself.
-        template_vars: more names for the chat template. Raises ChatTemplateError and as `generate`.
+        prefix: ids that the turn starts with (to continue it, or to fork it at a token). They yield no Step;
+        sampling continues as if the model had generated the prefix itself.
+        template_vars: variables for the chat template. Raises ChatTemplateError and as `generate`.
         """
         ids = self._ids(self.prompt_ids(messages, template_vars))
         return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
@@ -227,13 +248,13 @@ class Engine:
     def spell(
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
     ) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id that follows `after` in a reply to `messages`, as its Steps have it."""
-        lane = TextLane(self.tokenizer.stream(self.prompt_ids(messages)))
-        lane.skip(after)
-        return [(self.token_bytes(id), lane.push(id)) for id in checked_ids(ids)]
+        """(bytes, text) of each id that follows `after` in a reply to `messages`, as in its Steps."""
+        text_filter = StopStringFilter(self.tokenizer.stream(self.prompt_ids(messages)))
+        text_filter.skip(after)
+        return [(self.token_bytes(id), text_filter.push(id)) for id in validate_ids(ids)]
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
-        """The ids of a reply to `messages` that somebody wrote: a `prefix` for `reply`."""
+        """The ids of a reply to `messages` written by the user: a `prefix` for `reply`."""
         return self.chat.reply_ids(messages, text)
 
     def _start(
@@ -245,11 +266,11 @@ class Engine:
         on_prefill: OnPrefill | None,
         prefix: Sequence[int] = (),
     ) -> Generator[Step, None, None]:
-        """Arguments are checked and the request can be cancelled before the first step is asked for."""
-        lane = TextLane(self.tokenizer.stream(ids), checked_stops(stop))
-        lane.skip(checked_ids(prefix))
-        check_top_k(top_k)
-        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, lane, on_prefill)
+        """Validate the arguments and register the request at once, not at the first step."""
+        text_filter = StopStringFilter(self.tokenizer.stream(ids), validate_stops(stop))
+        text_filter.skip(validate_ids(prefix))
+        validate_top_k(top_k)
+        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, text_filter, on_prefill)
 
     def _steps(
         self,
@@ -257,11 +278,11 @@ class Engine:
         ids: list[int],
         sampling: Sampling,
         top_k: int,
-        lane: TextLane,
+        text_filter: StopStringFilter,
         on_prefill: OnPrefill | None,
     ) -> Generator[Step, None, None]:
         core = request.core
-        sequence = self._add(core, ids, sampling, seed_of(sampling), 0, top_k)
+        sequence = self._add(core, ids, sampling, choose_seed(sampling), 0, top_k)
         try:
             if on_prefill is not None:
                 on_prefill(core.reused(sequence), len(ids))
@@ -276,7 +297,7 @@ class Engine:
                     if event.kind == "prefill" and on_prefill is not None:
                         on_prefill(event.done, event.total)
                     if event.kind == "token":
-                        step = step_of(event, lane, self.tokenizer)
+                        step = to_step(event, text_filter, self.tokenizer)
                         if step.finish_reason is None and request.token.cancelled:
                             step = step._replace(finish_reason="cancelled")
                         yield step
@@ -288,7 +309,7 @@ class Engine:
     def _add(
         self, core: "_core.Engine", ids: list[int], sampling: Sampling, seed: int, stream: int, top_k: int
     ) -> int:
-        """Hand a prompt to the compiled engine; returns the sequence's number."""
+        """Add a prompt to the compiled engine; return its sequence number."""
         return core.generate(
             ids,
             max_tokens=sampling.max_tokens,
@@ -312,21 +333,21 @@ class Engine:
         stop: Sequence[str] | None = None,
         window: int = 16,
         on_tokens: Callable[[int], None] | None = None,
-    ) -> "Iterator[tuple[int, Result]]":
+    ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
-        Yields (index, Result) in the prompts' order, and reads prompts as they are worked off.
-        A prompt that fails has its error in its Result, the others go on; an error given as a prompt is
-        passed through. The draws of prompt i depend on (seed, i) or its Job's seed, not on its neighbours.
-        on_tokens(n): called with the number of tokens that each forward pass made.
-        On `cancel` what was begun comes out with the reason "cancelled", then the iterator ends.
+        Yields (index, Completion) in the prompts' order, and reads a prompt only when there is room for it.
+        A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
+        is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
+        on_tokens(n): called with the number of tokens of each forward pass.
+        On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
-        from ropechat.engine.scheduler import Schedule
+        from ropechat.engine.scheduler import Scheduler
 
         if window < 1:
-            raise RequestError(f"window: {window} is not allowed; 1 or more is")
-        many = _Many(self, self._request(), sampling, checked_stops(stop))
-        return Schedule(many, window, on_tokens).run(iter(prompts))
+            raise RequestError(f"window: must be at least 1 (got {window})")
+        many = _Many(self, self._request(), sampling, validate_stops(stop))
+        return Scheduler(many, window, on_tokens).run(iter(prompts))
 
     def score(
         self,
@@ -336,28 +357,28 @@ class Engine:
         special: Special = "tokens",
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Trace:
-        """What the model says about each token of a given text, ids or messages, in one pass.
+        """Score each token of a given text, ids or messages, in one pass.
 
-        Token i is scored under row i-1; the first has no context and None. `next` is the row after the last.
-        top_k: candidates recorded per row. special: what `<|im_end|>` in a text is read as; in messages it is
-        text, and only what they say has the role "text". on_progress(done, total): in tokens.
-        Raises CancelledError, ChatTemplateError and as `generate`.
+        Token i is scored under row i-1; the first has no context and no score. `next` is the row after the
+        last token. top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or
+        the token; in messages it is text, and only their content has the role "text".
+        on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as `generate`.
         """
-        text, tokens = self.chat.given(prompt, special)
+        text, tokens = self.chat.encode_prompt(prompt, special)
         if not tokens:
-            raise RequestError("prompt: no tokens; at least one is required")
-        check_top_k(top_k)
+            raise RequestError("prompt: must have at least one token (got none)")
+        validate_top_k(top_k)
         request = self._request()
         core, scores = request.core, list[TokenScore]()
-        following: Row | None = None
+        following: TokenDistribution | None = None
         sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
         try:
             while events := core.step([sequence], request.token):
                 for event in events:
                     if event.kind == "score":
-                        scores.append(score_of(event, tokens[event.position], self.tokenizer))
+                        scores.append(to_token_score(event, tokens[event.position], self.tokenizer))
                     elif event.kind == "next" and event.row is not None:
-                        following = row_of(event.row, len(tokens) - 1)
+                        following = to_distribution(event.row, len(tokens) - 1)
                 if on_progress is not None:
                     on_progress(len(scores), len(tokens))
         finally:
@@ -379,25 +400,25 @@ class Engine:
 
 
 class _Many:
-    """A request of many prompts: what `Schedule` needs."""
+    """A request of many prompts, as the `Backend` of a Scheduler."""
 
     def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
-        self.seed = seed_of(sampling)
+        self.seed = choose_seed(sampling)
         self._engine, self._request = engine, request
         self._sampling, self._stops = sampling, stops
 
-    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, TextLane]:
+    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
         engine = self._engine
         ids = engine._any_ids(job.prompt, job.template_vars)
-        stops = self._stops if job.stop is None else checked_stops(job.stop)
+        stops = self._stops if job.stop is None else validate_stops(job.stop)
         sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
-        return sequence, len(ids), TextLane(engine.tokenizer.stream(ids), stops)
+        return sequence, len(ids), StopStringFilter(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
         return self._request.core.step(sequences, self._request.token)
 
-    def record(self, event: EventLike, lane: TextLane) -> Step:
-        return step_of(event, lane, self._engine.tokenizer)
+    def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
+        return to_step(event, text_filter, self._engine.tokenizer)
 
     def free(self, sequence: int) -> None:
         self._request.core.free(sequence)

@@ -1,7 +1,6 @@
-"""The compiled engine, `ropechat.engine._core`, and the weights of a model on their way into it.
+"""The compiled engine, `ropechat.engine._core` (this is its only importer), and loading weights into it.
 
-The only importer of `_core`. A load begins in a thread of its own, where Python is not needed: tokenizer,
-template and all that is imported for them are made ready beside it.
+A load runs in a thread of its own and does not hold the GIL; tokenizer and template are prepared meanwhile.
 """
 
 import threading
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.models.pack_cache import cache_mode, load_options
-from ropechat.util.background import Beside
+from ropechat.util.background import BackgroundCall
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def compiled() -> ModuleType:
-    """`ropechat.engine._core`. Raises InternalError where it was not built."""
+def load_core() -> ModuleType:
+    """Import `ropechat.engine._core`. Raises InternalError if it was not built."""
     try:
         from ropechat.engine import _core
     except ImportError as error:
@@ -32,23 +31,23 @@ def compiled() -> ModuleType:
 
 
 def free_memory() -> int | None:
-    """Bytes that a model could take; None where the system does not say."""
-    free: int | None = compiled().free_memory()
+    """Bytes of memory available to a model; None if the system does not say."""
+    free: int | None = load_core().free_memory()
     return free
 
 
 def exit_when_cut(*, screen: bool) -> None:
-    """End this process (a program's, no library's) with exit code 74 when a mapped file of a model is cut."""
-    compiled().exit_when_cut(screen=screen)
+    """Exit with code 74 if a memory-mapped model file is truncated. For programs, not for libraries."""
+    load_core().exit_when_cut(screen=screen)
 
 
 def gguf_metadata(path: str) -> Mapping[str, Any]:
-    """The keys and values of a GGUF file. Raises ModelFileError."""
-    return dict(compiled().gguf_metadata(path))
+    """Read the metadata of a GGUF file. Raises ModelFileError."""
+    return dict(load_core().gguf_metadata(path))
 
 
 class LoadOptions(TypedDict, total=False):
-    """What `Engine.load` takes besides the model; see there."""
+    """The options of `Engine.load`."""
 
     dtype: str
     kv_dtype: str
@@ -57,28 +56,30 @@ class LoadOptions(TypedDict, total=False):
     cache: str | None
 
 
-class Loading:
-    """The weights of a model folder or GGUF file, being loaded. Raises as `Engine.load`.
+class ModelLoad:
+    """A model load in progress, from a folder or GGUF file. Raises as `Engine.load`.
 
-    Large weights that no earlier start packed wait for what runs in `meanwhile`: to check a vocabulary takes
-    memory that is free again before theirs is needed. Once this is left as a context, they do not wait.
-    keeps: what was made ready is kept on disk for the next start.
+    Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
+    that is free again before packing needs it. After this is left as a context manager, it does not wait.
+    use_cache: whether prepared data is cached on disk for the next start.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
-        module = compiled()
+        module = load_core()
         self.folder = folder
         self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
         self._may_pack = threading.Event()
         mode = cache_mode(options.pop("cache", None))
-        self.keeps = mode != "off"
+        self.use_cache = mode != "off"
         given = {**options, **load_options(mode), "before_packing": self._may_pack.wait}
         try:
-            self._core: Beside[_core.Engine] = Beside(lambda: module.Engine.load(str(folder), **given))
+            self._core: BackgroundCall[_core.Engine] = BackgroundCall(
+                lambda: module.Engine.load(str(folder), **given)
+            )
         except RuntimeError:
-            left = f"{module.free_memory()} bytes are left"
-            what = "a higher `ulimit -v`, or fewer programs, make room"
-            raise MemoryLimitError(f"{folder}: memory: no room for a thread, {left}; {what}") from None
+            left = f"{module.free_memory()} bytes free"
+            what = "raise `ulimit -v` or close programs"
+            raise MemoryLimitError(f"{folder}: memory: cannot start a thread ({left}); {what}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -86,12 +87,12 @@ class Loading:
     def __exit__(self, *failure: object) -> None:
         self._may_pack.set()
 
-    def meanwhile(self, work: Callable[[], T]) -> T:
-        """What `work` returns, before large weights are packed."""
+    def run_before_packing(self, work: Callable[[], T]) -> T:
+        """Run `work` before large weights are packed and return its result."""
         with self:
             return work()
 
     def result(self) -> "_core.Engine":
-        """The compiled engine, when it is there. Raises what went wrong on the way."""
+        """Wait for the compiled engine and return it. Raises the errors of the load."""
         self._may_pack.set()
         return self._core.result()

@@ -1,33 +1,33 @@
-"""From the messages of a conversation, or a given text, to the ids that the model is fed.
+"""Conversion of messages, or of a given text, to the token ids of a prompt.
 
-Three rules: the model's chat template has the say; there is exactly one BOS; what people write stays text,
-even where it spells a control token such as <|im_end|>.
+Three rules: the model's chat template decides the form; there is exactly one BOS; user text stays text, even
+if it spells a control token such as <|im_end|>.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from ropechat.conversation import Message
-from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, checked_variables
-from ropechat.engine.validation import checked_ids
+from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, validate_variables
+from ropechat.engine.validation import validate_ids
 from ropechat.errors import ChatTemplateError, RequestError
-from ropechat.tokenizer import EncodedToken, Quoting, Tokenizer
+from ropechat.tokenizer import ControlTokenEscaper, EncodedToken, Tokenizer
 
 Special = Literal["text", "tokens"]
-"""What the name of a control token in a given text is read as."""
-NOT_FOUND = (
-    "this model's chat template changes the message: its words cannot be told from the template's, and have "
-    "the role template"
+"""Whether the name of a control token in a given text is encoded as text or as the token."""
+MESSAGE_NOT_LOCATED = (
+    "this model's chat template changes the message, so its words are not distinguishable from the "
+    "template's; they have the role template"
 )
-KEPT = 4
-"""Prompts whose ids are kept: a reply asks for them several times, and so do more answers to a question."""
+MAX_CACHED_PROMPTS = 4
+"""Number of cached prompts: one reply requests the same ids several times, and so do further answers."""
 
 
-class ChatPrompt:
-    """How a model is asked. template: None continues the texts as they are.
+class PromptBuilder:
+    """Builds the prompts of a model. template: None joins the texts of the messages.
 
-    control_ids: the tokens that text never becomes. variables: what the template is told for every
-    conversation. on_note: called with what a person should know about the prompt, once.
+    control_ids: tokens that user text is never encoded to. variables: template variables of all prompts.
+    on_note: called once with a message for the user about the prompt.
     """
 
     def __init__(
@@ -39,52 +39,52 @@ class ChatPrompt:
         self.variables: dict[str, Any] = {}
         self.on_note: Callable[[str], None] = lambda text: None
         self._noted = False
-        self._known: tuple[tuple[object, list[int]], ...] = ()  # the newest prompts, the last one first
+        self._known: tuple[tuple[object, list[int]], ...] = ()  # newest first
 
     def use(self, name: str | None = None, variables: Mapping[str, Any] | None = None) -> None:
-        """Choose one of the model's templates by name, and what it is told from now on.
+        """Select one of the model's templates by name and set its variables.
 
-        Raises ChatTemplateError for a name that the model does not have, RequestError for bad variables.
+        Raises ChatTemplateError for an unknown name, RequestError for invalid variables.
         """
-        checked = checked_variables(variables or {})
+        checked = validate_variables(variables or {})
         if self.template is None:
             if name is not None or checked:
-                raise ChatTemplateError("chat_template: this model has none; leave the options for it out")
+                raise ChatTemplateError("chat_template: this model has none; omit the template options")
             return
         if name is not None:
             self.template = self.template.select(name)
         self.variables = checked
 
     def unused(self) -> list[str]:
-        """The variables of `use` that the template does not mention: perhaps a slip of the pen."""
+        """The variables set by `use` that the template does not mention: possibly typos."""
         template = self.template
         return [] if template is None else [name for name in self.variables if not template.mentions(name)]
 
     def ids(
-        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, begun: str = ""
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, prefix: str = ""
     ) -> list[int]:
-        """The ids of a conversation up to where the reply begins, and of `begun`, with which it begins.
+        """The ids of a conversation up to the start of the reply, followed by those of `prefix`.
 
-        variables: go before those of `use`.
-
-        Raises ChatTemplateError, TokenizerError, RequestError.
+        variables: override those of `use`. Raises ChatTemplateError, TokenizerError, RequestError.
         """
-        told = repr({**self.variables, **(variables or {})})  # 1 and True are equal, but not rendered so
-        asked = (tuple(messages), told, variables is None, begun, self.template, self.control_ids)
+        told = repr(
+            {**self.variables, **(variables or {})}
+        )  # repr: 1 and True are equal, but render differently
+        asked = (tuple(messages), told, variables is None, prefix, self.template, self.control_ids)
         known = next((ids for before, ids in self._known if before == asked), None)
         if known is None:
-            known = self._ids(messages, variables, begun)
-            self._known = ((asked, known), *self._known)[:KEPT]
+            known = self._ids(messages, variables, prefix)
+            self._known = ((asked, known), *self._known)[:MAX_CACHED_PROMPTS]
         return list(known)
 
-    def given(
+    def encode_prompt(
         self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text"
     ) -> tuple[str | None, list[EncodedToken]]:
-        """The tokens of what is to be scored, and the text in which their spans are byte ranges.
+        """The tokens of a text, ids or messages to score, and the text that their spans refer to.
 
-        That is a text itself, the decoded text of ids (None without a tokenizer), or the rendered prompt of
-        messages, as `ropechat template` prints it. special: whether the name of a control token in a text
-        stays text, or is read as the token. Raises as `ids`.
+        That text is the given one, the decoded ids (None without a tokenizer), or the rendered messages as
+        `ropechat template` prints them. special: whether the name of a control token in a text stays text or
+        becomes the token. Raises as `ids`.
         """
         if isinstance(prompt, str):
             quoted = self.control_ids if special == "text" else frozenset[int]()
@@ -94,18 +94,18 @@ class ChatPrompt:
         if messages and len(messages) == len(items):
             return self._aligned(messages)
         if messages:
-            raise RequestError("prompt: messages and ids together; one of them is allowed")
-        ids = checked_ids(cast("Sequence[int]", prompt))
+            raise RequestError("prompt: must be messages or ids (got both)")
+        ids = validate_ids(cast("Sequence[int]", prompt))
         return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
 
     def _aligned(self, messages: Sequence[Message]) -> tuple[str, list[EncodedToken]]:
-        control = self.tokenizer.quoting(self.control_ids)
+        control = self.tokenizer.escaper(self.control_ids)
         rendered = self._rendered(control, messages, None)
         reading = control.read(rendered)
         tokens = self.tokenizer.read_aligned(reading)
         said = [place for index in range(len(messages)) if (place := self._place(messages, index, rendered))]
         if len(said) < sum(bool(message.content.strip()) for message in messages):
-            self.on_note(NOT_FOUND)
+            self.on_note(MESSAGE_NOT_LOCATED)
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and tokens[:1] and tokens[0].id != bos:
             tokens.insert(0, EncodedToken(bos, (0, 0), "bos"))
@@ -119,11 +119,11 @@ class ChatPrompt:
         ]
 
     def _place(self, messages: Sequence[Message], index: int, rendered: str) -> tuple[int, int] | None:
-        """The byte range of what a message says in the rendered text; None where that cannot be told.
+        """The byte range of a message's content in the rendered text; None if it cannot be determined.
 
-        It is what changes when the message says something else.
+        It is found by rendering the conversation with another content in the message's place.
         """
-        control = self.tokenizer.quoting(self.control_ids)
+        control = self.tokenizer.escaper(self.control_ids)
         others = [*messages]
         others[index] = Message(messages[index].role, control.mark)
         try:
@@ -135,37 +135,39 @@ class ChatPrompt:
         if not rendered.startswith(before) or not rendered.endswith(after[0]):
             return None
         middle = rendered[len(before) : len(rendered) - len(after[0])]
-        start = len(control.shown(before).encode())
-        return start, start + len(control.shown(middle).encode())
+        start = len(control.unescape(before).encode())
+        return start, start + len(control.unescape(middle).encode())
 
     def _rendered(
-        self, control: Quoting, messages: Sequence[Message], variables: Mapping[str, Any] | None
+        self, control: ControlTokenEscaper, messages: Sequence[Message], variables: Mapping[str, Any] | None
     ) -> str:
-        """The conversation as one text, with stand-ins for the names of control tokens that people wrote."""
-        quoted = [Message(message.role, control.quote(message.content)) for message in messages]
+        """Render the conversation, with stand-ins for the control-token names in user text."""
+        quoted = [Message(message.role, control.escape(message.content)) for message in messages]
         if self.template is None:
             if variables:
-                raise RequestError("template variables: this model has no chat template; leave them out")
+                raise RequestError("template variables: this model has no chat template; omit them")
             return "".join(message.content for message in quoted)
         text = self.template.prompt(quoted, {**self.variables, **(variables or {})})
         self._note_folding(self.template)
         return text
 
-    def _ids(self, messages: Sequence[Message], variables: Mapping[str, Any] | None, begun: str) -> list[int]:
-        control = self.tokenizer.quoting(self.control_ids)
-        ids = control.encode(self._rendered(control, messages, variables) + control.quote(begun))
+    def _ids(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] | None, prefix: str
+    ) -> list[int]:
+        control = self.tokenizer.escaper(self.control_ids)
+        ids = control.encode(self._rendered(control, messages, variables) + control.escape(prefix))
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
-        """The ids of a reply that somebody wrote, as they stand behind the conversation. Raises as `ids`."""
-        prompt, whole = self.ids(messages), self.ids(messages, begun=text)
+        """The ids of a reply written by the user, as they follow the conversation. Raises as `ids`."""
+        prompt, whole = self.ids(messages), self.ids(messages, prefix=text)
         if whole[: len(prompt)] == prompt:
             return whole[len(prompt) :]
-        control = self.tokenizer.quoting(self.control_ids)  # the seam was read as one token
-        return control.encode(control.quote(text))
+        control = self.tokenizer.escaper(self.control_ids)  # a token spans the boundary
+        return control.encode(control.escape(text))
 
     def _note_folding(self, template: ChatTemplate) -> None:
         if template.folds_system and not self._noted:
@@ -174,6 +176,6 @@ class ChatPrompt:
 
 
 def _within(span: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> bool:
-    """Whether a token has bytes of one of the ranges; one without bytes, whether it stands in one."""
+    """Whether a token overlaps one of the ranges; for a token without bytes, whether it is inside one."""
     start, end = span
     return any(first < max(end, start + 1) and start < last for first, last in ranges)

@@ -1,4 +1,4 @@
-"""Many prompts at once: which sequences are in the next forward pass, and results in the prompts' order."""
+"""Continuous batching of many prompts, with completions in the order of the prompts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,42 +6,42 @@ from typing import Any, Protocol
 
 from ropechat.conversation import Message
 from ropechat.engine.convert import EventLike
-from ropechat.engine.stop_strings import TextLane
+from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.sampling import Sampling
 from ropechat.trace import FinishReason, Step
 
 Prompt = str | Sequence[int] | Sequence[Message] | RopechatError
-"""Text, ids, messages, or an error to be passed through to the result."""
+"""Text, ids, messages, or an error to return as the completion's error."""
 
 LOOKAHEAD = 4
-"""How many windows of prompts may be ahead of the oldest unfinished one."""
+"""How many windows of prompts may be started before the oldest one is finished."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A prompt with settings of its own; None takes those of the call.
+    """A prompt with its own settings; None takes those of the call.
 
-    A seed in `sampling` is used with stream 0, so the result is that of the prompt alone. Without one the
-    call's seed is used, with the prompt's index as the stream.
+    A seed in `sampling` is used with stream 0, so the completion equals that of the prompt alone. Without
+    one, the call's seed is used with the prompt's index as the stream.
     """
 
     prompt: Prompt
     sampling: Sampling | None = None
     stop: Sequence[str] | None = None
     template_vars: Mapping[str, Any] | None = None
-    """More names for the chat template, where the prompt is messages."""
+    """Variables for the chat template, if the prompt is messages."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
-        """(seed, stream) of prompt number `index` in a call with `seed`."""
+        """Return (seed, stream) of prompt number `index` in a call with `seed`."""
         if self.sampling is None or self.sampling.seed is None:
             return seed, index
         return self.sampling.seed, 0
 
 
 @dataclass(frozen=True)
-class Result:
-    """What became of one prompt. With an `error` the text is "" and finish_reason None."""
+class Completion:
+    """The completion of one prompt. With an `error`, text is "" and finish_reason None."""
 
     text: str = ""
     ids: tuple[int, ...] = ()
@@ -55,53 +55,53 @@ class Result:
 
 
 class Backend(Protocol):
-    """What the schedule needs of an engine."""
+    """The operations of an engine that the scheduler uses."""
 
     seed: int
 
-    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, TextLane]:
-        """Begin a prompt: the sequence's number, how many tokens it has, where its text comes out."""
+    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
+        """Start a prompt; return its sequence number, its number of tokens and the filter of its text."""
 
     def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
-        """One forward pass."""
+        """Run one forward pass over these sequences."""
 
-    def record(self, event: EventLike, lane: TextLane) -> Step:
-        """The step that a token event stands for."""
+    def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
+        """Convert a token event to a Step."""
 
     def free(self, sequence: int) -> None:
-        """Forget a sequence."""
+        """Release a sequence."""
 
 
 @dataclass
 class _Active:
-    """A sequence that is being continued."""
+    """A sequence in progress."""
 
     index: int
     seed: int
     prompt_tokens: int
-    lane: TextLane
+    text_filter: StopStringFilter
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
 
-class Schedule:
-    """Continuous batching: a finished sequence makes room for the next prompt."""
+class Scheduler:
+    """Continuous batching: when a sequence ends, the next prompt takes its place."""
 
     def __init__(self, backend: Backend, window: int, on_tokens: Callable[[int], None] | None) -> None:
         self._backend = backend
         self._window = window
         self._on_tokens = on_tokens
         self._active: dict[int, _Active] = {}
-        self._done: dict[int, Result] = {}
+        self._done: dict[int, Completion] = {}
 
-    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Result]]:
-        """(index, result) in order; reads prompts only as there is room."""
+    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Completion]]:
+        """Yield (index, completion) in order; reads a prompt only when there is room for it."""
         admitted = yielded = 0
         more = True
         try:
             while more or self._active:
-                # What is done goes out first: the next prompt may come only once it is seen.
+                # Yield finished completions first: the caller may produce the next prompt from them.
                 while more and yielded not in self._done and self._has_room(admitted - yielded):
                     try:
                         prompt = next(prompts)
@@ -133,14 +133,14 @@ class Schedule:
         try:
             if isinstance(job.prompt, RopechatError):
                 raise job.prompt
-            sequence, length, lane = self._backend.add(job, seed, stream)
+            sequence, length, text_filter = self._backend.add(job, seed, stream)
         except RopechatError as error:
-            self._done[index] = Result(seed=seed, error=error)
+            self._done[index] = Completion(seed=seed, error=error)
         else:
-            self._active[sequence] = _Active(index, seed, length, lane)
+            self._active[sequence] = _Active(index, seed, length, text_filter)
 
     def _advance(self) -> None:
-        """One forward pass over all active sequences."""
+        """Run one forward pass over all active sequences."""
         if not self._active:
             return
         before = len(self._active)
@@ -151,7 +151,7 @@ class Schedule:
         except RopechatError:
             events = self._advance_each()
         if not events and len(self._active) == before:
-            raise InternalError("engine: a pass over unfinished sequences did nothing")
+            raise InternalError("engine: a pass over unfinished sequences made no progress")
         made = [event for event in events if event.kind == "token"]
         for event in made:
             self._take(event)
@@ -159,7 +159,7 @@ class Schedule:
             self._on_tokens(len(made))
 
     def _advance_each(self) -> list[EventLike]:
-        """A pass that failed left every sequence as it was: alone, only the one at fault fails again."""
+        """After a failed pass, which changed nothing, run each sequence alone to find the faulty one."""
         events: list[EventLike] = []
         for sequence in list(self._active):
             try:
@@ -172,7 +172,7 @@ class Schedule:
 
     def _take(self, event: EventLike) -> None:
         active = self._active[event.sequence]
-        step = self._backend.record(event, active.lane)
+        step = self._backend.record(event, active.text_filter)
         active.ids.append(step.id)
         active.logprobs.append(step.logprob)
         active.texts.append(step.text)
@@ -184,8 +184,8 @@ class Schedule:
         if error is None:
             ids, logprobs = tuple(active.ids), tuple(active.logprobs)
             text = "".join(active.texts)
-            result = Result(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
+            result = Completion(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
         else:
-            result = Result(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
+            result = Completion(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
         self._done[active.index] = result
         self._backend.free(sequence)

@@ -1,14 +1,14 @@
-"""The text side of generation: ids go in one by one, text comes out when it is certain."""
+"""Text of generated ids, cut before the first stop string."""
 
 from collections.abc import Sequence
 
 from ropechat.tokenizer.stream import Detokenizer
 
 
-class TextLane:
-    """Incremental text that ends before the first stop string.
+class StopStringFilter:
+    """Incremental text of ids, ending before the first stop string.
 
-    Text that may be the beginning of a stop string is held back. `stopped` is True once one was found.
+    Text that may be the start of a stop string is held back. `stopped`: whether a stop string was found.
     """
 
     def __init__(self, stream: Detokenizer, stops: Sequence[str] = ()) -> None:
@@ -18,7 +18,7 @@ class TextLane:
         self.stopped = False
 
     def push(self, id: int) -> str:
-        """The text that became certain with this id."""
+        """Add an id and return the text that became final."""
         if not self._stops:
             return self._stream.push(id)
         self._held += self._stream.push(id)
@@ -27,7 +27,7 @@ class TextLane:
         return self._release(len(self._held) - self._open_length())
 
     def skip(self, ids: Sequence[int]) -> None:
-        """As `push` of each, for whom their text is of no use."""
+        """Add ids without returning their text."""
         if self._stops:
             for id in ids:
                 self.push(id)
@@ -35,7 +35,7 @@ class TextLane:
             self._stream.skip(ids)
 
     def finish(self) -> str:
-        """The text that was still held back; half a character becomes U+FFFD."""
+        """End the text and return what was held back; an incomplete character becomes U+FFFD."""
         self._held += self._stream.flush()
         self._cut(self._held)
         return self._release(len(self._held))
@@ -45,7 +45,7 @@ class TextLane:
         return text
 
     def _cut(self, text: str) -> bool:
-        """Whether `text` holds a stop string; then what stands before the first one is all that is held."""
+        """Whether `text` contains a stop string; if so, hold only the text before the first one."""
         found = [at for at in map(text.find, self._stops) if at >= 0]
         if found:
             self._held = text[: min(found)]
@@ -53,7 +53,7 @@ class TextLane:
         return bool(found)
 
     def _open_length(self) -> int:
-        """Length of the longest end of the held text that begins a stop string."""
+        """Length of the longest suffix of the held text that is a prefix of a stop string."""
         longest = min(len(self._held), max(map(len, self._stops)) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(self._held[-length:]) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""What callers give to the engine, checked. Each function raises an error that names the argument."""
+"""Validation of the arguments of `Engine`. Each function raises an error naming the argument."""
 
 import operator
 import os
@@ -11,52 +11,54 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_TOP_K = 1000
 MAX_ARRAY_BYTES = 1 << 30
-"""Largest array that `logits` and `probabilities` return: 1 GiB."""
+"""Size limit of the arrays of `logits` and `probabilities`: 1 GiB."""
 
 
-def checked_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
-    """Stop strings: at most 16, none empty."""
+def validate_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
+    """Validate stop strings: at most 16, none empty."""
     if stop is None:
         return ()
     if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
-        raise RequestError(f"stop: {stop!r:.60} is not allowed; a list of texts is")
+        raise RequestError(f"stop: must be a list of strings (got {stop!r:.60})")
     if len(stop) > MAX_STOPS:
-        raise RequestError(f"stop: {len(stop)} texts; at most {MAX_STOPS} are allowed")
+        raise RequestError(f"stop: must have at most {MAX_STOPS} strings (got {len(stop)})")
     for text in stop:
         if not 1 <= len(text) <= MAX_STOP_LENGTH:
-            raise RequestError(f"stop: a text of {len(text)} characters; 1 to {MAX_STOP_LENGTH} are allowed")
+            raise RequestError(
+                f"stop: must be strings of 1 to {MAX_STOP_LENGTH} characters (got {len(text)})"
+            )
     return tuple(stop)
 
 
-def checked_ids(ids: Sequence[int]) -> list[int]:
-    """Plain ints of what a caller gave as ids. The compiled engine checks them against the vocabulary."""
+def validate_ids(ids: Sequence[int]) -> list[int]:
+    """Token ids as plain ints. The compiled engine checks them against the vocabulary."""
     try:
         checked = [operator.index(id) for id in ids]
     except TypeError:
-        raise RequestError("prompt: neither text nor a list of token ids") from None
+        raise RequestError("prompt: must be text or a list of token ids") from None
     if any(not 0 <= id < 2**32 for id in checked):
-        raise RequestError("prompt: a token id is below 0 or above 2^32 - 1")
+        raise RequestError("prompt: token ids must be from 0 to 2^32 - 1")
     return checked
 
 
-def check_top_k(top_k: int) -> None:
-    """How many candidates to record."""
+def validate_top_k(top_k: int) -> None:
+    """Validate the number of candidates to record."""
     if isinstance(top_k, bool) or not isinstance(top_k, int) or not 0 <= top_k <= MAX_TOP_K:
-        raise RequestError(f"top_k: {top_k!r} is not allowed; 0 to {MAX_TOP_K} are")
+        raise RequestError(f"top_k: must be an integer from 0 to {MAX_TOP_K} (got {top_k!r})")
 
 
-def check_array(positions: int, vocab_size: int) -> None:
-    """How many logits to return at once. Raises MemoryLimitError."""
+def validate_array_size(positions: int, vocab_size: int) -> None:
+    """Validate the size of an array of logits. Raises MemoryLimitError."""
     needed = positions * vocab_size * 4
     if needed > MAX_ARRAY_BYTES:
         raise MemoryLimitError(
-            f"logits: {positions} positions x {vocab_size} ids x 4 bytes = {needed} bytes; "
-            f"at most {MAX_ARRAY_BYTES} are returned at once; use score() or fewer ids"
+            f"logits: must be at most {MAX_ARRAY_BYTES} bytes (got {needed}: {positions} positions x "
+            f"{vocab_size} ids x 4 bytes); use score() or fewer ids"
         )
 
 
-def seed_of(sampling: Sampling) -> int:
-    """The seed of a request: the one that was asked for, or a new one below 2^53."""
+def choose_seed(sampling: Sampling) -> int:
+    """The seed of a request: the given one, or a random one below 2^53."""
     if sampling.seed is not None:
         return sampling.seed
     return int.from_bytes(os.urandom(8), "little") >> (64 - SEED_BITS)

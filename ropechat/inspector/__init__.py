@@ -1,1 +1,1 @@
-"""What a trace shows: tables, JSON lines, why a token was drawn."""
+"""Presenting a trace: tables, JSON lines, and explanations of why a token was sampled."""

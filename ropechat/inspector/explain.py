@@ -1,9 +1,9 @@
-"""Why a token was chosen: the candidates of its step, what each stage of the sampler did to them.
+"""Why a token was sampled: the candidates of its step, and the effect of each stage of the sampler on them.
 
-The chain is the engine's (rust/src/sampler.rs): bias, penalty, temperature, top_k, top_p, min_p, each
-over the renormalized survivors of the one before, candidates in order of penalized logit, ties by lower id. A
-step records only its most probable candidates and how many survived each stage; `exact` says whether that
-settles it.
+The stages are the engine's: bias, penalty, temperature, top_k, top_p, min_p, each applied to the
+renormalized survivors of the previous one, with candidates in order of penalized logit and ties going to the
+lower id. A step records only its most probable candidates and how many survived each stage; `exact` tells
+whether that determines the result.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 GREEDY, BANNED = "greedy", "banned"
-CLOSE = 0.005  # a probability known to half a percent of itself counts as exact
+EXACT_TOLERANCE = 0.005  # relative error up to which a probability counts as exact
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that could have come."""
+    """A candidate for the next token."""
 
     id: int
     logprob: float  # raw
     rank: int  # raw, from 1
-    sampled: float | None  # probability at the draw; None: not known
-    cut: str | None = None  # the stage that took it out
+    sampled: float | None  # probability after all stages; None: unknown
+    cut: str | None = None  # the stage that removed it
     penalized: bool = False
     bias: float = 0.0  # added to its logit
     chosen: bool = False
@@ -44,29 +44,29 @@ class Candidate:
 
     @property
     def bits(self) -> float:
-        """Raw surprisal."""
+        """Raw surprisal in bits."""
         return max(0.0, -self.logprob / math.log(2.0))
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The candidates of one step, the most probable first; the chosen one is among them."""
+    """The candidates of one step, most probable first, including the chosen one."""
 
     candidates: tuple[Candidate, ...]
-    kept: int | None  # how many survived in all; None: not known
+    kept: int | None  # number of survivors of all stages; None: unknown
     exact: bool  # False: `sampled` is an estimate
-    rest: float  # raw probability of all that are not listed
-    why: str = ""  # what makes it an estimate
+    rest: float  # raw probability of all unlisted tokens
+    why: str = ""  # why it is an estimate
 
     @property
     def chosen(self) -> Candidate:
-        """The token that came."""
+        """The sampled token."""
         return next(candidate for candidate in self.candidates if candidate.chosen)
 
 
 def explain(step: Step, sampling: Sampling, history: Collection[int] | None = None) -> Explanation:
-    """Explain one step. history: ids of prompt and answer before it, or None where they are not known."""
-    listed, logits, why = penalized(step, sampling, history)
+    """Explain one step. history: the ids before it (prompt and answer); None if unknown."""
+    listed, logits, why = apply_penalties(step, sampling, history)
     rest = max(0.0, 1.0 - sum(candidate.raw for candidate in listed))
     if sampling.temperature == 0.0:
         return Explanation(tuple(_greedy(candidate) for candidate in _listed(step)), 1, True, rest)
@@ -82,7 +82,7 @@ def explain(step: Step, sampling: Sampling, history: Collection[int] | None = No
     weights = {c.id: math.exp((logits[c.id] - best) / sampling.temperature) for c in survivors}
     low, high = _others(step, sampling, survivors, kept, min(logits.values()) - best)
     own = sum(weights.values())
-    exact = high - low <= CLOSE * (own + low)
+    exact = high - low <= EXACT_TOLERANCE * (own + low)
     if not exact:
         unlisted = "an unknown number of" if kept is None else f"{kept - len(survivors):,}"
         why = why or f"{unlisted} survivors not listed"
@@ -91,14 +91,14 @@ def explain(step: Step, sampling: Sampling, history: Collection[int] | None = No
     return Explanation(sampled, kept, exact and not why, rest, why)
 
 
-def penalized(
+def apply_penalties(
     step: Step, sampling: Sampling, history: Collection[int] | None
 ) -> tuple[list[Candidate], dict[int, float], str]:
-    """The candidates in the order of their logits after the penalty, these logits, and what is uncertain."""
+    """Candidates in order of their logits after bias and penalty, these logits, and what is uncertain."""
     listed = _listed(step)
     logits = {candidate.id: candidate.logprob for candidate in listed}
     if sampling.repetition_penalty != 1.0 and (history is None or step.row is None):
-        return listed, logits, "the penalized tokens are not known"
+        return listed, logits, "the penalized tokens are unknown"
     if sampling.repetition_penalty == 1.0 and not sampling.logit_bias:
         return listed, logits, ""
     return _penalize(listed, logits, step, sampling, history or ())
@@ -126,7 +126,7 @@ def _penalize(
     sampling: Sampling,
     history: Collection[int],
 ) -> tuple[list[Candidate], dict[int, float], str]:
-    """The candidates in the order after bias and penalty, their logits then, and what is uncertain."""
+    """Apply bias and penalty: candidates in their new order, their logits, and what is uncertain."""
     seen, penalty = set(history), sampling.repetition_penalty
     shift = step.row.logsumexp if step.row is not None else 0.0
     raw = {id: logprob + shift for id, logprob in logits.items()}
@@ -142,34 +142,34 @@ def _penalize(
         replace(one, penalized=penalty != 1.0 and one.id in seen, bias=biases.get(one.id, 0.0))
         for one in order
     ]
-    unlisted = min(raw.values())  # no token that is not listed had a larger logit
+    unlisted = min(raw.values())  # no unlisted token had a larger logit
     favoured = any(bias > 0.0 and id not in raw for id, bias in biases.items())
     sunk = [id for id in changed if changed[id] < unlisted and biases.get(id, 0.0) > -MAX_BIAS]
     if penalty < 1.0 or favoured or sunk:
-        return marked, changed, "tokens that are not listed may rank between"
+        return marked, changed, "unlisted tokens may rank in between"
     return marked, changed, ""
 
 
 def _stages(step: Step, sampling: Sampling, listed: int) -> tuple[int | None, list[tuple[str, int]]]:
-    """How many survive in all, and after each filter."""
+    """Number of survivors in total, and after each filter."""
     counts = [(stage.name, stage.kept) for stage in step.stages]
     if counts:
         return counts[-1][1], counts
     off = sampling.top_k == 0 and sampling.top_p == 1.0 and sampling.min_p == 0.0
     off = off and not sampling.logit_bias
     if off and sampling.temperature == 1.0 and sampling.repetition_penalty == 1.0:
-        return None, []  # no stage is on: everything survives
+        return None, []  # no stage is active: all tokens survive
     return (sampling.top_k, [("top_k", sampling.top_k)]) if 0 < sampling.top_k <= listed else (None, [])
 
 
 def _others(
     step: Step, sampling: Sampling, survivors: list[Candidate], kept: int | None, smallest: float
 ) -> tuple[float, float]:
-    """Bounds of the summed weights of survivors that are not listed; weights are relative to the best one.
+    """Bounds of the summed weights of unlisted survivors, relative to the weight of the best candidate.
 
-    `n` of them share the raw probability m, none above the least probable listed one, p. With a = 1/T the sum
-    of their q^a, q raw, lies between n (m/n)^a (all equal) and (m/p) p^a (few as large as can be) for a > 1,
-    and between the same the other way round for a < 1. At a = 1 it is m.
+    `n` of them share the raw probability m, each at most that of the least probable listed one, p. With
+    a = 1/T, the sum of their q^a (q raw) is between n (m/n)^a (all equal) and (m/p) p^a (few, as large as
+    possible) for a > 1, and the reverse for a < 1. At a = 1 it is m.
     """
     count = math.inf if kept is None else kept - len(survivors)
     if count <= 0 or not survivors:

@@ -1,11 +1,11 @@
 """A trace as JSON lines, schema `ropechat.trace/1`.
 
-Line 1 says what the numbers are of; then comes a line per token; the last is the row after the last token
-(`"next": true`). Logprobs and entropies are in nats and raw (temperature 1, no filter). `token` is for
-people, `bytes` and `id` are exact. `span` is a byte range of line 1's `text`: what was given or, of a chat,
-what the template made of it. `role` is text, template (the template's own words), special or bos; nll and
-perplexity are of text. Rows beyond `trained_length` are of positions that the model never saw;
-`beyond_trained_length` counts them. Readers must check the major version in `schema`.
+Line 1 describes the trace; one line per token follows; the last line is the distribution after the last token
+(`"next": true`). Logprobs and entropies are raw (temperature 1, no filter), in nats. `token` is for display;
+`bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or, for a chat, the
+rendered prompt. `role` is text, template (written by the chat template), special or bos; nll and perplexity
+cover text only. `beyond_trained_length` counts the tokens at positions beyond `trained_length`. Readers must
+check the major version in `schema`.
 """
 
 import json
@@ -13,22 +13,22 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ropechat.trace import Row, TokenScore, Trace
+from ropechat.trace import TokenDistribution, TokenScore, Trace
 
 SCHEMA = "ropechat.trace/1"
 
 
 def _number(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity: null."""
+    """The number, or None (null) for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def _top(row: Row | None) -> list[list[float | int | None]] | None:
+def _top(row: TokenDistribution | None) -> list[list[float | int | None]] | None:
     return None if row is None else [[id, _number(logprob)] for id, logprob in row.top]
 
 
 def meta_record(trace: Trace) -> dict[str, Any]:
-    """The first line."""
+    """The record of the first line."""
     meta = trace.meta
     return {
         "schema": SCHEMA,
@@ -51,7 +51,7 @@ def meta_record(trace: Trace) -> dict[str, Any]:
 
 
 def token_record(token: TokenScore) -> dict[str, Any]:
-    """The line of a token."""
+    """The record of a token."""
     logprob = _number(token.logprob)
     return {
         "i": token.index,
@@ -69,8 +69,8 @@ def token_record(token: TokenScore) -> dict[str, Any]:
     }
 
 
-def next_record(row: Row) -> dict[str, Any]:
-    """The last line."""
+def next_record(row: TokenDistribution) -> dict[str, Any]:
+    """The record of the last line."""
     return {
         "next": True,
         "entropy": _number(row.entropy),
@@ -80,6 +80,6 @@ def next_record(row: Row) -> dict[str, Any]:
 
 
 def lines(trace: Trace) -> Iterator[str]:
-    """The whole file, line by line, without line ends."""
+    """Yield the lines of the file, without line endings."""
     for record in (meta_record(trace), *map(token_record, trace), next_record(trace.next)):
         yield json.dumps(record, ensure_ascii=False, allow_nan=False)

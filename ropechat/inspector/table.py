@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ropechat.trace import Row, TokenScore, Trace
-from ropechat.util.text import cells, fit, visible
+from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.util.text import cell_width, fit, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_WIDTH = 30
@@ -23,7 +23,7 @@ _FAR_COLOR = "\x1b[31m"
 
 @dataclass(frozen=True)
 class Layout:
-    """How wide things are; `bytes` is 0 where there is no room for that column."""
+    """Column widths; `bytes` is 0 if there is no room for that column."""
 
     width: int
     index: int
@@ -36,14 +36,14 @@ class Layout:
 
 
 def bar(share: float, width: int) -> str:
-    """A horizontal bar of exactly `width` columns, filled to `share` of it in eighths."""
+    """A horizontal bar of exactly `width` columns, filled to `share` in eighths of a column."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8) if math.isfinite(share) else 0
     full, rest = divmod(eighths, 8)
     return fit("█" * full + (_EIGHTHS[rest] if rest else ""), width)
 
 
 def layout(trace: Trace, width: int, *, color: bool = False) -> Layout:
-    """The columns that fit into `width`."""
+    """Choose the columns that fit into `width`."""
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(len(trace) - 1)))
     extras = width >= 70
@@ -59,7 +59,7 @@ def layout(trace: Trace, width: int, *, color: bool = False) -> Layout:
 
 
 def header(at: Layout) -> str:
-    """The names of the columns."""
+    """The header line."""
     parts = ["#".rjust(at.index), fit("token", at.token)]
     parts += [fit("bytes", at.bytes)] if at.bytes else []
     parts += [" logprob"]
@@ -70,7 +70,7 @@ def header(at: Layout) -> str:
 
 
 def token_line(token: TokenScore, at: Layout) -> str:
-    """A token and its numbers; – where there is no context."""
+    """The line of a token; – for numbers without a context."""
     logprob, rank, entropy = token.logprob, token.rank, token.entropy
     bits = "–" if logprob is None else f"{-logprob / math.log(2):.2f} bit"
     parts = [str(token.index).rjust(at.index), fit(visible(token.bytes), at.token)]
@@ -83,9 +83,9 @@ def token_line(token: TokenScore, at: Layout) -> str:
 
 
 def candidate_lines(
-    row: Row | None, chosen: int | None, bytes_of: Callable[[int], bytes], at: Layout
+    row: TokenDistribution | None, chosen: int | None, bytes_of: Callable[[int], bytes], at: Layout
 ) -> Iterator[str]:
-    """The most probable tokens of a row with bars; ◂ marks the one that stands in the text."""
+    """Yield the most probable tokens with bars; ◂ marks the token of the text."""
     for id, logprob in row.top if row is not None else ():
         share = math.exp(logprob)
         data = bytes_of(id)
@@ -98,7 +98,7 @@ def candidate_lines(
 def render(
     trace: Trace, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
-    """The table, line by line. bytes_of: id -> the bytes of a token."""
+    """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
     at = layout(trace, width, color=color)
     yield header(at)
     for token in trace:
@@ -110,10 +110,10 @@ def render(
 
 
 def summary(trace: Trace) -> str:
-    """Sums over the tokens that are text and have a context."""
+    """The summary line, over scored tokens of the role text."""
     scored = sum(1 for token in trace if token.logprob is not None and token.role == "text")
     if not scored:
-        return f"{len(trace)} tokens, none with a context"
+        return f"{len(trace)} tokens, none scored"
     return (
         f"{len(trace)} tokens, {scored} scored: nll {trace.nll():.3f}, perplexity {trace.ppl():.2f}, "
         f"{trace.bits_per_byte():.3f} bits/byte"
@@ -121,7 +121,7 @@ def summary(trace: Trace) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    return fit(text, width).rstrip() if cells(text) > width else text
+    return fit(text, width).rstrip() if cell_width(text) > width else text
 
 
 def _rank_color(rank: int | None) -> str:

@@ -1,7 +1,7 @@
-"""What other settings of the sampler would do with a recorded row.
+"""What other sampler settings would do with a recorded distribution.
 
-The row has its most probable candidates only. What all the others weigh together lies between two bounds;
-where the answer depends on which, it is an estimate, and says so.
+Only the most probable candidates are recorded. The total weight of all others is between two bounds; if the
+result depends on it, the result is marked as an estimate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ropechat.inspector.explain import CLOSE, explain, penalized
+from ropechat.inspector.explain import EXACT_TOLERANCE, apply_penalties, explain
 from ropechat.trace import Stage
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 
-def tried(
+def resample(
     step: Step, sampling: Sampling, vocab_size: int, history: Collection[int] | None = None
 ) -> Explanation:
-    """The candidates of a step as they would be drawn; the best of them counts as chosen."""
+    """Explain a step as if sampled with these settings; the best candidate counts as chosen."""
     best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1, stages=())
-    order, logits, _ = penalized(best, sampling, history)
+    order, logits, _ = apply_penalties(best, sampling, history)
     best = best._replace(id=order[0].id, logprob=order[0].logprob, rank=order[0].rank)
     if sampling.temperature == 0.0:
         return explain(best, sampling, history)
@@ -37,13 +37,13 @@ def tried(
     found = explain(best._replace(stages=stages), sampling, history)
     if sure:
         return found
-    return replace(found, exact=False, why=found.why or "tokens that are not listed weigh too much to tell")
+    return replace(found, exact=False, why=found.why or "unlisted tokens weigh too much to tell")
 
 
 def _stages(
     weights: list[float], raws: list[float], sampling: Sampling, vocab_size: int
 ) -> tuple[tuple[Stage, ...], bool]:
-    """The filters that are on with how many they keep, as far as the list tells; is that certain?"""
+    """The active filters with their number of survivors, and whether these are certain."""
     stages: list[Stage] = []
     count, sure = len(weights), True
     others = max(0, vocab_size - count)
@@ -59,7 +59,7 @@ def _stages(
         reached = [_reaching(weights[:count], sampling.top_p * (own + rest)) for rest in (low, high)]
         if reached[0] is None:
             return tuple(stages), others == 0
-        sure = reached[0] == reached[1] or high - low <= CLOSE * (own + low)
+        sure = reached[0] == reached[1] or high - low <= EXACT_TOLERANCE * (own + low)
         count, others = reached[0], 0
         stages.append(_stage("top_p", count, others, raws))
     if sampling.min_p > 0.0:
@@ -76,10 +76,10 @@ def _stage(name: str, count: int, others: int, raws: list[float]) -> Stage:
 
 
 def _bounds(weights: list[float], raws: list[float], others: int, temperature: float) -> tuple[float, float]:
-    """The least and the most that `others` tokens, none heavier than the last listed one, weigh together.
+    """Bounds of the total weight of `others` tokens, none heavier than the last listed one.
 
-    Their raw probability is known in all. A power of 1/temperature of it is largest and smallest where few
-    have as much as they can, and where all have the same (as in `candidates`).
+    Their total raw probability is known. Their total weight is extreme if few of them have as much
+    probability as possible, or if all have the same (as in `explain`).
     """
     mass = max(0.0, 1.0 - sum(raws))
     if others == 0 or mass == 0.0 or not raws[-1]:
@@ -93,7 +93,7 @@ def _bounds(weights: list[float], raws: list[float], others: int, temperature: f
 
 
 def _reaching(weights: list[float], wanted: float) -> int | None:
-    """How many of the first it takes to weigh so much; None when all do not."""
+    """Number of leading weights whose sum reaches `wanted`; None if all together do not."""
     total = 0.0
     for count, weight in enumerate(weights, 1):
         total += weight

@@ -1,1 +1,1 @@
-"""Where models are: names to files, what is on this machine, the Hub."""
+"""Finding models: names to files, the models on this machine, the Hub."""

@@ -1,4 +1,4 @@
-"""The models on this machine and what their headers say: in the Hub cache, built in, or named by a path."""
+"""The models on this machine, described by their headers: in the Hub cache, built in, or at a path."""
 
 import mmap
 from collections.abc import Callable, Iterator, Sequence
@@ -15,19 +15,19 @@ from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
 
 ReadHeader = Callable[[str | Path], dict[str, Any]]
-"""The facts in a model's config and headers: `ropechat.engine.model_check.header`."""
+"""Reads a model's config and headers: `ropechat.engine.loading.read_header`."""
 
 _TEMPLATE_KEY = b"tokenizer.chat_template"
-_GGUF_HEAD = 64 << 20  # bytes of a GGUF in which its keys are looked for
-_CONTEXT = 8192  # tokens, the most that are taken when nobody asks for more
-_VALUE = 2  # bytes of a number in the KV cache
+_GGUF_HEAD = 64 << 20  # bytes of a GGUF file that are searched for metadata keys
+_DEFAULT_CONTEXT = 8192  # tokens, the largest default context
+_KV_VALUE_BYTES = 2  # bytes of a number in the KV cache
 
 
 @dataclass(frozen=True)
-class Row:
-    """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded, if it cannot.
+class ModelSummary:
+    """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded; None if it can.
 
-    needs: about how many bytes of memory it takes: the weights as stored, and the KV cache of a full context.
+    needs: estimated bytes of memory: the weights as stored and the KV cache of a full context.
     """
 
     name: str
@@ -47,33 +47,35 @@ class Row:
         return {**self.__dict__, "path": str(self.path)}
 
 
-def count(number: int) -> str:
-    """Parameters for people: 135M."""
+def format_count(number: int) -> str:
+    """A number of parameters: 135M."""
     for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= limit:
             return f"{number / limit:.3g}{unit}"
     return str(number)
 
 
-def rows(header: ReadHeader) -> Iterator[Row]:
-    """Every model in the Hub cache, then the built-in one if there is one."""
-    for one in shelf.models():
+def read_catalog(header: ReadHeader) -> Iterator[ModelSummary]:
+    """Yield every model in the Hub cache, then the built-in one if there is one."""
+    for one in shelf.list_cached():
         if one.missing:
-            reason = f"incomplete: {', '.join(one.missing)}; `ropechat models pull {one.name}` completes it"
-            yield Row(str(one.name), one.path, one.size, reason=reason)
+            reason = (
+                f"incomplete: {', '.join(one.missing)}; run `ropechat models pull {one.name}` to complete it"
+            )
+            yield ModelSummary(str(one.name), one.path, one.size, reason=reason)
         else:
-            yield read(str(one.name), one.path, one.size, header)
+            yield summarize(str(one.name), one.path, one.size, header)
     folder = builtin_folder()
     if (folder / CONFIG).is_file():
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        yield read(BUILTIN, folder, size, header)
+        yield summarize(BUILTIN, folder, size, header)
 
 
-def read(name: str, path: Path, size: int, header: ReadHeader) -> Row:
-    """The row of a model: its headers are read, its weights are not."""
+def summarize(name: str, path: Path, size: int, header: ReadHeader) -> ModelSummary:
+    """Describe a model by its headers; its weights are not read."""
     try:
         facts = header(path)
-        return Row(
+        return ModelSummary(
             name,
             path,
             size,
@@ -82,22 +84,22 @@ def read(name: str, path: Path, size: int, header: ReadHeader) -> Row:
             facts["num_parameters"],
             stored_dtype(path),
             facts["max_position_embeddings"],
-            has_template(path),
+            has_chat_template(path),
             size + _kv_bytes(facts),
         )
     except RopechatError as error:
-        return Row(name, path, size, reason=str(error))
+        return ModelSummary(name, path, size, reason=str(error))
 
 
 def packed_size(path: Path) -> int:
-    """Bytes of the packed weights that earlier starts of a model left on disk."""
+    """Bytes of a model's packed weights on disk."""
     files = [path] if path.is_file() else [path / name for name in (SINGLE, INDEX)]
     listings = {str(file.resolve()) for file in files}
     return sum(entry.size for entry in packed_entries() if entry.model in listings)
 
 
-def packs_below(roots: Sequence[Path]) -> list[PackedEntry]:
-    """Packed weights of what lies below one of these, links of the Hub cache followed."""
+def find_packs(roots: Sequence[Path]) -> list[PackedEntry]:
+    """Packed weights of the models below these paths, following links of the Hub cache."""
     real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
     tops = [root.resolve() for root in roots]
     return [
@@ -108,19 +110,19 @@ def packs_below(roots: Sequence[Path]) -> list[PackedEntry]:
 
 
 def remove(name: HubName) -> int:
-    """Remove a model from the Hub cache with its packed weights; returns the bytes that this freed.
+    """Remove a model and its packed weights from the disk; return the number of bytes freed.
 
     Raises ModelNotFoundError, OSError.
     """
-    gone = shelf.removal(name)
-    packs = packs_below(gone.paths)
+    gone = shelf.plan_removal(name)
+    packs = find_packs(gone.paths)
     size = gone.size + sum(entry.size for entry in packs)
     shelf.Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
     return size
 
 
 def stored_dtype(path: Path) -> str | None:
-    """How the weights are stored: a GGUF's quantization, else what config.json says."""
+    """The stored type of the weights: a GGUF's quantization, or the dtype in config.json."""
     if path.is_file():
         return quant_of(path.name)
     config = read_json(path, CONFIG) or {}
@@ -132,10 +134,10 @@ def stored_dtype(path: Path) -> str | None:
     return None
 
 
-def has_template(path: Path) -> bool:
-    """Whether a model comes with a chat template; it is not compiled.
+def has_chat_template(path: Path) -> bool:
+    """Whether a model has a chat template; it is not compiled.
 
-    In a GGUF the key is looked for as it is stored: its length in 8 bytes, then its name.
+    A GGUF file is searched for the stored key: its length in 8 bytes, then its name.
     """
     folder = path if path.is_dir() else path.parent
     if (folder / "chat_template.jinja").is_file():
@@ -150,7 +152,7 @@ def has_template(path: Path) -> bool:
 
 
 def _kv_bytes(facts: dict[str, Any]) -> int:
-    """Bytes of the KV cache of a full context, as it is without latent attention."""
-    tokens = min(facts["max_position_embeddings"], _CONTEXT)
+    """Bytes of the KV cache of a full context, without multi-head latent attention (MLA)."""
+    tokens = min(facts["max_position_embeddings"], _DEFAULT_CONTEXT)
     width = facts["num_key_value_heads"] * facts["head_dim"]
-    return int(2 * _VALUE * tokens * facts["num_hidden_layers"] * width)
+    return int(2 * _KV_VALUE_BYTES * tokens * facts["num_hidden_layers"] * width)

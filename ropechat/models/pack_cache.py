@@ -1,7 +1,7 @@
-"""Packed weights that earlier starts left on disk: where, of what, how many bytes.
+"""The cache of packed weights on disk: listing its files and choosing its mode.
 
-The compiled engine writes and reads the files (rust/src/model/pack/file.rs draws them); here is what people do with
-them. They can always be made again.
+The compiled engine writes and reads the files (their layout is in rust/src/model/pack/). Deleting them is
+safe.
 """
 
 import os
@@ -22,8 +22,8 @@ _SUFFIXES = (".pack", ".part")
 class PackedEntry(NamedTuple):
     """One file of packed weights.
 
-    model: the file that lists the model's tensors, "" where that cannot be read. dtype: the one asked for, or
-    auto: as stored. size: bytes on disk. used: seconds since the epoch.
+    model: the file that lists the model's tensors, "" if unreadable. dtype: the requested one, or auto (as
+    stored). size: bytes on disk. used: time of last use, in seconds since the epoch.
     """
 
     path: Path
@@ -34,30 +34,30 @@ class PackedEntry(NamedTuple):
 
 
 def packed_folder() -> Path:
-    """Where packed weights lie; it need not exist."""
+    """The folder of packed weights; it need not exist."""
     return cache_folder() / "packed"
 
 
 def cache_mode(chosen: str | None = None) -> str:
-    """What is kept on disk for the next start: auto, off, or all (small models too).
+    """The cache mode: auto, off, or all (small models too).
 
-    chosen: goes before ROPECHAT_CACHE. Raises RequestError for any other value.
+    chosen: overrides ROPECHAT_CACHE. Raises RequestError for any other value.
     """
     value = (os.environ.get(ENV) or "auto") if chosen is None else chosen
     if value not in ("auto", "off", "all"):
-        raise RequestError(f"{ENV if chosen is None else 'cache'}: {value!r}; auto, off and all are allowed")
+        raise RequestError(f"{ENV if chosen is None else 'cache'}: must be auto, off or all (got {value!r})")
     return value
 
 
 def load_options(mode: str) -> dict[str, Any]:
-    """What `_core.Engine.load` is told: the folder, or nothing in mode off (see `cache_mode`)."""
+    """The options of `_core.Engine.load` for a mode of `cache_mode`."""
     if mode == "off":
         return {}
     return {"pack_cache": packed_folder(), **({"pack_smallest": 0} if mode == "all" else {})}
 
 
 def packed_entries() -> list[PackedEntry]:
-    """All files in the folder, what was used last first. Raises FileAccessError."""
+    """All files in the folder, most recently used first. Raises FileAccessError."""
     return sorted(_entries(), key=lambda entry: (-entry.used, entry.path.name))
 
 
@@ -72,14 +72,14 @@ def _entries() -> Iterator[PackedEntry]:
         try:
             status, header = path.lstat(), _header(path)
         except OSError:
-            continue  # gone meanwhile, or not ours
+            continue  # deleted meanwhile, or inaccessible
         model, dtype = str(header.get("model", "")), str(header.get("dtype", ""))
         yield PackedEntry(path, model, dtype, status.st_size, status.st_mtime)
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """The header of a file, {} when it has none that can be read."""
-    import json  # late: only lists of packs look into them
+    """The header of a file; {} if unreadable."""
+    import json  # imported here: only listings read headers
 
     with path.open("rb") as file:
         prefix = file.read(_PREFIX)

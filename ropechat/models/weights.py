@@ -1,4 +1,4 @@
-"""Which files of a folder or a Hub repository make up a model: by their names, and the index of the shards.
+"""Choosing the files of a model in a folder or Hub repository, by file names and the index of shards.
 
 Safetensors: `model.safetensors`, else the shards that `model.safetensors.index.json` names. GGUF: one file,
 or the parts of a split one (`-00001-of-00003`, by llama.cpp's gguf-split). Pickles are never chosen.
@@ -26,7 +26,7 @@ _BESIDE = (
     "chat_template.jinja",
     "chat_template.json",
 )
-_MORE_TEMPLATES = r"additional_chat_templates/[^/]+\.jinja"  # compiled when used: few starts need them
+_MORE_TEMPLATES = r"additional_chat_templates/[^/]+\.jinja"  # compiled on use: rarely needed
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _PART = r"-(\d{5})-of-(\d{5})$"
 _QUANT = r"(?i)(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))$"
@@ -38,7 +38,7 @@ _NAMES_SHOWN = 12
 class GgufSet(NamedTuple):
     """A GGUF model: one file, or all parts of a split one in order.
 
-    quant: the quantization that its name ends with, in capitals (Q4_K_M); None when it ends with none.
+    quant: the quantization in its name, in capitals (Q4_K_M); None if there is none.
     """
 
     files: tuple[str, ...]
@@ -46,12 +46,12 @@ class GgufSet(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What is opened: the file, or the first part."""
+        """The file to open: the only one, or the first part."""
         return self.files[0]
 
 
 class Contents(NamedTuple):
-    """The files of one model. gguf: the file to open when it is a GGUF, None for safetensors."""
+    """The files of one model. gguf: the GGUF file to open; None for safetensors."""
 
     files: tuple[str, ...]
     weights: tuple[str, ...]
@@ -59,7 +59,7 @@ class Contents(NamedTuple):
 
 
 def quant_of(name: str) -> str | None:
-    """The quantization that a GGUF's name ends with, else that of its folder; in capitals."""
+    """The quantization at the end of a GGUF's name, or else of its folder's name, in capitals."""
     path = Path(name)
     for text in (re.sub(_PART, "", path.name.removesuffix(".gguf")), path.parent.name):
         if match := re.search(_QUANT, text):
@@ -67,8 +67,8 @@ def quant_of(name: str) -> str | None:
     return None
 
 
-def parts(name: str) -> tuple[str, ...]:
-    """The names of all parts of the split GGUF that `name` is a part of; `name` alone if it is not split."""
+def part_names(name: str) -> tuple[str, ...]:
+    """The names of all parts of a split GGUF, given one of them; `name` alone if it is not split."""
     stem = name.removesuffix(".gguf")
     match = re.search(_PART, stem)
     if match is None:
@@ -78,23 +78,23 @@ def parts(name: str) -> tuple[str, ...]:
 
 
 def gguf_sets(names: Iterable[str]) -> list[GgufSet]:
-    """The GGUF models among file names, by name; of a split one all parts are named, there or not."""
+    """The GGUF models among file names, sorted; for a split one all parts, present or not."""
     models = (name for name in names if name.endswith(".gguf") and not re.search(_NO_MODEL, Path(name).name))
-    found = {parts(name) for name in models}
+    found = {part_names(name) for name in models}
     return [GgufSet(files, quant_of(files[0])) for files in sorted(found) if files]
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names for a message, at most a dozen."""
+def join_names(names: Iterable[str]) -> str:
+    """Join at most a dozen names for a message."""
     names = list(dict.fromkeys(names))
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def choose_gguf(sets: Sequence[GgufSet], quant: str | None, where: str) -> GgufSet:
-    """The GGUF of a quantization (any case) or file name; for None the usual one: Q4_K_M when it is there.
+    """The GGUF of a quantization (any case) or file name; for None the preferred one, Q4_K_M if present.
 
-    Raises ModelNotFoundError that lists what there is when none or several fit.
+    Raises ModelNotFoundError listing the available ones if none or several match.
     """
     if quant is None:
         for usual in _PREFERRED:
@@ -106,34 +106,34 @@ def choose_gguf(sets: Sequence[GgufSet], quant: str | None, where: str) -> GgufS
     for fits in (
         [one for one in sets if quant in (one.name, Path(one.name).name)],
         [one for one in sets if one.quant == label],
-        [one for one in sets if one.quant == f"UD-{label}"],  # the same types, mixed by another recipe
+        [one for one in sets if one.quant == f"UD-{label}"],  # the same types in another mixture
     ):
         if len(fits) == 1:
             return fits[0]
         if fits:
             raise ModelNotFoundError(
-                f"{where}: {len(fits)} GGUF files of {label}: {listed(one.name for one in fits)}; "
-                "name one by its file name after the colon"
+                f"{where}: {len(fits)} GGUF files match {label}: {join_names(one.name for one in fits)}; "
+                "give a file name after the colon"
             )
-    there = listed(one.quant or one.name for one in sets)
-    raise ModelNotFoundError(f"{where}: no GGUF of {quant}; there is {there or 'none at all'}")
+    there = join_names(one.quant or one.name for one in sets)
+    raise ModelNotFoundError(f"{where}: no GGUF file matches {quant}; available: {there or 'none'}")
 
 
-def shards_of(index: dict[str, Any], where: str) -> list[str]:
-    """The shards that an index names. Raises ConfigError, UnsafePathError for what is no plain name."""
+def shard_names(index: dict[str, Any], where: str) -> list[str]:
+    """The names of the shards in an index. Raises ConfigError; UnsafePathError for an unsafe name."""
     entries = index.get("weight_map")
     if not isinstance(entries, dict) or not entries:
-        raise ConfigError(f"{where}: weight_map: tensor names and shard names are required; fetch it again")
+        raise ConfigError(f"{where}: weight_map: must map tensor names to shard names; download it again")
     for name in (shards := sorted({str(value) for value in entries.values()})):
         if not is_plain(name) or "/" in name or not name.endswith(".safetensors"):
             raise UnsafePathError(
-                f"{where}: weight_map: {name!r:.80}; the plain name of a .safetensors file is allowed"
+                f"{where}: weight_map: must be plain names of .safetensors files (got {name!r:.80})"
             )
     return shards
 
 
 def is_plain(name: str) -> bool:
-    """Whether a file name from elsewhere stays inside the folder that it is put into."""
+    """Whether an untrusted file name stays inside its folder."""
     pieces = name.split("/")
     return (
         len(name) <= 255
@@ -143,17 +143,17 @@ def is_plain(name: str) -> bool:
     )
 
 
-def choose(
+def choose_files(
     names: Sequence[str], quant: str | None, read_index: Callable[[], dict[str, Any]], where: str
 ) -> Contents:
-    """The files of the model that `quant` names: None prefers safetensors to GGUF.
+    """Choose the files of the model with quantization `quant`; None prefers safetensors to GGUF.
 
-    names: what there is, with paths inside the repository. read_index: the content of the shards' index.
+    names: available files, as paths inside the repository. read_index: reads the index of shards.
     Raises ModelNotFoundError, ConfigError, UnsafePathError.
     """
     there, sets = set(names), gguf_sets(names)
     if quant is None and there & {SINGLE, INDEX}:
-        weights = [SINGLE] if SINGLE in there else shards_of(read_index(), f"{where}: {INDEX}")
+        weights = [SINGLE] if SINGLE in there else shard_names(read_index(), f"{where}: {INDEX}")
         beside = {name for name in there if name in _BESIDE or re.fullmatch(_MORE_TEMPLATES, name)}
         index = [] if SINGLE in there else [INDEX]
         return Contents((*sorted(beside | {CONFIG}), *index, *weights), tuple(weights), None)
@@ -161,10 +161,10 @@ def choose(
         chosen = choose_gguf(sets, quant, where)
         return Contents(chosen.files, chosen.files, chosen.name)
     pickle = next((name for name in sorted(there) if name.endswith(_PICKLES)), None)
-    has = f"there is {listed(sorted(there)) or 'nothing'}"
+    has = f"found {join_names(sorted(there)) or 'nothing'}"
     if pickle is not None:
-        has = f"{pickle} is a pickle, which can run code"
+        has = f"{pickle} is not loaded: a pickle can run code"
     raise ModelNotFoundError(
-        f"{where}: no weights; {SINGLE}, {INDEX} with its shards, or *.gguf is required ({has}); "
-        "look for a repository with safetensors or GGUF files"
+        f"{where}: weights: must be {SINGLE}, {INDEX} with its shards, or *.gguf ({has}); "
+        "use a repository with safetensors or GGUF files"
     )

@@ -1,6 +1,6 @@
-"""Conversations in SQLite: nothing that was typed is lost, and what is deleted is gone.
+"""Storage of conversations in SQLite: no message is lost, and deleted data is really removed.
 
-`Store` is the door; its docstring says what is promised. schema: the tables. writer: the thread that writes.
-rows, codec: nodes and token records as rows and bytes. owner: which running program an answer belongs to.
-repair: damaged files. transfer, page: to and from files.
+`Store` is the interface and states the guarantees. schema: the tables. writer: the writing thread. queries,
+codec: nodes and token records as rows and bytes. process_lock: which program owns an unfinished answer.
+repair: damaged files. import_export, html: to and from files.
 """

@@ -1,4 +1,4 @@
-"""A copy of the database once a week; the last three are kept."""
+"""A weekly copy of the database; the last three are kept."""
 
 import contextlib
 import os
@@ -11,25 +11,25 @@ from ropechat.store.files import private_file, sync_folder
 from ropechat.store.schema import connect
 
 WEEK = 7 * 24 * 3600.0  # seconds
-KEPT = 3
+MAX_COPIES = 3
 
 
-def copies(folder: Path) -> list[Path]:
-    """The copies there are, the oldest first."""
+def list_copies(folder: Path) -> list[Path]:
+    """The existing copies, oldest first."""
     return sorted(folder.glob("weekly-*.db"))
 
 
 def is_due(folder: Path, now: float) -> bool:
-    """Is the newest copy a week old, or none there?"""
-    found = copies(folder)
+    """Whether the newest copy is a week old, or there is none."""
+    found = list_copies(folder)
     return not found or not 0 <= now - found[-1].stat().st_mtime < WEEK
 
 
-def make(path: Path) -> None:
-    """Copy a database as it is at one moment; others may write meanwhile. Does without where it fails."""
+def make_copy(path: Path) -> None:
+    """Copy a consistent snapshot of a database while others may write. Failures are ignored."""
     scratch = path.with_name(f".weekly-{secrets.token_hex(4)}.db")
     try:
-        for left in path.parent.glob(".weekly-*.db"):  # by a program that ended meanwhile
+        for left in path.parent.glob(".weekly-*.db"):  # left by a program that was killed
             if time.time() - left.stat().st_mtime > WEEK:
                 left.unlink(missing_ok=True)
         private_file(scratch)
@@ -38,17 +38,17 @@ def make(path: Path) -> None:
                 connection.execute("VACUUM INTO ?", (str(scratch),))
                 os.replace(scratch, path.with_name(time.strftime("weekly-%Y%m%d.db")))
                 sync_folder(path.parent)
-                for old in copies(path.parent)[:-KEPT]:
+                for old in list_copies(path.parent)[:-MAX_COPIES]:
                     old.unlink(missing_ok=True)
-    except (sqlite3.Error, OSError):  # a full disk: the chats themselves are told of it
+    except (sqlite3.Error, OSError):  # a full disk is reported when the chats are written
         pass
     finally:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
 
 
-def forget(folder: Path) -> None:
-    """Take away all copies, also of older versions: what is deleted must be in none. Raises OSError."""
+def delete_copies(folder: Path) -> None:
+    """Delete all copies, also of older versions, because they contain deleted chats. Raises OSError."""
     for pattern in ("backup-v*.db", "weekly-*.db", ".weekly-*.db"):
         for copy in folder.glob(pattern):
             copy.unlink(missing_ok=True)

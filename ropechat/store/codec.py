@@ -1,4 +1,4 @@
-"""Token records as bytes. A chunk holds the records of consecutive tokens of one answer.
+"""Encoding of token records as bytes. A chunk has the records of consecutive tokens of one answer.
 
     chunk    one byte, the format (1), and the zlib stream of the records, one after another
     record   u32 id, rank, position, row position (0xffffffff: no row)
@@ -8,7 +8,7 @@
              stages: u8 name (its place in STAGES; 255: the name follows, u8 length first), u32 kept,
              f32 mass, f32 entropy
 
-Little-endian. Whatever the engine computes in f64 is kept in f64, alternatives and stages in f32.
+Little-endian. Values that the engine computes in f64 stay f64; alternatives and stages are f32.
 """
 
 import math
@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Sequence
 
 from ropechat.errors import HistoryError
-from ropechat.trace import FinishReason, Row, Stage, Step
+from ropechat.trace import FinishReason, Stage, Step, TokenDistribution
 
 FORMAT = 1
 MAX_CHUNK_BYTES = 64 << 20
@@ -29,7 +29,7 @@ _STAGE = struct.Struct("<BIff")
 
 
 def encode(steps: Sequence[Step]) -> bytes:
-    """The chunk of some records."""
+    """Encode records as a chunk."""
     return bytes([FORMAT]) + zlib.compress(b"".join(map(_record, steps)), 1)
 
 
@@ -78,25 +78,25 @@ class _Reader:
 
     def take(self, length: int) -> bytes:
         if self.at + length > len(self.data):
-            raise struct.error("cut short")
+            raise struct.error("truncated")
         self.at += length
         return self.data[self.at - length : self.at]
 
 
 def decode(chunk: bytes) -> list[Step]:
-    """The records of a chunk. Raises HistoryError for one that is damaged or of another format."""
+    """Decode a chunk. Raises HistoryError if it is damaged or of an unknown format."""
     if not chunk or chunk[0] != FORMAT:
-        raise HistoryError(f"token records: format {chunk[:1].hex() or 'none'}; {FORMAT} is known")
+        raise HistoryError(f"token records: format: must be {FORMAT} (got {chunk[:1].hex() or 'nothing'})")
     unzip = zlib.decompressobj()
     try:
         reader = _Reader(unzip.decompress(chunk[1:], MAX_CHUNK_BYTES))
         if not unzip.eof:
-            raise HistoryError(f"token records: cut short, or more than {MAX_CHUNK_BYTES} bytes")
+            raise HistoryError(f"token records: truncated, or more than {MAX_CHUNK_BYTES} bytes")
         steps = []
         while reader.at < len(reader.data):
             steps.append(_step(reader))
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
-        raise HistoryError(f"token records: damaged ({error}); the text of the answer is kept") from None
+        raise HistoryError(f"token records: damaged ({error}); the text of the answer is intact") from None
     return steps
 
 
@@ -118,7 +118,7 @@ def _step(reader: _Reader) -> Step:
         top=top,
         finish_reason=REASONS[reason],
         position=position,
-        row=None if after == _NO_ROW else Row(after, top, logsumexp, entropy, mass),
+        row=None if after == _NO_ROW else TokenDistribution(after, top, logsumexp, entropy, mass),
         stages=tuple(_read_stage(reader) for _ in range(stages)),
         u=None if math.isnan(u) else u,
     )

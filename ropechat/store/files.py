@@ -1,4 +1,4 @@
-"""Files that nobody else may read, whatever the umask; written whole or not at all."""
+"""Files that only their owner may read, whatever the umask; written atomically."""
 
 import contextlib
 import os
@@ -9,23 +9,25 @@ from ropechat.errors import FileAccessError
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only its owner may enter. Raises FileAccessError."""
+    """Create a folder that only its owner may access. Raises FileAccessError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
-        raise FileAccessError(f"{folder}: {error.strerror or error}; no conversation can be kept") from None
+        raise FileAccessError(
+            f"{folder}: {error.strerror or error}; conversations cannot be stored"
+        ) from None
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file that only its owner may read, unless there is one."""
+    """Create an empty file that only its owner may read, unless it exists."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all. Raises FileAccessError."""
+    """Write a file atomically. Raises FileAccessError."""
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         number = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -42,7 +44,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename last. Systems that cannot open folders do without."""
+    """Sync a folder, so that a rename in it is durable. Ignored if the system cannot open folders."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""On which kind of filesystem a folder lies: SQLite's log needs memory that all its users share."""
+"""Detection of network filesystems, on which SQLite's WAL mode, which needs shared memory, is unsafe."""
 
 import os
 import re
@@ -22,9 +22,9 @@ _NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "davfs"
 
 
 def network_kind(folder: Path, mounts: str | None = None) -> str:
-    """What the system calls the network filesystem that a folder lies on; "" for a local one, or not known.
+    """The type of the network filesystem of a folder; "" for a local one, or if unknown.
 
-    mounts: what /proc/self/mounts says; read if not given.
+    mounts: the content of /proc/self/mounts; read if not given.
     """
     if mounts is None:
         try:
@@ -40,7 +40,7 @@ def network_kind(folder: Path, mounts: str | None = None) -> str:
             and at.is_relative_to(place := _unescaped(fields[1]))
             and len(place.parts) >= depth
         ):
-            kind, depth = fields[2], len(place.parts)  # of two at one place the later lies on top
+            kind, depth = fields[2], len(place.parts)  # of two at one mount point the later one is visible
     return kind if kind in _NETWORK else ""
 
 
@@ -48,8 +48,8 @@ def _unescaped(text: str) -> Path:
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text))
 
 
-def warning(folder: Path) -> str:
-    """What to say of a folder where the database may be damaged; "" for any other."""
+def network_warning(folder: Path) -> str:
+    """A warning about a folder on a network filesystem; "" for any other."""
     kind = network_kind(folder)
     return (
         f"{folder}: on a network filesystem ({kind}), where two programs at once may damage the chats; "

@@ -1,16 +1,15 @@
-"""A conversation as one HTML page without scripts: tokens tinted by surprisal, figures in their tooltips."""
+"""A conversation as an HTML page without scripts: tokens tinted by surprisal, with numbers in tooltips."""
 
 import html
 import math
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, bits
+from ropechat.conversation import Node, Role, surprisal_bits
 from ropechat.store.queries import Chat
 from ropechat.trace import Step
 from ropechat.util.text import clean
 
-SHOWN = 5  # alternatives in a tooltip
-FULL = 10.0  # bits at which the tint is at its strongest
+MAX_ALTERNATIVES = 5  # alternatives in a tooltip
+FULL_TINT_BITS = 10.0  # bits at which the tint is at its strongest
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -24,7 +23,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font: inherit; margin: 0; 
 
 
 def to_html(chat: Chat) -> str:
-    """The branch that is shown, as a page that needs nothing else."""
+    """The branch on screen as a self-contained page."""
     title = html.escape(clean(" ".join(chat.title.split())))
     body = "\n".join(_article(chat, node) for node in chat.tree.path())
     return (
@@ -33,14 +32,14 @@ def to_html(chat: Chat) -> str:
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}\n"
-        "<p>The stronger the tint, the less probable the token was: "
-        f"none at 0 bits, full at {FULL:g}.</p>\n</body>\n</html>\n"
+        "<p>A stronger tint means a less probable token: "
+        f"none at 0 bits, full at {FULL_TINT_BITS:g}.</p>\n</body>\n</html>\n"
     )
 
 
 def _article(chat: Chat, node: Node) -> str:
     who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: node.model or "answer"}[node.role]
-    place, of = chat.tree.place(node.id)
+    place, of = chat.tree.sibling_position(node.id)
     facts = [html.escape(clean(who))]
     facts += [f"{place}/{of}"] if of > 1 else []
     if node.steps:
@@ -56,10 +55,10 @@ def _token(step: Step) -> str:
         return ""
     if math.isnan(step.logprob):
         return f"<u>{text}</u>"
-    cost = bits(step)
-    strength = min(1.0, cost / FULL)
+    cost = surprisal_bits(step)
+    strength = min(1.0, cost / FULL_TINT_BITS)
     tint = f' style="background: rgb(237 137 54 / {strength:.2f})"' if strength >= 0.02 else ""
-    ranks = ", ".join(f"{math.exp(logprob):.3f}" for _, logprob in step.top[:SHOWN])
+    ranks = ", ".join(f"{math.exp(logprob):.3f}" for _, logprob in step.top[:MAX_ALTERNATIVES])
     facts = f"{math.exp(step.logprob):.4f} · {cost:.2f} bits · rank {step.rank}"
     facts += f" · best {ranks}" if ranks else ""
     return f'<span{tint} title="{facts}">{text}</span>'

@@ -1,9 +1,9 @@
-"""Conversations to and from files.
+"""Export and import of conversations.
 
-JSON holds everything, and is read back: {"ropechat": 1, "title", "current", "nodes": [...]}; a node has the
-fields of tree.Node (`written` is "text"), its tokens those of trace.Step. NaN is null, bytes are hex.
-Markdown and HTML hold the branch that is shown. Nothing in a file acts on a terminal: JSON escapes what
-could, the others have marks in its place.
+JSON contains everything and can be imported: {"ropechat": 1, "title", "current", "nodes": [...]}; nodes have
+the fields of conversation.Node (with the shorter names of `_node`), tokens those of trace.Step. NaN is null,
+bytes are hex. Markdown and HTML contain the branch on screen. Control characters are escaped (JSON) or
+replaced.
 """
 
 import dataclasses
@@ -15,16 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
 from ropechat.store.files import write_private
 from ropechat.store.html import to_html
-from ropechat.store.queries import MAX_TITLE, Chat, valid
-from ropechat.trace import Row, Stage, Step
-from ropechat.util.text import clean, inert_json
+from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
+from ropechat.trace import Stage, Step, TokenDistribution
+from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
 MAX_BYTES = 256 << 20
@@ -32,17 +31,17 @@ CHANGES = ("fork", "edit", "continue")
 
 
 def export(chat: Chat, form: str, path: Path) -> None:
-    """Write a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
-    write_private(path, as_text(chat, form))
+    """Export a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
+    write_private(path, format_chat(chat, form))
 
 
-def as_text(chat: Chat, form: str) -> str:
+def format_chat(chat: Chat, form: str) -> str:
     """A chat in one of the formats."""
     return {"md": to_markdown, "json": to_json, "html": to_html}[form](chat)
 
 
 def to_markdown(chat: Chat) -> str:
-    """The branch that is shown, as it was said, cleaned."""
+    """The branch on screen as Markdown, with control characters replaced."""
     lines = [f"# {' '.join(chat.title.split())}", ""]
     for node in chat.tree.path():
         who = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: node.model or "Answer"}[node.role]
@@ -52,14 +51,14 @@ def to_markdown(chat: Chat) -> str:
 
 
 def to_json(chat: Chat) -> str:
-    """The whole tree with all token records."""
+    """The whole tree with all token records as JSON."""
     data = {
         "ropechat": FORMAT,
         "title": chat.title,
         "current": chat.tree.current,
         "nodes": [_node(node) for node in chat.tree.nodes.values()],
     }
-    return inert_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
+    return escape_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def _number(value: float | None) -> float | None:
@@ -74,8 +73,8 @@ def _node(node: Node) -> dict[str, Any]:
         "text": node.text,
         "state": str(node.state),
         "created": node.created,
-        "origin": None if node.origin is None else dataclasses.asdict(node.origin),
-        "given": node.given,
+        "origin": None if node.origin is None else _origin_record(node.origin),
+        "given": node.prefix_length,
         "model": node.model,
         "sampling": None if node.sampling is None else dataclasses.asdict(node.sampling),
         "prompt_tokens": node.prompt_tokens,
@@ -83,9 +82,13 @@ def _node(node: Node) -> dict[str, Any]:
         "error": node.error,
         "first_after": node.first_after,
         "ended_after": node.ended_after,
-        "start": node.start,
+        "start": node.context_start,
         "tokens": [_step(step) for step in node.steps],
     }
+
+
+def _origin_record(origin: Origin) -> dict[str, Any]:
+    return {"node": origin.node, "index": origin.index, "change": origin.kind}
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -112,15 +115,13 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 class _Field:
-    """A value of the file and where it stands; what is not wanted is an error that names the place."""
+    """A value of the file with its path; invalid values raise HistoryError naming the path."""
 
     def __init__(self, value: Any, place: str) -> None:
         self.value, self.place = value, place
 
     def fail(self, allowed: str) -> HistoryError:
-        return HistoryError(
-            f"{self.place}: {self.value!r:.40} is not allowed; {allowed} is; nothing was imported"
-        )
+        return HistoryError(f"{self.place}: must be {allowed} (got {self.value!r:.40}); nothing was imported")
 
     def of(self, name: str) -> "_Field":
         if not isinstance(self.value, dict):
@@ -136,13 +137,13 @@ class _Field:
         if self.value is None and default is not None:
             return default
         if not isinstance(self.value, str):
-            raise self.fail("a text")
-        return valid(self.value)
+            raise self.fail("a string")
+        return replace_surrogates(self.value)
 
     def one_of(self, allowed: Any, default: str | None = None) -> Any:
         value = default if self.value is None else self.value
         if not isinstance(value, str | None) or value not in allowed:
-            raise self.fail(", ".join(map(str, allowed)))
+            raise self.fail(f"one of {', '.join(map(str, allowed))}")
         return value
 
     def count(self, limit: int = 2**32 - 1) -> int:
@@ -152,7 +153,7 @@ class _Field:
         return value
 
     def number(self) -> float:
-        """NaN for null."""
+        """The number; NaN for null."""
         if self.value is None:
             return math.nan
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
@@ -168,24 +169,26 @@ class _Field:
 
 
 def read_json(path: Path) -> Chat:
-    """A chat of a file that `to_json` wrote, with new ids. Raises HistoryError, FileAccessError."""
+    """Read a chat from a JSON export, with new ids. Raises HistoryError, FileAccessError."""
     try:
         with path.open("rb") as file:
-            return of_stream(file, str(path))
+            return read_json_stream(file, str(path))
     except OSError as error:
-        raise FileAccessError(f"{path}: {error.strerror or error}; give a file of `chats export`") from None
+        raise FileAccessError(
+            f"{path}: {error.strerror or error}; give a file from `chats export --format json`"
+        ) from None
 
 
-def of_stream(stream: IO[bytes], where: str) -> Chat:
-    """`read_json` of an open file. where: its name, for messages. Raises HistoryError, OSError."""
+def read_json_stream(stream: IO[bytes], where: str) -> Chat:
+    """`read_json` for an open file. where: its name, for messages. Raises HistoryError, OSError."""
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise HistoryError(f"{where}: more than {MAX_BYTES} bytes; that is the limit")
+        raise HistoryError(f"{where}: must be at most {MAX_BYTES} bytes")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise HistoryError(
-            f"{where}: no JSON ({error}); give a file of `chats export --format json`"
+            f"{where}: not valid JSON ({error}); give a file from `chats export --format json`"
         ) from None
     try:
         return _chat(_Field(value, ""))
@@ -196,9 +199,9 @@ def of_stream(stream: IO[bytes], where: str) -> Chat:
 def _chat(root: _Field) -> Chat:
     version = root.of("ropechat").value
     if version != FORMAT:
-        raise HistoryError(f"ropechat: {version!r:.20} is not allowed; {FORMAT} is; export it again")
+        raise HistoryError(f"ropechat: must be {FORMAT} (got {version!r:.20}); export the chat again")
     title = root.of("title").text("")[:MAX_TITLE]
-    tree, ids = Tree(), dict[str, str]()
+    tree, ids = ConversationTree(), dict[str, str]()
     for field in root.of("nodes").items():
         node = _read_node(field, ids)
         tree.restore(node)
@@ -212,24 +215,24 @@ def _chat(root: _Field) -> Chat:
 def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     old = field.of("id").text()
     if old in ids:
-        raise field.of("id").fail("an id of its own")
+        raise field.of("id").fail("a unique id")
     parent = field.of("parent")
     if parent.value is not None and parent.text() not in ids:
         raise parent.fail("the id of an earlier node, or null")
     role = Role(field.of("role").one_of([str(role) for role in Role]))
-    state = State(field.of("state").one_of([str(state) for state in State], "done"))
+    state = NodeState(field.of("state").one_of([str(state) for state in NodeState], "done"))
     steps = [_read_step(item) for item in field.of("tokens").items()] if field.of("tokens").value else []
     origin = field.of("origin")
     node = Node(
         id=secrets.token_hex(8),
         parent=None if parent.value is None else ids[parent.text()],
         role=role,
-        written=field.of("text").text(""),
-        state=State.STOPPED if state is State.STREAMING else state,
+        final_text=field.of("text").text(""),
+        state=NodeState.STOPPED if state is NodeState.STREAMING else state,
         created=field.of("created").optional() or 0.0,
         steps=steps if role is Role.ASSISTANT else [],
         origin=None if origin.value is None else _origin(origin, ids),
-        given=min(field.of("given").count(), len(steps)),
+        prefix_length=min(field.of("given").count(), len(steps)),
         model=field.of("model").text(""),
         sampling=_read_sampling(field.of("sampling")),
         prompt_tokens=field.of("prompt_tokens").count(),
@@ -240,12 +243,12 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     )
     ids[old] = node.id
     start = field.of("start")
-    node.start = None if start.value is None else ids.get(start.text())
+    node.context_start = None if start.value is None else ids.get(start.text())
     return node
 
 
 def _origin(field: _Field, ids: dict[str, str]) -> Origin | None:
-    """None when the node that it names is not in the file (its branch was deleted)."""
+    """Read an origin; None if its node is not in the file (because its branch was deleted)."""
     node, index = field.of("node").text(), field.of("index").count()
     change = field.of("change").one_of(CHANGES)
     return Origin(ids[node], index, change) if node in ids else None
@@ -298,9 +301,9 @@ def _pair(field: _Field) -> tuple[int, float]:
     return id, logprob
 
 
-def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> Row:
+def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
     position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
-    return Row(position, top, logsumexp, entropy, mass)
+    return TokenDistribution(position, top, logsumexp, entropy, mass)
 
 
 def _read_stage(field: _Field) -> Stage:

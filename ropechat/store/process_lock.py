@@ -1,8 +1,8 @@
-"""Which running program an unfinished answer belongs to.
+"""Locks that tell which program owns an unfinished answer.
 
-Each program holds a lock on a file of its own as long as it lives; the system lets go of it however the
-program ends. So an owner is dead exactly when its file is gone or can be locked: no process number that
-another may have taken over, no start time that each system tells in another way.
+Each program locks a file of its own; the system releases the lock however the program ends. So a program has
+ended exactly if its file is missing or can be locked. Unlike a process id, a lock cannot be reused by another
+program. `filelock` would not be simpler: releasing and taking a name must also unlink the file safely.
 """
 
 import contextlib
@@ -18,18 +18,18 @@ def _lock(number: int) -> None:
     fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class Owner:
-    """This program, as long as it is not released."""
+class ProcessLock:
+    """The lock of this program, until released."""
 
     def __init__(self, folder: Path) -> None:
-        """Take a name in `folder`. Raises FileAccessError, OSError."""
+        """Create and lock a file in `folder`. Raises FileAccessError, OSError."""
         private_folder(folder)
         self._folder = folder
         while not self._take():
             pass
 
     def _take(self) -> bool:
-        """Make a file and lock it; False when another took it for a dead one's in between."""
+        """Create and lock a file; False if another program removed it in between."""
         self.name = secrets.token_hex(8)
         self._path = self._folder / self.name
         self._number = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
@@ -41,15 +41,15 @@ class Owner:
         return False
 
     def release(self) -> None:
-        """Give up the name."""
+        """Remove the file and release the lock."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         with contextlib.suppress(OSError):
             os.close(self._number)
 
 
-def is_alive(folder: Path, name: str) -> bool:
-    """Is the program of this name still running? The file of a dead one is taken away."""
+def is_running(folder: Path, name: str) -> bool:
+    """Whether the program with this lock is running; removes the file of an ended one."""
     path = folder / Path(name).name
     try:
         number = os.open(path, os.O_RDWR)
@@ -58,7 +58,7 @@ def is_alive(folder: Path, name: str) -> bool:
     try:
         _lock(number)
         with contextlib.suppress(OSError):
-            path.unlink()  # still locked: a program that is just taking this name sees that it is gone
+            path.unlink()  # while locked, so that a program that just created it notices
     except OSError:
         return True
     finally:
@@ -66,7 +66,7 @@ def is_alive(folder: Path, name: str) -> bool:
     return False
 
 
-def others(folder: Path, own: str) -> bool:
-    """Does another program use the same conversations now?"""
+def has_others(folder: Path, own: str) -> bool:
+    """Whether another program is using the same conversations."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return any(is_alive(folder, name) for name in names if name != own)
+    return any(is_running(folder, name) for name in names if name != own)

@@ -1,12 +1,11 @@
-"""Nodes and conversations as rows, and back."""
+"""Reading and writing conversations and nodes as rows."""
 
 import dataclasses
 import json
 import sqlite3
 from dataclasses import dataclass
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec
@@ -21,7 +20,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Summary:
-    """A conversation in a list. changed: seconds since 1970. running: an answer is being written now."""
+    """A conversation in a list. changed: seconds since 1970. running: whether an answer is streaming."""
 
     id: str
     title: str
@@ -30,41 +29,41 @@ class Summary:
     nodes: int
     running: bool
     snippet: str = ""
-    """Of a search: the text around what was found."""
+    """Of a search: the text around the match."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation with all its branches. damaged: what could not be read, one line each."""
+    """A conversation with all its branches. damaged: messages about unreadable parts."""
 
     id: str
     title: str
-    tree: Tree
+    tree: ConversationTree
     damaged: tuple[str, ...] = ()
 
 
-def valid(text: str) -> str:
-    """Text that can be kept: half a surrogate pair becomes U+FFFD."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates by U+FFFD, so that the text can be stored."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def title_of(text: str) -> str:
-    """The title of a chat that begins with this text: its first words on one line."""
-    return valid(" ".join(text.split()))[:MAX_TITLE]
+def make_title(text: str) -> str:
+    """The title of a chat that starts with this text: its first words on one line."""
+    return replace_surrogates(" ".join(text.split()))[:MAX_TITLE]
 
 
 def put_conversation(
     connection: sqlite3.Connection, id: str, title: str, created: float, changed: float
 ) -> None:
-    """Add a conversation, unless it is there."""
+    """Add a conversation unless it exists."""
     connection.execute(
         "INSERT OR IGNORE INTO conversation(id, title, created, changed) VALUES(?, ?, ?, ?)",
-        (id, valid(title)[:MAX_TITLE], created, changed),
+        (id, replace_surrogates(title)[:MAX_TITLE], created, changed),
     )
 
 
 def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owner: str | None) -> None:
-    """Add a node and make it the current one; its tokens come as chunks."""
+    """Add a node, without its tokens, and make it the current one."""
     origin = node.origin
     sampling = None if node.sampling is None else json.dumps(dataclasses.asdict(node.sampling))
     values = (
@@ -73,20 +72,20 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         node.parent,
         str(node.role),
         str(node.state),
-        "" if node.state is State.STREAMING else valid(node.text),
+        "" if node.state is NodeState.STREAMING else replace_surrogates(node.text),
         node.created,
         origin and origin.node,
         origin and origin.index,
-        origin and origin.change,
-        node.given,
-        valid(node.model),
+        origin and origin.kind,
+        node.prefix_length,
+        replace_surrogates(node.model),
         sampling,
         node.prompt_tokens,
         node.finish_reason,
-        valid(node.error),
+        replace_surrogates(node.error),
         node.first_after,
         node.ended_after,
-        node.start,
+        node.context_start,
         owner,
     )
     marks = ", ".join("?" * len(values))
@@ -98,13 +97,13 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
 
 
 def put_steps(connection: sqlite3.Connection, node: Node) -> None:
-    """Add the tokens of a node that is known whole."""
+    """Add all tokens of a finished node."""
     if node.steps:
         connection.execute("INSERT INTO chunk VALUES(?, 0, ?)", (node.id, codec.encode(node.steps)))
 
 
-def steps_of(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str]:
-    """The token records of a node up to the first that cannot be read, and what is wrong with it."""
+def read_steps(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str]:
+    """The token records of a node up to the first unreadable one, and an error message or ""."""
     steps: list[Step] = []
     for first, data in connection.execute(
         "SELECT first, data FROM chunk WHERE node = ? ORDER BY first", (id,)
@@ -119,7 +118,7 @@ def steps_of(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str]:
 
 
 def _sampling(text: str | None) -> Sampling | None:
-    """Settings as they were; None where they are not to be had any more."""
+    """The settings of an answer; None if they are invalid in this version."""
     if text is None:
         return None
     try:
@@ -128,19 +127,19 @@ def _sampling(text: str | None) -> Sampling | None:
         return None
 
 
-def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
-    """The node of a row."""
+def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
+    """Convert a row to a node."""
     origin = Origin(row["origin"], row["origin_index"], row["origin_change"]) if row["origin"] else None
     return Node(
         id=row["id"],
         parent=row["parent"],
         role=Role(row["role"]),
-        written=row["text"],
-        state=State(row["state"]),
+        final_text=row["text"],
+        state=NodeState(row["state"]),
         created=row["created"],
         steps=steps,
         origin=origin,
-        given=row["given"],
+        prefix_length=row["given"],
         model=row["model"],
         sampling=_sampling(row["sampling"]),
         prompt_tokens=row["prompt_tokens"],
@@ -148,33 +147,33 @@ def node_of(row: sqlite3.Row, steps: list[Step]) -> Node:
         error=row["error"],
         first_after=row["first_after"],
         ended_after=row["ended_after"],
-        start=row["start"],
+        context_start=row["start"],
     )
 
 
 def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
-    """A conversation by its id or the beginning of it. Raises HistoryError for none, and for several."""
+    """Read a conversation by its id or a prefix of it. Raises HistoryError for no match or several."""
     found = connection.execute(
         "SELECT id, title, current FROM conversation "
         "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
         (id,),
     ).fetchall()
     if not found or not id:
-        raise HistoryError(f"conversation {id!r:.40}: there is none; `ropechat chats list` names them")
+        raise HistoryError(f"conversation {id!r:.40}: not found; `ropechat chats list` shows all ids")
     if len(found) > 1 and found[0][0] != id:
-        raise HistoryError(f"conversation {id!r:.40}: several begin so; give more of the id")
+        raise HistoryError(f"conversation {id!r:.40}: several ids start with this; give more of the id")
     whole, title, current = found[0]
     cursor = connection.execute(
         f"SELECT {_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
     )
     cursor.row_factory = sqlite3.Row
-    tree, damaged = Tree(), []
+    tree, damaged = ConversationTree(), []
     for row in cursor.fetchall():
-        steps, fault = steps_of(connection, row["id"])
+        steps, fault = read_steps(connection, row["id"])
         damaged += [fault] if fault else []
-        node = node_of(row, [] if fault and row["state"] != "streaming" else steps)
+        node = to_node(row, [] if fault and row["state"] != "streaming" else steps)
         if node.parent not in tree.nodes:
-            node.parent = None  # what it followed was lost
+            node.parent = None  # its parent was lost
         tree.restore(node)
     if tree.nodes:
         tree.current = tree.go(current if current in tree.nodes else next(reversed(tree.nodes))).id
@@ -182,7 +181,7 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
 
 
 def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:
-    """Conversations, the newest first."""
+    """Read conversations, newest first."""
     rows = connection.execute(
         "SELECT id, title, created, changed, (SELECT count(*) FROM node WHERE conversation = c.id), "
         "EXISTS(SELECT 1 FROM node WHERE conversation = c.id AND state = 'streaming') "
@@ -196,23 +195,23 @@ def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:
 
 
 def read_questions(connection: sqlite3.Connection, limit: int) -> list[str]:
-    """The newest questions of all conversations, the oldest of them first; none twice in a row."""
+    """The newest questions of all conversations, oldest first, without immediate repetitions."""
     query = "SELECT text FROM node WHERE role = 'user' ORDER BY number DESC LIMIT ?"
     found = [text for (text,) in connection.execute(query, (limit,))][::-1]
     return [text for index, text in enumerate(found) if index == 0 or text != found[index - 1]]
 
 
 def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool) -> list[Summary]:
-    """Conversations in which one message (or the title) holds every word of the query, the newest first.
+    """Conversations in which one message (or the title) contains every word of the query, newest first.
 
-    Words are found anywhere, also within words, whatever their case. indexed: there is a full-text index.
+    Matches parts of words and ignores case. indexed: whether there is a full-text index.
     """
-    words = [word.lower() for word in valid(query).replace("\0", " ").split()]
+    words = [word.lower() for word in replace_surrogates(query).replace("\0", " ").split()]
     if not words:
         return read_summaries(connection, limit)
     long = [word for word in words if len(word) >= 3] if indexed else []
     clauses = [f"instr(fold(text), ?{number + 2})" for number in range(len(words))]
-    if long:  # narrows down; the exact test is the same with and without the index
+    if long:  # preselects; the exact test is the same without the index
         clauses.insert(0, "number IN (SELECT rowid FROM node_search WHERE node_search MATCH ?1)")
     match = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
     hits = connection.execute(
@@ -231,7 +230,7 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
 
 
 def _snippet(text: str, word: str) -> str:
-    """Some words around the first place of `word`."""
+    """The text around the first occurrence of `word`."""
     at = max(0, text.lower().find(word))
     start = max(0, at - 30)
     piece = " ".join(text[start : at + len(word) + 50].split())

@@ -1,4 +1,4 @@
-"""Damaged databases: found at the start, put aside, and read row by row into a new one."""
+"""Repair of damaged databases: detection at start, and copying readable rows to a new file."""
 
 import contextlib
 import os
@@ -16,16 +16,16 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LARGEST = 2**62
 
 
-class Damaged(Exception):
-    """The file is no sound database."""
+class DamagedDatabaseError(Exception):
+    """The database file is damaged."""
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
 
 
-def checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-    """The connection, once its database is found sound. Raises Damaged."""
+def open_checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+    """Open a connection and check its database. Raises DamagedDatabaseError."""
     try:
         connection = open()
         try:
@@ -36,17 +36,17 @@ def checked(open: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if not _is_damage(error):
             raise
-        raise Damaged(str(error)) from None
+        raise DamagedDatabaseError(str(error)) from None
     if answer != "ok":
         connection.close()
-        raise Damaged(answer)
+        raise DamagedDatabaseError(answer)
     return connection
 
 
 def rescue(path: Path) -> str:
-    """Copy a damaged database aside and save its readable rows in a new one; returns what happened, in words.
+    """Keep a copy of a damaged database and replace it by one with the readable rows; return a message.
 
-    Whenever this is cut short, the damaged file is still there or the new one is. Raises FileAccessError.
+    If interrupted, either the damaged file or the new one is in place. Raises FileAccessError.
     """
     copy = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.db")
     fresh = path.with_name(f"rescued-{os.getpid()}.db")
@@ -60,18 +60,18 @@ def rescue(path: Path) -> str:
             Path(f"{path}{tail}").unlink(missing_ok=True)
         os.replace(fresh, path)
     except OSError as error:
-        raise FileAccessError(f"{path}: damaged, and cannot be repaired: {error.strerror or error}") from None
-    counts = f"{saved['conversation']} conversations with {saved['node']} messages could be read"
-    return f"{path.name} was damaged; {counts}; the damaged file is kept as {copy.name}"
+        raise FileAccessError(f"{path}: damaged and not repairable: {error.strerror or error}") from None
+    counts = f"{saved['conversation']} conversations with {saved['node']} messages were recovered"
+    return f"{path.name} was damaged: {counts}; the damaged file was saved as {copy.name}"
 
 
 def _save(source: Path, target: Path) -> dict[str, int]:
-    """Fill a new database with what can be read; rows saved, by table."""
+    """Copy readable rows to a new database; return the number of rows by table."""
     saved = dict.fromkeys(TABLES, 0)
     target.unlink(missing_ok=True)
     old, new = connect(source), open_database(target)
     old.row_factory = sqlite3.Row
-    old.execute("PRAGMA writable_schema = ON")  # else a file that was cut short is not read at all
+    old.execute("PRAGMA writable_schema = ON")  # allows reading a truncated file
     with contextlib.closing(old), contextlib.closing(new):
         new.execute("PRAGMA foreign_keys = OFF")
         new.execute("BEGIN")
@@ -82,7 +82,9 @@ def _save(source: Path, target: Path) -> dict[str, int]:
         _tie(new)
         new.execute("COMMIT")
         new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        new.execute("PRAGMA journal_mode = DELETE")  # one file, that can be renamed; opening it turns WAL on
+        new.execute(
+            "PRAGMA journal_mode = DELETE"
+        )  # leaves one file, which can be renamed; opening it turns WAL on
     return saved
 
 
@@ -91,13 +93,13 @@ def _insert(connection: sqlite3.Connection, table: str, values: dict[str, object
     marks = ", ".join("?" * len(values))
     try:
         connection.execute(f"INSERT INTO {table}({names}) VALUES({marks})", tuple(values.values()))
-    except sqlite3.Error:  # a row that says what no row may say
+    except sqlite3.Error:  # a row that violates a constraint
         return 0
     return 1
 
 
 def _tie(connection: sqlite3.Connection) -> None:
-    """Whatever lost what it belongs to: nodes get a conversation, chunks without a node go."""
+    """Restore references: nodes get a conversation; chunks without a node are deleted."""
     connection.execute("UPDATE node SET indexed = 0")
     connection.execute(
         "INSERT INTO conversation(id, title, created, changed) "
@@ -109,7 +111,7 @@ def _tie(connection: sqlite3.Connection) -> None:
 
 
 def _readable(connection: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
-    """The rows of a table that can be read: from the front, then from the back, then over the gaps."""
+    """Yield the readable rows of a table: from the start, from the end, then between the gaps."""
     low = 0
     for row in _until_damage(connection, f"SELECT rowid AS _row, * FROM {table} NOT INDEXED ORDER BY rowid"):
         low = row["_row"]

@@ -1,12 +1,12 @@
-"""The database: its tables, how an older file becomes a newer one, and how it is opened.
+"""The database: its tables, migrations between versions, and opening it.
 
-    conversation   one row per chat; `current` is the last node of the branch that was shown
-    node           a system text, a question or an answer (see tree.Node); text is "" while an answer streams
-    chunk          token records of an answer from token `first` on (see codec), one row per flush
-    node_search    full-text index over node.text, where SQLite has FTS5; node.indexed says what is in it
+    conversation   one row per chat; `current` is the last node of the branch on screen node           a
+    system prompt, a question or an answer (see conversation.Node); text is "" while an answer streams chunk
+    token records of an answer from token `first` on (see codec), one row per flush node_search    full-text
+    index of node.text, if SQLite has FTS5; node.indexed marks the indexed nodes
 
-A program owns the nodes that it streams (see owner). Versions count up in user_version; each migration is a
-list of statements that turns version i into i + 1; all that are due are one transaction.
+A program owns the nodes that it streams (see process_lock). user_version is the version; each migration is a
+list of statements from version i to i + 1; all due migrations run in one transaction.
 """
 
 import sqlite3
@@ -64,7 +64,7 @@ def _fold(text: str | None) -> str:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a database as it is; changes nothing in it. Raises sqlite3.Error."""
+    """Open a database without changing it. Raises sqlite3.Error."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.create_function("fold", 1, _fold, deterministic=True)
     return connection
@@ -72,7 +72,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, and the only writer meanwhile."""
+    """Run a transaction as the only writer: committed, or rolled back on an exception."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -84,15 +84,15 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open or make the database, and bring it up to date.
+    """Open or create the database and migrate it to the current version.
 
-    Raises HistoryError for one of a newer version, which stays as it is; FileAccessError; sqlite3.Error.
+    Raises HistoryError for a newer version, which stays unchanged; FileAccessError; sqlite3.Error.
     """
     private_folder(path.parent)
     try:
         private_file(path)
     except OSError as error:
-        raise FileAccessError(f"{path}: {error.strerror or error}; no conversation can be kept") from None
+        raise FileAccessError(f"{path}: {error.strerror or error}; conversations cannot be stored") from None
     connection = connect(path)
     try:
         _refuse_newer(connection, path)
@@ -111,13 +111,13 @@ def _refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
     version = version_of(connection)
     if version > len(MIGRATIONS):
         raise HistoryError(
-            f"{path}: user_version: {version}; this ropechat knows up to {len(MIGRATIONS)}; "
-            "use the newer ropechat, or --incognito"
+            f"{path}: user_version: must be at most {len(MIGRATIONS)} (got {version}); "
+            "use a newer ropechat, or --incognito"
         )
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring a database to the newest version; a copy of the old one is kept beside it."""
+    """Migrate a database to the current version, keeping a copy of the old one."""
     old = version_of(connection)
     if 0 < old < len(MIGRATIONS):
         copy = path.with_name(f"backup-v{old}.db")
@@ -126,14 +126,16 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("VACUUM INTO ?", (str(copy),))
     if old < len(MIGRATIONS):
         with transaction(connection):
-            for version in range(version_of(connection), len(MIGRATIONS)):  # another may have been here first
+            for version in range(
+                version_of(connection), len(MIGRATIONS)
+            ):  # another program may have migrated it
                 for statement in MIGRATIONS[version]:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
 
 
 def ensure_search(connection: sqlite3.Connection) -> bool:
-    """Make the full-text index and put in what is missing; False where SQLite cannot."""
+    """Create the full-text index and add missing nodes; False if SQLite does not support it."""
     try:
         with transaction(connection):
             connection.execute(_SEARCH)

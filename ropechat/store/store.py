@@ -1,4 +1,4 @@
-"""The door to the kept conversations."""
+"""The interface to the stored conversations."""
 
 import contextlib
 import sqlite3
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import Node, State
+from ropechat.conversation import Node, NodeState
 from ropechat.errors import HistoryError
 from ropechat.store import backup, repair
 from ropechat.store import queries as rows
-from ropechat.store.filesystem import warning
-from ropechat.store.process_lock import Owner, is_alive, others
+from ropechat.store.filesystem import network_warning
+from ropechat.store.process_lock import ProcessLock, has_others, is_running
 from ropechat.store.queries import Chat, Summary
 from ropechat.store.schema import ensure_search, open_database, transaction
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
-from ropechat.util.background import Beside
+from ropechat.util.background import BackgroundCall
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -26,45 +26,45 @@ FILE = "conversations.db"
 
 
 class Store:
-    """Conversations in a folder; several programs may use it at once.
+    """Conversations in a folder; several programs may use it at the same time.
 
-    A question is on disk before its future is done. Of a streaming answer at most 250 ms or 64 tokens
-    are not. What the disk refuses is kept in memory and tried again; `trouble` says so meanwhile. Every
+    A question is on disk before its future is done. Of a streaming answer, at most the last 250 ms or 64
+    tokens are not. Data that the disk refuses stays in memory and is retried; `trouble` reports it. Every
     method returns at once; the futures raise HistoryError or FileAccessError.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
-        self.notices: list[str] = []  # what people should know of the opening, one line each
+        self.notices: list[str] = []  # messages for the user about opening the database
         self._running = folder / "running"
-        self._owner: Owner | None = None
+        self._owner: ProcessLock | None = None
         self._indexed = False
-        self._copying: Beside[None] | None = None
+        self._copying: BackgroundCall[None] | None = None
         self._writer = Writer(self._open, str(self.path))
 
     @property
     def trouble(self) -> str | None:
-        """Why something that was said is not on disk; None: all is."""
+        """Why something is not on disk; None if everything is."""
         return self._writer.trouble
 
     def close(self, limit: float = 2.0) -> bool:
-        """Write what waits, for at most `limit` seconds; False if something is not on disk."""
+        """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
         done = self._writer.close(limit)
         if self._owner is not None and done:
             self._owner.release()
         return done
 
     def back_up(self) -> None:
-        """Copy the database, if the last copy is a week old; it goes on meanwhile."""
+        """Copy the database in the background if the last copy is a week old."""
         with contextlib.suppress(OSError):
             if backup.is_due(self.path.parent, time.time()):
-                self._copying = Beside(lambda: backup.make(self.path))
+                self._copying = BackgroundCall(lambda: backup.make_copy(self.path))
 
     # --- on the writer's thread, once ---
 
     def _open(self) -> sqlite3.Connection:
-        self._owner = self._owner or Owner(self._running)
-        if words := warning(self.path.parent):
+        self._owner = self._owner or ProcessLock(self._running)
+        if words := network_warning(self.path.parent):
             self.notices.append(words)
         connection = self._sound()
         self._indexed = ensure_search(connection)
@@ -72,23 +72,27 @@ class Store:
         return connection
 
     def _sound(self) -> sqlite3.Connection:
-        """Open the database; a damaged one is put aside and what can be read of it is saved."""
-        with contextlib.suppress(repair.Damaged):
-            return repair.checked(lambda: open_database(self.path))
+        """Open the database, repairing a damaged one."""
+        with contextlib.suppress(repair.DamagedDatabaseError):
+            return repair.open_checked(lambda: open_database(self.path))
         assert self._owner is not None
-        if others(self._running, self._owner.name):
+        if has_others(self._running, self._owner.name):
             raise HistoryError(
-                f"{self.path}: damaged, and in use by another ropechat; close that one, then start again"
+                f"{self.path}: damaged, and in use by another ropechat; close that one and start again"
             )
         saved = repair.rescue(self.path)
-        copies = [f"; {copy.name} is the last weekly copy" for copy in backup.copies(self.path.parent)[-1:]]
+        copies = [
+            f"; {copy.name} is the last weekly copy" for copy in backup.list_copies(self.path.parent)[-1:]
+        ]
         self.notices.append("".join([saved, *copies]))
         return open_database(self.path)
 
     def _recover(self, connection: sqlite3.Connection) -> None:
-        """Answers of programs that died while they wrote are stopped ones; not those that ended just now."""
+        """Mark streaming answers of ended programs as stopped."""
         found = connection.execute("SELECT id, owner FROM node WHERE state = 'streaming'").fetchall()
-        alive = {owner for owner in {owner for _, owner in found} if owner and is_alive(self._running, owner)}
+        alive = {
+            owner for owner in {owner for _, owner in found} if owner and is_running(self._running, owner)
+        }
         for id, owner in found:
             if owner not in alive:
                 with transaction(connection):
@@ -98,10 +102,10 @@ class Store:
 
     # --- writing ---
 
-    def keep(self, conversation: str, title: str, node: Node) -> "Future[None]":
-        """Add a text that somebody wrote, or an answer that is known whole; on disk when the future is done.
+    def add_node(self, conversation: str, title: str, node: Node) -> "Future[None]":
+        """Add a user's text or a finished answer; on disk when the future is done.
 
-        The conversation is made with its first node and then has this title.
+        The first node creates the conversation, with this title.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -112,18 +116,18 @@ class Store:
 
         return self._writer.submit(work, durable=True)
 
-    def record(self, conversation: str, node: Node) -> "Recorder":
-        """Begin to write an answer down while it streams."""
+    def record_answer(self, conversation: str, node: Node) -> "AnswerWriter":
+        """Start to store a streaming answer."""
 
         def work(connection: sqlite3.Connection) -> None:
             owner = None if self._owner is None else self._owner.name
             rows.put_node(connection, conversation, node, owner)
 
         self._writer.submit(work)
-        return Recorder(self, self._writer, node)
+        return AnswerWriter(self, self._writer, node)
 
     def insert(self, chat: Chat) -> "Future[None]":
-        """Add a whole conversation. Its ids must be new."""
+        """Add a whole conversation with new ids."""
 
         def work(connection: sqlite3.Connection) -> None:
             nodes = list(chat.tree.nodes.values())
@@ -137,19 +141,19 @@ class Store:
 
         return self._writer.submit(work, durable=True)
 
-    def point(self, conversation: str, node: str | None) -> "Future[None]":
-        """Remember which branch is shown."""
+    def set_current(self, conversation: str, node: str | None) -> "Future[None]":
+        """Store which branch is on screen."""
         return self._writer.submit(lambda connection: _point(connection, conversation, node))
 
-    def start_at(self, question: str, start: str) -> "Future[None]":
-        """Remember the node at which what the model reads for a question begins."""
+    def set_context_start(self, question: str, start: str) -> "Future[None]":
+        """Store the `context_start` of a question."""
         return self._writer.submit(
             lambda connection: connection.execute("UPDATE node SET start = ? WHERE id = ?", (start, question))
         )
 
     def rename(self, conversation: str, title: str) -> "Future[None]":
-        """Give a conversation another title."""
-        short = rows.valid(" ".join(title.split()))[: rows.MAX_TITLE]
+        """Change the title of a conversation."""
+        short = rows.replace_surrogates(" ".join(title.split()))[: rows.MAX_TITLE]
         return self._writer.submit(
             lambda connection: connection.execute(
                 "UPDATE conversation SET title = ? WHERE id = ?", (short, conversation)
@@ -158,7 +162,7 @@ class Store:
         )
 
     def remove(self, nodes: Sequence[str]) -> "Future[None]":
-        """Delete nodes. Until `sweep`, traces may stay in the log and the index."""
+        """Delete nodes. Until `purge`, traces may remain in the log and the index."""
 
         def work(connection: sqlite3.Connection) -> None:
             for id in nodes:
@@ -168,7 +172,7 @@ class Store:
         return self._writer.submit(work, durable=True)
 
     def delete(self, conversation: str) -> "Future[bool]":
-        """Delete a conversation, and every trace of it; False: traces stay until no other program reads."""
+        """Delete a conversation and purge; False: traces remain until no other program reads the file."""
 
         def work(connection: sqlite3.Connection) -> None:
             self._unindex(connection, "conversation = ?", conversation)
@@ -176,16 +180,16 @@ class Store:
             connection.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
 
         self._writer.submit(work, durable=True)
-        return self.sweep()
+        return self.purge()
 
-    def sweep(self) -> "Future[bool]":
-        """Make index, log and free pages anew, without what was deleted; False while another reads."""
+    def purge(self) -> "Future[bool]":
+        """Rewrite index, log and pages without deleted data; False while another program reads."""
         return self._writer.submit(self._sweep, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
         if self._copying is not None:
             self._copying.result()
-        backup.forget(self.path.parent)
+        backup.delete_copies(self.path.parent)
         try:
             if self._indexed:
                 connection.execute("INSERT INTO node_search(node_search) VALUES('optimize')")
@@ -197,7 +201,7 @@ class Store:
         return not busy
 
     def _index(self, connection: sqlite3.Connection, id: str) -> None:
-        """Put an ended node into the full-text index."""
+        """Add a finished node to the full-text index."""
         if self._indexed:
             connection.execute(
                 "INSERT INTO node_search(rowid, text) SELECT number, text FROM node WHERE id = ?", (id,)
@@ -205,7 +209,7 @@ class Store:
             connection.execute("UPDATE node SET indexed = 1 WHERE id = ?", (id,))
 
     def _unindex(self, connection: sqlite3.Connection, condition: str, value: str) -> None:
-        """Take nodes out of the full-text index."""
+        """Remove nodes from the full-text index."""
         if self._indexed:
             connection.execute(
                 "INSERT INTO node_search(node_search, rowid, text) "
@@ -216,24 +220,24 @@ class Store:
     # --- reading ---
 
     def conversations(self, limit: int = -1) -> "Future[list[Summary]]":
-        """Conversations, the newest first."""
+        """Conversations, newest first."""
         return self._writer.ask(lambda connection: rows.read_summaries(connection, limit))
 
     def search(self, query: str, limit: int = -1) -> "Future[list[Summary]]":
-        """Conversations in which one message, or the title, holds every word of the query."""
+        """Conversations in which one message, or the title, contains every word of the query."""
         return self._writer.ask(lambda connection: rows.search(connection, query, limit, self._indexed))
 
     def questions(self, limit: int) -> "Future[list[str]]":
-        """The newest questions of all conversations, the oldest of them first."""
+        """The newest questions of all conversations, oldest first."""
         return self._writer.ask(lambda connection: rows.read_questions(connection, limit))
 
     def load(self, id: str) -> "Future[Chat]":
-        """A conversation by its id, or by the beginning of it. Raises HistoryError."""
+        """A conversation by its id or a prefix of it. Raises HistoryError."""
         return self._writer.ask(lambda connection: rows.read_chat(connection, id))
 
 
-class Recorder:
-    """Writes one answer down; from any thread."""
+class AnswerWriter:
+    """Stores one answer while it streams; usable from any thread."""
 
     def __init__(self, store: Store, writer: Writer, node: Node) -> None:
         self._store = store
@@ -242,32 +246,40 @@ class Recorder:
         self._origin = node.origin
 
     def begin(self, steps: Sequence[Step], same: int) -> None:
-        """The tokens that it begins with; the first `same` are recorded as they are where it comes from."""
+        """Add the first tokens; the first `same` of them are stored with the answer it was made from."""
         source, index = (self._origin.node, self._origin.index) if self._origin is not None else ("", 0)
         self._writer.begin(self._id, steps, source, min(same, index))
 
     def add(self, step: Step) -> None:
-        """One more token."""
+        """Add a token."""
         self._writer.add(self._id, step)
 
     def end(
         self,
-        state: State,
+        state: NodeState,
         reason: FinishReason | None = None,
         error: str = "",
         *,
         model: str = "",
-        given: int = 0,
+        prefix_length: int = 0,
         prompt_tokens: int = 0,
         first_after: float | None = None,
         ended_after: float | None = None,
     ) -> "Future[None]":
-        """The answer ended; on disk when the future is done. The arguments are Node's fields.
+        """End the answer; on disk when the future is done. The arguments are fields of Node.
 
-        model: who wrote it, where that was not known at the beginning.
+        model: the model, if it was unknown at the start.
         """
         text = self._writer.take_text(self._id)
-        facts = (rows.valid(model), given, prompt_tokens, reason, rows.valid(error), first_after, ended_after)
+        facts = (
+            rows.replace_surrogates(model),
+            prefix_length,
+            prompt_tokens,
+            reason,
+            rows.replace_surrogates(error),
+            first_after,
+            ended_after,
+        )
 
         def work(connection: sqlite3.Connection) -> None:
             _end(connection, self._id, state, text)
@@ -281,18 +293,19 @@ class Recorder:
         return self._writer.submit(work, durable=True)
 
 
-def _end(connection: sqlite3.Connection, id: str, state: State, text: str) -> None:
+def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str) -> None:
     connection.execute(
-        "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?", (str(state), rows.valid(text), id)
+        "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?",
+        (str(state), rows.replace_surrogates(text), id),
     )
 
 
 def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
-    """End an answer whose program is gone, unless that program had ended it before it went."""
+    """Mark the answer of an ended program as stopped, unless the program finished it."""
     row = connection.execute("SELECT state FROM node WHERE id = ?", (id,)).fetchone()
-    if row is not None and row[0] == State.STREAMING:
-        steps, _ = rows.steps_of(connection, id)
-        _end(connection, id, State.STOPPED, "".join(step.text for step in steps))
+    if row is not None and row[0] == NodeState.STREAMING:
+        steps, _ = rows.read_steps(connection, id)
+        _end(connection, id, NodeState.STOPPED, "".join(step.text for step in steps))
 
 
 def _point(connection: sqlite3.Connection, conversation: str, node: str | None) -> None:

@@ -1,8 +1,7 @@
-"""The one thread that writes. Jobs run in the order they came, each in a transaction of its own.
+"""The only thread that writes. Jobs run in order, each in a transaction.
 
-A job that the disk refuses stays where it is and is tried again: what was said is kept in memory until it is
-on disk. Tokens come one by one and are written together, after 200 ms or 48 tokens: that leaves room for the
-writing itself within the promise of 250 ms or 64 tokens.
+A job that the disk refuses is retried: its data stays in memory until it is on disk. Tokens are written in
+batches, after 200 ms or 48 tokens, which leaves time for writing within the guaranteed 250 ms or 64 tokens.
 """
 
 import contextlib
@@ -23,25 +22,25 @@ from ropechat.trace import Step
 FLUSH_SECONDS = 0.2
 FLUSH_TOKENS = 48
 RETRY_SECONDS = 2.0
-OPENINGS = 6  # tries to open a database that another program has for itself, after a deletion
+OPENINGS = 6  # attempts to open a database that another program has locked, after a deletion
 
 Work = Callable[[sqlite3.Connection], Any]
 
 
 @dataclass
 class _Job:
-    """Work for the thread. reads: changes nothing; errors are the caller's. durable: survives a power cut."""
+    """A job. reads: changes nothing, and its errors go to the caller. durable: survives a power cut."""
 
     work: Work
     done: "Future[Any]" = field(default_factory=Future)
     reads: bool = False
     durable: bool = False
-    alone: bool = False  # no transaction around it: VACUUM
+    alone: bool = False  # runs without a transaction, as VACUUM requires
 
 
 @dataclass
 class _Answer:
-    """An answer that is being written."""
+    """A streaming answer."""
 
     pieces: list[str] = field(default_factory=list)
     written: int = 0
@@ -49,18 +48,18 @@ class _Answer:
 
 
 class Writer:
-    """Owns the connection that `open` makes, on its own thread."""
+    """Owns the connection from `open`, on its own thread."""
 
     def __init__(self, open: Callable[[], sqlite3.Connection], where: str) -> None:
         self._refusal: str | None = None  # why something is not on disk yet
-        self._loss: str | None = None  # why something will never be
+        self._loss: str | None = None  # why something will never be on disk
         self._where = where
         self._open = open
         self._jobs: deque[_Job] = deque()
         self._answers: dict[str, _Answer] = {}
-        self._since: float | None = None  # when the oldest token that waits came
-        self._waiting = 0  # tokens that wait
-        self._retry: float | None = None  # when a refused job is tried again
+        self._since: float | None = None  # time of the oldest waiting token
+        self._waiting = 0  # number of waiting tokens
+        self._retry: float | None = None  # time of the next attempt of a refused job
         self._closing = False
         self._wake = Condition()
         self._thread = Thread(target=self._run, name="ropechat-store", daemon=True)
@@ -70,15 +69,15 @@ class Writer:
 
     @property
     def trouble(self) -> str | None:
-        """Why something is not on disk; None: all is well."""
+        """Why something is not on disk; None if everything is."""
         return self._refusal or self._loss
 
     def submit(self, work: Work, *, durable: bool = False, alone: bool = False) -> "Future[Any]":
-        """Queue a change. The future tells of the first try; what the disk refused is tried again."""
+        """Queue a change. The future has the result of the first attempt; refused changes are retried."""
         return self._queue(_Job(work, durable=durable, alone=alone))
 
     def ask(self, work: Work) -> "Future[Any]":
-        """Queue a question; it sees every change that was queued before it."""
+        """Queue a query; it sees every change queued before it."""
         return self._queue(_Job(work, reads=True))
 
     def _queue(self, job: _Job) -> "Future[Any]":
@@ -89,7 +88,7 @@ class Writer:
         return job.done
 
     def begin(self, answer: str, steps: Sequence[Step], source: str, same: int) -> None:
-        """Tokens that an answer begins with, of which the first `same` are those of the answer `source`."""
+        """Write the first tokens of an answer; the first `same` are those of the answer `source`."""
         if steps:
             with self._wake:
                 self._answers[answer] = _Answer([step.text for step in steps], len(steps))
@@ -97,7 +96,7 @@ class Writer:
                 self._wake.notify()
 
     def add(self, answer: str, step: Step) -> None:
-        """One more token of an answer; it is written soon, with others."""
+        """Add a token of an answer, to be written with the next batch."""
         with self._wake:
             self._answers.setdefault(answer, _Answer()).waiting.append(step)
             self._waiting += 1
@@ -109,13 +108,13 @@ class Writer:
                 self._wake.notify()
 
     def take_text(self, answer: str) -> str:
-        """The whole text of an answer of which no more will come."""
+        """End a streaming answer and return its whole text."""
         with self._wake:
             self._flush()
             return "".join(self._answers.pop(answer, _Answer()).pieces)
 
     def close(self, limit: float) -> bool:
-        """Write what waits, for at most `limit` seconds; False if something is not on disk."""
+        """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
         with self._wake:
             self._flush()
             self._closing, self._retry = True, None
@@ -126,7 +125,7 @@ class Writer:
     # --- with the lock held ---
 
     def _flush(self) -> None:
-        """Make a job of the tokens that wait."""
+        """Queue the waiting tokens as jobs."""
         for id, answer in self._answers.items():
             if answer.waiting:
                 steps, answer.waiting = answer.waiting, []
@@ -136,7 +135,7 @@ class Writer:
         self._since, self._waiting = None, 0
 
     def _rest(self) -> float | None:
-        """Seconds until something is due; None: until somebody calls."""
+        """Seconds until something is due; None if nothing is."""
         now, due = time.monotonic(), []
         if self._since is not None:
             due.append(self._since + FLUSH_SECONDS)
@@ -168,7 +167,7 @@ class Writer:
         return self._open()
 
     def _next(self) -> bool:
-        """Wait until something is due; False at the end."""
+        """Wait until something is due; False when closing is complete."""
         with self._wake:
             while True:
                 now = time.monotonic()
@@ -181,7 +180,7 @@ class Writer:
                 self._wake.wait(self._rest())
 
     def _work_off(self, connection: sqlite3.Connection) -> None:
-        """Do the jobs in order; after a refused one only questions are answered."""
+        """Run the jobs in order; after a refused one, only queries."""
         refused: list[_Job] = []
         while self._jobs:
             with self._wake:
@@ -198,7 +197,7 @@ class Writer:
                 self._refusal = None
 
     def _do(self, connection: sqlite3.Connection, job: _Job) -> bool:
-        """Do one job; False if it is to be tried again."""
+        """Run a job; False if it must be retried."""
         try:
             if job.durable:
                 connection.execute("PRAGMA synchronous = FULL")
@@ -211,7 +210,7 @@ class Writer:
             if not job.reads:
                 self._loss = f"a bug in ropechat: {type(error).__name__}: {error}"
         else:
-            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.done.set_result(result)
         finally:
             if job.durable:
@@ -220,11 +219,11 @@ class Writer:
         return True
 
     def _refused(self, job: _Job, error: sqlite3.Error) -> bool:
-        """Tell the caller; False if it is to be tried again."""
+        """Report the error to the caller; False if the job must be retried."""
         if job.reads:
             _tell(job, FileAccessError(f"{self._where}: {error}"))
             return True
-        if isinstance(error, sqlite3.IntegrityError):  # trying again is pointless
+        if isinstance(error, sqlite3.IntegrityError):  # a retry would fail too
             self._loss = _broken_rule(error)
             _tell(job, FileAccessError(f"{self._where}: {self._loss}"))
             return True
@@ -236,9 +235,9 @@ class Writer:
         _tell(job, FileAccessError(f"{self._where}: {self._refusal}; not on disk yet"))
 
     def _refuse_all(self, error: BaseException) -> None:
-        """The database cannot be opened: so it stays."""
+        """The database cannot be opened: fail all jobs until closed."""
         if not isinstance(error, RopechatError):
-            error = FileAccessError(f"{self._where}: {error}; no conversation can be kept")
+            error = FileAccessError(f"{self._where}: {error}; conversations cannot be stored")
         self._loss = str(error)
         with self._wake:
             while not self._closing:
@@ -249,19 +248,19 @@ class Writer:
 
 
 def _broken_rule(error: sqlite3.IntegrityError) -> str:
-    """What a refused row means: only one whose parent is missing was deleted by another program."""
+    """The meaning of a constraint violation: a missing parent was deleted by another program."""
     if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-        return "the chat was deleted elsewhere; it is kept in memory only"
+        return "the chat was deleted by another program; it is in memory only"
     return f"a bug in ropechat: {error}"
 
 
 def _tell(job: _Job, error: BaseException) -> None:
-    with contextlib.suppress(InvalidStateError):  # it was told before, or nobody waits for it any more
+    with contextlib.suppress(InvalidStateError):  # it has a result already, or was cancelled
         job.done.set_exception(error)
 
 
 def _beginning(answer: str, steps: Sequence[Step], source: str, same: int) -> Work:
-    """Copies of whole chunks of the source, for records take long to make; the rest is made."""
+    """Copy whole chunks of the source, which is faster than encoding records; encode the rest."""
 
     def work(connection: sqlite3.Connection) -> None:
         query = "SELECT first FROM chunk WHERE node = ? AND first BETWEEN 1 AND ? ORDER BY first DESC LIMIT 1"
@@ -271,7 +270,7 @@ def _beginning(answer: str, steps: Sequence[Step], source: str, same: int) -> Wo
             "INSERT INTO chunk SELECT ?, first, data FROM chunk WHERE node = ? AND first < ?",
             (answer, source, copied),
         )
-        if copied < len(steps):  # an empty chunk would take the place of the tokens that follow
+        if copied < len(steps):  # an empty chunk would conflict with the following tokens
             _chunk(answer, copied, steps[copied:])(connection)
 
     return work

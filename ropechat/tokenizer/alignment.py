@@ -1,4 +1,4 @@
-"""Which bytes of a text each of its tokens stands for."""
+"""Alignment of tokens with the byte ranges of a text."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,15 +10,15 @@ Span = tuple[int, int]
 
 
 class EncodedToken(NamedTuple):
-    """A token of an encoded text: its id, the byte range it stands for, its role (`TokenScore.role`)."""
+    """A token of an encoded text: its id, its byte range in the text, its role (`TokenScore.role`)."""
 
     id: int
     span: Span
     role: str
 
 
-class Walk:
-    """Walks a text with its tokens. bytes_of and token_of: of an id. space_mark: ▁ is a space."""
+class SpanAligner:
+    """Aligns tokens with a text. bytes_of, token_of: of an id. space_mark: ▁ is a space."""
 
     def __init__(
         self, bytes_of: Callable[[int], bytes], token_of: Callable[[int], str | None], *, space_mark: bool
@@ -30,10 +30,10 @@ class Walk:
     def spans(
         self, ids: Sequence[int], empty: Sequence[int], text: bytes, rough: Sequence[Span]
     ) -> list[Span]:
-        """Byte ranges that cover the text, stepping over a leading space that the tokenizer invented.
+        """Byte ranges that cover the text, skipping a leading space added by the tokenizer.
 
-        empty: 1 for ids that stand for no text. Where bytes and text differ (a normalizer, an unknown
-        character) the `rough` range is taken.
+        empty: 1 for ids without text. Where bytes and text differ (normalizer, unknown character), the
+        `rough` range is used.
         """
         spans, at = [], 0
         for id, is_empty, (start, end) in zip(ids, empty, rough, strict=True):
@@ -46,7 +46,7 @@ class Walk:
         return spans
 
     def _match(self, id: int, text: bytes, at: int) -> int | None:
-        """Where the token ends if it stands at `at`. ▁ is a space or, in the text itself, ▁."""
+        """The end of the token if it matches at `at`; ▁ matches a space or ▁."""
         piece = self._bytes_of(id)
         if text.startswith(piece, at):
             return at + len(piece)
@@ -68,7 +68,7 @@ class Walk:
 
 
 def byte_spans(text: str, offsets: Sequence[Span]) -> list[Span]:
-    """Character ranges to byte ranges."""
+    """Convert character ranges to byte ranges."""
     starts = [0]
     for character in text:
         starts.append(starts[-1] + len(character.encode()))

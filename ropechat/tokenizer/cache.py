@@ -1,9 +1,9 @@
-"""Checked vocabularies, kept: the next start neither parses nor checks them again.
+"""The cache of validated vocabularies, so that the next start neither parses nor validates them again.
 
-To parse a tokenizer.json of 49,152 tokens, check it and hand it to the tokenizers library takes 150 ms of a
-start; the same file with its merges as single texts, its check remembered, 45; what a short text needs of
-its pages, 2. A kept file is a line of JSON after its CRC-32 (what is known about the file, with the letters
-of its vocabulary only), then the tokenizer.json for the library, then a BPE vocabulary's pages.
+Parsing, validating and building a tokenizer.json of 49,152 tokens takes 150 ms; building it from this cache
+45; reading the pages that a short text needs 2. A cached file is a CRC-32 and a line of JSON (facts about
+the vocabulary, with its base tokens only), the tokenizer.json for the library, and the pages of a BPE
+vocabulary.
 """
 
 import json
@@ -18,20 +18,20 @@ from ropechat.tokenizer.vocabulary_pages import Pages, lay_out
 from ropechat.util.paths import cache_folder
 
 VERSION = 4
-"""Raised when what is checked, or what is kept, changes."""
-_WORTH = 256 << 10  # bytes of tokenizer.json
-_MOST_FILES = 32
+"""Increased when the validation or the format of cached files changes."""
+_MIN_FILE_BYTES = 256 << 10  # bytes of tokenizer.json
+_MAX_FILES = 32
 _BULK = ("vocab", "merges")
 
 
-class Kept(NamedTuple):
-    """What `recall` found.
+class CachedVocabulary(NamedTuple):
+    """A cached vocabulary.
 
-    key: see `key_of`. data: the parsed tokenizer.json; its model has no merges, and as vocabulary the letters
-    given to `pack`. holes: ids without a token, see `tokenizer.file_check.fix_numbers`. size: 1 + the largest
-    id that has a token. content(): a tokenizer.json that means the same, None when it was damaged since.
-    pages: of a BPE vocabulary, None for one that has to be read whole. config, end_ids: what a GGUF file says
-    besides, as `Tokenizer` has them. slow: it has a regex that takes more than linear time.
+    key: see `key_of`. data: the parsed tokenizer.json, without merges and with only the base tokens given to
+    `pack`. holes: ids without a token, see `validate.fix_numbers`. size: 1 + the largest id with a token.
+    content(): an equivalent tokenizer.json; None if it was damaged meanwhile. pages: of a BPE vocabulary;
+    None for others. config, end_ids: of a GGUF file, as in `Tokenizer`. slow: whether a regex takes more
+    than linear time.
     """
 
     key: str
@@ -50,13 +50,13 @@ def _folder() -> Path:
 
 
 def key_of(file: Path, vocab_size: int) -> str | None:
-    """Everything that the outcome of the check follows from; None for a file that is not worth keeping."""
+    """A key of everything that validation depends on; None for a file too small to cache."""
     try:
         real = file.resolve(strict=True)
         status = real.stat()
     except (OSError, RuntimeError):
         return None
-    if status.st_size < _WORTH:
+    if status.st_size < _MIN_FILE_BYTES:
         return None
     return json.dumps([VERSION, vocab_size, str(file), str(real), status.st_size, status.st_mtime_ns])
 
@@ -70,8 +70,8 @@ def _is_private(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def recall(file: Path, vocab_size: int) -> Kept | None:
-    """What was kept of this tokenizer.json or GGUF file, as it is now, for a model with so many ids."""
+def load_cached(file: Path, vocab_size: int) -> CachedVocabulary | None:
+    """The cache entry of a tokenizer.json or GGUF file in its current state; None if there is none."""
     key = key_of(file, vocab_size)
     if key is None:
         return None
@@ -88,7 +88,7 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
         pages_begin = len(line) + size
         if int(sum, 16) != crc32(text) or known["key"] != key or end != pages_begin + known["pages"]:
             return None
-        kept = Kept(
+        kept = CachedVocabulary(
             key,
             known["data"],
             frozenset(known["holes"]),
@@ -102,7 +102,7 @@ def recall(file: Path, vocab_size: int) -> Kept | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     with suppress(OSError):
-        os.utime(place)  # used last, thrown away last
+        os.utime(place)  # for the removal of the least recently used
     return kept
 
 
@@ -125,7 +125,7 @@ def _verified(place: Path, begin: int, end: int, sum: int) -> bytes | None:
 
 
 class Packed(NamedTuple):
-    """A checked tokenizer.json in the parts of a kept file; see `Kept`."""
+    """The parts of a cached file; see `CachedVocabulary`."""
 
     data: dict[str, Any]
     content: bytes
@@ -133,19 +133,18 @@ class Packed(NamedTuple):
     size: int
 
 
-def slim(data: dict[str, Any]) -> dict[str, Any]:
+def strip_vocabulary(data: dict[str, Any]) -> dict[str, Any]:
     """A tokenizer.json without the vocabulary and merges of its model."""
     model = {name: value for name, value in data["model"].items() if name not in _BULK}
     return data | {"model": model}
 
 
 def pack(data: dict[str, Any], letters: Mapping[str, int] | None) -> Packed | None:
-    """The parts of a kept file; None for a file with a lone surrogate, which is written in escapes only.
+    """The parts of a cached file; None for a vocabulary with a lone surrogate, which UTF-8 cannot encode.
 
-    letters: what a BPE vocabulary is without its merges, which then is kept in pages too; see
-    `tokenizer.short_texts.letters_of`.
+    letters: the base tokens of a BPE vocabulary to store in pages too; see `partial_bpe.base_tokens`.
     """
-    model, small = data["model"], slim(data)
+    model, small = data["model"], strip_vocabulary(data)
     tokens = _tokens(data)
     try:
         content = json.dumps(data | {"model": model | _joined(model)}, ensure_ascii=False).encode()
@@ -158,7 +157,7 @@ def pack(data: dict[str, Any], letters: Mapping[str, int] | None) -> Packed | No
 
 
 def _tokens(data: dict[str, Any]) -> list[str | None]:
-    """Token by id; added ones go before the model's."""
+    """Tokens by id; added tokens take precedence over the model's."""
     vocab, added = data["model"]["vocab"], data.get("added_tokens") or []
     named = [(token, id) for token, id in vocab.items()] if isinstance(vocab, dict) else []
     if isinstance(vocab, list):  # Unigram: [token, score] by id
@@ -170,7 +169,7 @@ def _tokens(data: dict[str, Any]) -> list[str | None]:
     return tokens
 
 
-def keep(
+def save(
     file: Path,
     vocab_size: int,
     packed: Packed,
@@ -180,7 +179,7 @@ def keep(
     *,
     slow: bool,
 ) -> None:
-    """Keep what was checked and what the library took; where that fails, nothing happens."""
+    """Cache a vocabulary. Errors of the disk are ignored."""
     key = key_of(file, vocab_size)
     if key is None:
         return
@@ -210,7 +209,7 @@ def keep(
 
 
 def _joined(model: dict[str, Any]) -> dict[str, Any]:
-    """Merges as the single texts of older files, which the library reads in half the time; {} if unclear."""
+    """Merges as single strings, which the library reads in half the time; {} if ambiguous."""
     pairs = [merge for merge in model.get("merges") or [] if not isinstance(merge, str)]
     if not pairs or any(" " in part for pair in pairs for part in pair):
         return {}
@@ -218,7 +217,7 @@ def _joined(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove what was used least lately, so that one more file is not too many."""
+    """Remove the least recently used files to make room for one more."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-    for path in files[: max(0, len(files) - _MOST_FILES + 1)]:
+    for path in files[: max(0, len(files) - _MAX_FILES + 1)]:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The steps that a tokenizer.json is made of."""
+"""The components of a tokenizer.json."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 def components(section: Any) -> Iterator[dict[str, Any]]:
-    """The parts of a normalizer, pre_tokenizer, post_processor or decoder, sequences opened."""
+    """Yield the components of a normalizer, pre_tokenizer, post_processor or decoder, sequences flattened."""
     stack = [section]
     while stack:
         part = stack.pop()

@@ -1,10 +1,9 @@
-"""The names of control tokens in text that people wrote: they stay text, and never become the tokens.
+"""Escaping control-token names in user text, so that they stay text and are never encoded as the tokens.
 
-A template's own control tokens and a message that holds `<|im_end|>` look the same once they are one text. So
-each such name in a message is replaced, before the template runs, by a stand-in that neither templates nor
-vocabularies know. Afterwards the names that are left are the template's: they get secret names, the stand-ins
-become the names again, and a second tokenizer, which knows control tokens by their secret names only, encodes
-the whole. It is built when the first such message comes.
+In a rendered prompt, the template's control tokens and a user's `<|im_end|>` look the same. So each such name
+in a message is replaced, before the template runs, by a stand-in. The names that remain after rendering are
+the template's: they get secret names, the stand-ins become the original names again, and a second tokenizer,
+which knows control tokens only by their secret names, encodes the text. It is built on first use.
 """
 
 import json
@@ -15,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import RequestError
-from ropechat.tokenizer.library import build
+from ropechat.tokenizer.library import build_tokenizer
 from ropechat.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -23,25 +22,25 @@ if TYPE_CHECKING:
 
 
 _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE010))))
-"""Digits for stand-ins: characters for private use, which templates leave alone (they may change letters)."""
+"""Digits of stand-ins: private-use characters, which templates do not change (they may change letters)."""
 
 
-class Reading(NamedTuple):
-    """How a text with stand-ins is encoded."""
+class EscapedText(NamedTuple):
+    """A text with stand-ins, prepared for encoding."""
 
     vocabulary: "Vocabulary | tokenizers.Tokenizer"
     text: str
-    """What the vocabulary encodes."""
+    """The text to encode."""
     shown: str
-    """What people see: each name of a control token in its place."""
+    """The text for display, with the names of control tokens."""
     places: Sequence[int]
-    """Where each character of `text`, and its end, is in `shown`."""
+    """The position in `shown` of each character of `text`, and of its end."""
 
 
-class Quoting:
-    """How to keep text apart from control tokens.
+class ControlTokenEscaper:
+    """Escapes control-token names in text.
 
-    names: control token -> id. encode: a text to ids by `vocabulary`, or by one made from it.
+    names: control token -> id. encode: encodes a text with `vocabulary`, or with one derived from it.
     """
 
     def __init__(
@@ -63,44 +62,46 @@ class Quoting:
         self._cut = re.compile(f"{self._open[:5]}|{self._open[-5:]}")
         self._texts = {self._number(name): name for name in self._names}
         self.mark = f"\ue013{self._nonce.translate(_PRIVATE)}\ue014"
-        """A text that nobody writes."""
+        """A text that occurs in no message."""
 
-    def quote(self, text: str) -> str:
-        """The text with a stand-in for each name of a control token."""
+    def escape(self, text: str) -> str:
+        """Replace each control-token name by a stand-in."""
         return self._name.sub(lambda match: self._open + self._number(match[0]) + self._close, text)
 
     def encode(self, rendered: str) -> list[int]:
-        """Ids of a text with stand-ins in it; nothing is put around it.
+        """Encode a text with stand-ins, without adding special tokens.
 
-        Raises as `Tokenizer.encode`, and RequestError where a template cut a stand-in.
+        Raises as `Tokenizer.encode`, and RequestError if a template cut a stand-in.
         """
         found = self.read(rendered)
         return self._encode(found.vocabulary, found.text)
 
-    def shown(self, rendered: str) -> str:
-        """The text with the names again where stand-ins are."""
+    def unescape(self, rendered: str) -> str:
+        """Replace stand-ins by the original names."""
         return self._stand_in.sub(lambda match: self._texts[match[1]], rendered)
 
-    def read(self, rendered: str) -> Reading:
-        """What encodes a text with stand-ins in it. Raises as `encode`."""
+    def read(self, rendered: str) -> EscapedText:
+        """Prepare a text with stand-ins for encoding. Raises as `encode`."""
         if self._cut.search(self._stand_in.sub("", rendered)):
-            raise RequestError("messages: the chat template cuts the name of a control token; leave it out")
+            raise RequestError(
+                "messages: the chat template cuts the name of a control token; remove it from the message"
+            )
         if self._stand_in.search(rendered) is None:
-            return Reading(self._vocabulary, rendered, rendered, range(len(rendered) + 1))
+            return EscapedText(self._vocabulary, rendered, rendered, range(len(rendered) + 1))
         text, places, begin, at = "", list[int](), 0, 0
         for match in self._name.finditer(rendered):
-            before, secret = self.shown(rendered[begin : match.start()]), self._secret(match[0])
+            before, secret = self.unescape(rendered[begin : match.start()]), self._secret(match[0])
             text += before + secret
             places += [*range(at, at + len(before)), *[at + len(before)] * len(secret)]
             begin, at = match.end(), at + len(before) + len(match[0])
-        rest = self.shown(rendered[begin:])
-        return Reading(
-            self._guarded, text + rest, self.shown(rendered), [*places, *range(at, at + len(rest) + 1)]
+        rest = self.unescape(rendered[begin:])
+        return EscapedText(
+            self._guarded, text + rest, self.unescape(rendered), [*places, *range(at, at + len(rest) + 1)]
         )
 
     @cached_property
     def _guarded(self) -> "tokenizers.Tokenizer":
-        """The vocabulary in which control tokens have their secret names only, and no merge leads to one."""
+        """The vocabulary with control tokens under their secret names only, and without merges to them."""
         data: dict[str, Any] = json.loads(self._vocabulary.library().to_str())
         for token in data["added_tokens"]:
             if token["content"] in self._names:
@@ -119,7 +120,7 @@ class Quoting:
         if model.get("unk_token") is not None:
             model["unk_token"] = self._renamed(model["unk_token"])
         data["post_processor"] = None
-        inner, _ = build(self._where, data)
+        inner, _ = build_tokenizer(self._where, data)
         return inner
 
     def _renamed(self, token: str) -> str:

@@ -1,8 +1,7 @@
-"""The vocabulary inside a GGUF file, in the form of a tokenizer.json and its tokenizer_config.json.
+"""Conversion of the vocabulary in a GGUF file to a tokenizer.json and tokenizer_config.json.
 
-Keys are those of the GGUF specification (ggml/docs/gguf.md); what an absent one means is llama.cpp's reading
-of it (src/llama-vocab.cpp). Nothing of a file is believed. Messages have the form
-`<file>: <key>: <what it is>; <what is allowed>`.
+Keys are those of the GGUF specification (ggml/docs/gguf.md); defaults are llama.cpp's (src/llama-vocab.cpp).
+All values are validated. Messages have the form `<file>: <key>: must be <what is allowed> (got <value>)`.
 """
 
 import math
@@ -20,7 +19,7 @@ KEY = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 _SPECIAL_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 _END_NAMES = ("eos", "eot", "eom")
-_SPM_IDS = {"bos": 1, "eos": 2, "unknown": 0}  # what llama.cpp takes where a llama vocabulary names none
+_SPM_IDS = {"bos": 1, "eos": 2, "unknown": 0}  # llama.cpp's defaults for a llama vocabulary
 _MAX_TOKEN = 1 << 20
 _EMPTY = "\0empty "
 
@@ -44,7 +43,7 @@ _TYPES = {int(kind): kind for kind in TokenType}
 
 @dataclass(frozen=True)
 class GgufVocabulary:
-    """What a GGUF file says in place of tokenizer.json (`data`) and tokenizer_config.json (`config`).
+    """The equivalents of tokenizer.json (`data`) and tokenizer_config.json (`config`) in a GGUF file.
 
     holes: ids without a token. end_ids: end of sequence, of turn and of message.
     """
@@ -56,17 +55,17 @@ class GgufVocabulary:
 
 
 def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> GgufVocabulary | None:
-    """The vocabulary of a file whose model has `vocab_size` ids; None where it holds none.
+    """Convert the vocabulary of a file whose model has `vocab_size` ids; None if there is none.
 
-    Raises TokenizerError, ConfigError for a special id out of range, UnsupportedModelError for a model or pre
-    type that is not known.
+    Raises TokenizerError, ConfigError for a special id out of range, UnsupportedModelError for an unknown
+    tokenizer model or pre-tokenizer type.
     """
     keys = _Keys(where, metadata)
     kind = keys.text("model")
     if kind in (None, "none", "no_vocab"):
         return None
     if kind not in ("gpt2", "llama"):
-        raise UnsupportedModelError(f"{where}: {KEY}model: {kind!r:.60}; gpt2 and llama are computed here")
+        raise UnsupportedModelError(f"{where}: {KEY}model: must be gpt2 or llama (got {kind!r:.60})")
     tokens = _tokens(keys, vocab_size)
     ids = _special_ids(keys, vocab_size, _SPM_IDS if kind == "llama" else {})
     types = _types(keys, tokens, [id for name, id in ids.items() if name != "padding" and id is not None])
@@ -106,13 +105,13 @@ class _Keys:
     def text(self, key: str) -> str | None:
         value = self._metadata.get(KEY + key)
         if value is not None and not isinstance(value, str):
-            self.refuse(key, f"{value!r:.60}; a text is required")
+            self.refuse(key, f"must be a string (got {value!r:.60})")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._metadata.get(KEY + key)
         if value is not None and not isinstance(value, bool):
-            self.refuse(key, f"{value!r:.60}; true or false is required")
+            self.refuse(key, f"must be true or false (got {value!r:.60})")
         return default if value is None else value
 
     def id(self, key: str, size: int) -> int | None:
@@ -120,12 +119,12 @@ class _Keys:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
-            allowed = f"ids from 0 to {size - 1} are allowed"
-            raise ConfigError(f"{self.where}: {KEY}{key}: {value!r:.60}; {allowed}")
+            allowed = f"must be an id from 0 to {size - 1}"
+            raise ConfigError(f"{self.where}: {KEY}{key}: {allowed} (got {value!r:.60})")
         return value
 
     def lenient_id(self, key: str, size: int) -> int | None:
-        """An id that changes no number: files have it out of range, which means none."""
+        """An id that does not affect results; None if out of range, as in some files."""
         value = self._metadata.get(KEY + key)
         fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
         return value if fits else None
@@ -135,20 +134,20 @@ class _Keys:
         if value is None:
             return None
         if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-            self.refuse(key, f"{value!r:.60}; an array is required")
+            self.refuse(key, f"must be an array (got {value!r:.60})")
         if length is not None and len(value) != length:
-            self.refuse(key, f"{len(value)} entries; {length} are required, one for each token")
+            self.refuse(key, f"must have {length} entries, one for each token (got {len(value)})")
         return value
 
     def texts(self, key: str) -> Sequence[str] | None:
         values = self.array(key)
         for index, value in enumerate(values or ()):
             if isinstance(value, bytes) or (isinstance(value, str) and _is_broken(value)):
-                self.refuse(key, f"entry {index} is not UTF-8; download the file again")
+                self.refuse(key, f"entry {index} must be UTF-8; download the file again")
             if not isinstance(value, str):
-                self.refuse(key, f"entry {index} is {value!r:.60}; an array of texts is required")
+                self.refuse(key, f"entry {index} must be a string (got {value!r:.60})")
             if len(value) > _MAX_TOKEN:
-                self.refuse(key, f"entry {index} has {len(value)} characters; the limit is {_MAX_TOKEN}")
+                self.refuse(key, f"entry {index} must be at most {_MAX_TOKEN} characters (got {len(value)})")
         return values
 
 
@@ -157,24 +156,24 @@ def _is_broken(text: str) -> bool:
 
 
 def _tokens(keys: _Keys, vocab_size: int) -> list[str]:
-    """Token by id; an empty one gets a text that no input can hold."""
+    """Tokens by id; an empty one gets a text that no input can contain."""
     given = keys.texts("tokens")
     if not given:
-        keys.refuse("tokens", "missing or empty; an array of texts is required")
+        keys.refuse("tokens", "must be a non-empty array of strings")
     if len(given) != vocab_size:
-        keys.refuse("tokens", f"{len(given)} tokens; {vocab_size} are required (the rows of token_embd)")
+        keys.refuse("tokens", f"must have {vocab_size} tokens, the rows of token_embd (got {len(given)})")
     if not any(given):
-        keys.refuse("tokens", "all tokens are empty; an array of texts is required")
+        keys.refuse("tokens", "must not all be empty")
     tokens = [token or f"{_EMPTY}{id}" for id, token in enumerate(given)]
     if len(set(tokens)) != len(tokens):
         first: dict[str, int] = {}
         id, token = next((i, text) for i, text in enumerate(tokens) if first.setdefault(text, i) != i)
-        keys.refuse("tokens", f"{token!r:.60} has the ids {first[token]} and {id}; each token may stand once")
+        keys.refuse("tokens", f"must be unique ({token!r:.60} has the ids {first[token]} and {id})")
     return tokens
 
 
 def _types(keys: _Keys, tokens: Sequence[str], special: Sequence[int]) -> list[TokenType]:
-    """Type by id. A file without types has control tokens where it names them as special."""
+    """Types by id. Without types in the file, the special ids are control tokens."""
     given = keys.array("token_type", len(tokens))
     if given is None:
         types = [TokenType.NORMAL] * len(tokens)
@@ -182,28 +181,26 @@ def _types(keys: _Keys, tokens: Sequence[str], special: Sequence[int]) -> list[T
             types[id] = TokenType.CONTROL
         return types
     if isinstance(given, bytes | bytearray | memoryview):
-        keys.refuse("token_type", "an array of bytes; an array of 32-bit integers is required")
+        keys.refuse("token_type", "must be an array of 32-bit integers (got bytes)")
     types = []
     for id, value in enumerate(given):
         found = None if isinstance(value, bool) or not isinstance(value, int) else _TYPES.get(value)
         if found is None:
-            keys.refuse("token_type", f"entry {id} is {value!r:.60}; 0 to 6 are allowed")
+            keys.refuse("token_type", f"entry {id} must be from 0 to 6 (got {value!r:.60})")
         if found is TokenType.BYTE and byte_of(tokens[id]) is None:
-            keys.refuse(
-                "tokens", f"entry {id} is the byte token {tokens[id]!r:.60}; <0x00> to <0xFF> are allowed"
-            )
+            keys.refuse("tokens", f"byte token {id} must be from <0x00> to <0xFF> (got {tokens[id]!r:.60})")
         types.append(found)
     return types
 
 
 def _strips_after(metadata: Mapping[str, Any]) -> bool:
-    """Phi-3's tokens swallow the white space after them; no key says so, llama.cpp goes by the name."""
+    """Whether tokens absorb the white space after them: Phi-3's do, and as llama.cpp we go by its name."""
     name = str(metadata.get("general.name", "")).lower()
     return "phi-3" in name or "phi3" in name
 
 
 def _added(tokens: Sequence[str], types: Sequence[TokenType], strips_after: bool) -> list[dict[str, Any]]:
-    """The tokens that are found in a text before it is cut into words."""
+    """The added tokens, which are matched before the text is split into words."""
     whole = ("<unk>", "<s>", "<|endoftext|>")
     return [
         {
@@ -223,7 +220,7 @@ def _added(tokens: Sequence[str], types: Sequence[TokenType], strips_after: bool
 def _post_processor(
     keys: _Keys, tokens: Sequence[str], ids: Mapping[str, int | None], pre_bos: bool
 ) -> dict[str, Any] | None:
-    """What stands around an encoded text."""
+    """The post-processor, which adds BOS and EOS."""
     names: dict[str, int] = {}
     pieces: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
     for name, at, default in (("bos", 0, pre_bos), ("eos", 2, False)):
@@ -232,7 +229,7 @@ def _post_processor(
             continue
         if id is None:
             if keys.flag(key, False):
-                keys.refuse(key, f"true, but there is no {KEY}{name}_token_id; it is required then")
+                keys.refuse(key, f"must be false without {KEY}{name}_token_id (got true)")
             continue
         names[tokens[id]] = id
         pieces.insert(at, {"SpecialToken": {"id": tokens[id], "type_id": 0}})
@@ -247,8 +244,8 @@ def _pre_type(keys: _Keys) -> PreType:
     name = keys.text("pre") or "default"
     if name not in PRE_TYPES:
         raise UnsupportedModelError(
-            f"{keys.where}: {KEY}pre: {name!r:.60}; how this one cuts words is not known here; "
-            "use the safetensors form of the model with its tokenizer.json"
+            f"{keys.where}: {KEY}pre: {name!r:.60} is not a supported pre-tokenizer; "
+            "use the safetensors version of the model with its tokenizer.json"
         )
     return PRE_TYPES[name]
 
@@ -271,19 +268,22 @@ def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
     kind = _pre_type(keys)
     given = keys.texts("merges")
     if given is None:
-        keys.refuse("merges", "missing; an array of pairs is required")
+        keys.refuse("merges", "must be an array of pairs")
     vocab = {token: id for id, token in enumerate(tokens)}
-    merges: dict[tuple[str, str], None] = {}  # the first of equal ones counts
+    merges: dict[tuple[str, str], None] = {}  # of duplicates the first counts
     for index, merge in enumerate(given):
         cut = merge.find(" ", 1)
         left, right = merge[:cut], merge[cut + 1 :]
         if cut < 0 or not right:
             keys.refuse(
-                "merges", f"entry {index} is {merge!r:.60}; two tokens with a space between are required"
+                "merges", f"entry {index} must be two tokens separated by a space (got {merge!r:.60})"
             )
         for part in (left, right, left + right):
             if part not in vocab:
-                keys.refuse("merges", f"entry {index} is {merge!r:.60}; {part!r:.60} is not among the tokens")
+                keys.refuse(
+                    "merges",
+                    f"entry {index} must consist of tokens (got {merge!r:.60}; {part!r:.60} is not one)",
+                )
         merges[left, right] = None
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     steps: list[dict[str, Any]] = [
@@ -306,17 +306,17 @@ def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
 def _spm(
     keys: _Keys, tokens: Sequence[str], types: Sequence[TokenType], unknown: int | None
 ) -> dict[str, Any]:
-    """SentencePiece (`llama`): merged by score, bytes for what has no token, ▁ for a space."""
+    """SentencePiece (`llama`): merges by score, byte fallback, ▁ for a space."""
     scores = keys.array("scores", len(tokens))
     if scores is None:
-        keys.refuse("scores", "missing; one number for each token is required")
+        keys.refuse("scores", "must be an array of one number for each token")
     for id, score in enumerate(scores):
         if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-            keys.refuse("scores", f"entry {id} is {score!r:.60}; a finite number is required")
-    barred = (*_SPECIAL, TokenType.BYTE)  # never what typed text turns into
+            keys.refuse("scores", f"entry {id} must be a finite number (got {score!r:.60})")
+    barred = (*_SPECIAL, TokenType.BYTE)  # text is never merged into these
     ids = {token: id for id, token in enumerate(tokens) if types[id] not in barred}
     if share_of_commonest_score(ids, scores) > 0.5:
-        keys.refuse("scores", "most are the same, so that they order no merges; convert the model again")
+        keys.refuse("scores", "must differ between tokens (most are the same); convert the model again")
     prefix = keys.flag("add_space_prefix", True)
     normalizers: list[dict[str, Any]] = [{"type": "Prepend", "prepend": SPACE_MARK}] if prefix else []
     normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK})
@@ -340,7 +340,7 @@ def _spm(
 
 
 def _templates(metadata: Mapping[str, Any]) -> Any:
-    """The chat template as it stands, or the list of them where the file holds named ones too."""
+    """The chat template, or a list of templates if the file has named ones too."""
     found = {key[len(TEMPLATE) :]: value for key, value in metadata.items() if key.startswith(TEMPLATE)}
     if found.keys() <= {""}:
         return found.get("")

@@ -1,4 +1,4 @@
-"""The one door to the `tokenizers` library: what it panics on or refuses becomes a TokenizerError."""
+"""Building tokenizers with the `tokenizers` library; its panics and errors become TokenizerError."""
 
 import contextlib
 import json
@@ -13,18 +13,18 @@ from ropechat.errors import TokenizerError
 if TYPE_CHECKING:
     import tokenizers
 
-MISNUMBERED = "added_tokens: ids that the tokenizers library does not keep"
+MISNUMBERED = "added_tokens: the tokenizers library does not keep these ids"
 _stderr_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def quiet(active: bool) -> Iterator[None]:
-    """Keep a Rust panic's text off file descriptor 2 while the library runs something it may panic on."""
-    if not active or sys.stderr is None:  # None: it was closed when the process began
+def silence_stderr(active: bool) -> Iterator[None]:
+    """Redirect file descriptor 2 to /dev/null while the library may panic and print to it."""
+    if not active or sys.stderr is None:  # None: closed at process start
         yield
         return
     with _stderr_lock:
-        with contextlib.suppress(OSError, ValueError):  # a broken pipe is no matter of ours here
+        with contextlib.suppress(OSError, ValueError):  # a broken pipe is reported elsewhere
             sys.stderr.flush()
         saved = os.dup(2)
         sink = os.open(os.devnull, os.O_WRONLY)
@@ -38,7 +38,7 @@ def quiet(active: bool) -> Iterator[None]:
 
 
 def is_library_failure(error: BaseException) -> bool:
-    """PyO3's PanicException derives from BaseException, so it is known by name only."""
+    """Whether an exception is the library's: an Exception, or PyO3's PanicException (known by name only)."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -46,46 +46,46 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def build(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
-    """The library's tokenizer of a checked tokenizer.json, and the ids below its largest that have no token.
+def build_tokenizer(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
+    """Build a validated tokenizer.json; return it with the ids below the largest that have no token.
 
-    Raises TokenizerError where the library refuses it.
+    Raises TokenizerError if the library rejects it.
     """
-    inner, holes = hand_over(where, json.dumps(data).encode()), frozenset[int]()
-    if misnumbered(inner, data):
-        from ropechat.tokenizer.validate import fix_numbers  # late: few files take it
+    inner, holes = parse_tokenizer(where, json.dumps(data).encode()), frozenset[int]()
+    if has_wrong_ids(inner, data):
+        from ropechat.tokenizer.validate import fix_numbers  # imported here: rarely needed
 
         holes = fix_numbers(data)
-        inner = hand_over(where, json.dumps(data).encode())
-        if misnumbered(inner, data):
+        inner = parse_tokenizer(where, json.dumps(data).encode())
+        if has_wrong_ids(inner, data):
             raise TokenizerError(f"{where}: {MISNUMBERED}")
     return inner, holes
 
 
-def hand_over(where: str, content: bytes) -> "tokenizers.Tokenizer":
-    """The library's tokenizer of a checked file. It may have numbered added tokens by itself.
+def parse_tokenizer(where: str, content: bytes) -> "tokenizers.Tokenizer":
+    """Parse a validated tokenizer.json with the library, which may assign its own ids to added tokens.
 
-    Raises TokenizerError where the library refuses it.
+    Raises TokenizerError if the library rejects it.
     """
     import tokenizers
 
     try:
-        with quiet(active=True):
+        with silence_stderr(active=True):
             inner = tokenizers.Tokenizer.from_buffer(content)
             inner.no_padding()
             inner.no_truncation()
     except BaseException as error:
         if not is_library_failure(error):
             raise
-        from ropechat.tokenizer.validate import blame
+        from ropechat.tokenizer.validate import locate_fault
 
         reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
-        fault = blame(json.loads(content))
-        raise TokenizerError(f"{where}: {fault}: {reason}; the tokenizers library refuses it") from None
+        fault = locate_fault(json.loads(content))
+        raise TokenizerError(f"{where}: {fault}: rejected by the tokenizers library: {reason}") from None
     return inner
 
 
-def misnumbered(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
-    """The library numbers added tokens by the size of the vocabulary: wrong where that has holes."""
+def has_wrong_ids(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
+    """Whether added tokens have other ids than in the file: the library may assign its own."""
     added = data.get("added_tokens") or []
     return any(inner.token_to_id(token["content"]) != token["id"] for token in added)

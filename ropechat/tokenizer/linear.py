@@ -1,13 +1,13 @@
-r"""Regexes that are linear by their shape: matching takes time in proportion to the length of the text.
+r"""Recognition of regexes whose form guarantees matching in linear time.
 
-`is_linear` accepts a regex whose alternatives all are of one of two kinds, and says no where it is not sure.
+`is_linear` accepts a regex if each alternative is of one of two kinds, and returns False when in doubt.
 
 Plain ones, such as `\p{L}+`, ` ?[^\s\p{L}]+[\r\n]*`, `(?i:'s|'t)`, `[0-9]{1,3}`: characters, classes and
 groups of them, repeated a bounded number of times; then at most one that is repeated without bound, after
 which all may be empty. One fails after a bounded number of steps, or its time is in proportion to its match.
 
-White space at the end, `\s*[\r\n]+|\s+(?!\S)|\s+` or parts of that: the first may scan a whole run in vain,
-but then one of the others matches all of the run but one character, so a run is scanned a few times at most.
+White space at the end, `\s*[\r\n]+|\s+(?!\S)|\s+` or parts of that: the first may scan a whole run without a
+match, but then another one matches all of the run but one character, so a run is scanned a few times at most.
 """
 
 import re
@@ -21,11 +21,11 @@ _BRANCH = re.compile(rf"(?:\(\?!\\S\)|\\.|{_CLASS}|{_GROUP}|[^()\[\]\\|])+")
 _ATOM = r"\\[pP]\{\^?[\w=]+\}|\\[dDsSwWrntfv]|\\[^\w\s]|" + _CLASS + r"|[^\\\[\](){}|.^$?*+]|\."
 _REPEAT = r"[?*+]|\{(?P<low>\d{1,4})(?P<comma>,(?P<high>\d{0,4}))?\}"
 _PART = re.compile(rf"(?:{_GROUP}|{_ATOM})(?P<repeat>{_REPEAT})?(?![?*+{{])")
-_MOST = 64  # repetitions, and ways to match what is bounded
+_MAX_WAYS = 64  # repetitions, and ways to match what is bounded
 
 
 def is_linear(regex: str) -> bool:
-    """Whether a regex is one of the shapes above. False says nothing about it."""
+    """Whether a regex has one of the forms above. False does not mean that it is slow."""
     branches = _alternatives(regex)
     if branches is None:
         return False
@@ -40,7 +40,7 @@ def is_linear(regex: str) -> bool:
 
 
 def _alternatives(text: str) -> list[str] | None:
-    """What the bars at the top level part; None for what cannot be read."""
+    """The alternatives at the top level; None if the regex cannot be parsed."""
     found, place = [], 0
     while match := _BRANCH.match(text, place):
         found.append(match[0])
@@ -53,7 +53,7 @@ def _alternatives(text: str) -> list[str] | None:
 
 
 def _ways(branch: str, *, may_be_endless: bool) -> int | None:
-    """How many ways a plain alternative has to match its bounded part; None for too many, and for others."""
+    """Number of ways in which a plain alternative can match its bounded part; None for too many or others."""
     ways, place, is_endless = 1, 0, False
     while place < len(branch):
         part = _PART.match(branch, place)
@@ -62,13 +62,13 @@ def _ways(branch: str, *, may_be_endless: bool) -> int | None:
         place = part.end()
         low, high = _bounds(part)
         within = 1 if part["body"] is None else _ways_of_group(part["body"])
-        if within is None or (is_endless and low) or low > _MOST:
+        if within is None or (is_endless and low) or low > _MAX_WAYS:
             return None
         if high is None:
             if not may_be_endless or part["body"] is not None:
                 return None
             is_endless = True
-        elif high > _MOST or (ways := ways * within**high * (high - low + 1)) > _MOST:
+        elif high > _MAX_WAYS or (ways := ways * within**high * (high - low + 1)) > _MAX_WAYS:
             return None
     return ways
 
@@ -84,7 +84,7 @@ def _ways_of_group(body: str) -> int | None:
 
 
 def _bounds(part: re.Match[str]) -> tuple[int, int | None]:
-    """(least, most) repetitions; None: without bound."""
+    """(minimum, maximum) repetitions; None: unbounded."""
     if part["low"] is None:
         return {None: (1, 1), "?": (0, 1), "*": (0, None), "+": (1, None)}[part["repeat"]]
     low = int(part["low"])

@@ -1,4 +1,4 @@
-"""A model's vocabulary: read and checked, handed to the library, and kept for the next start."""
+"""Loading a vocabulary: read, validate, build with the library, and cache for the next start."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import TokenizerError
-from ropechat.tokenizer.cache import Kept, key_of, pack, slim
-from ropechat.tokenizer.cache import keep as store
-from ropechat.tokenizer.library import build, hand_over, misnumbered
-from ropechat.tokenizer.partial_bpe import ShortTexts, letters_of
-from ropechat.tokenizer.regex_safety import any_slow, straighten
+from ropechat.tokenizer.cache import CachedVocabulary, key_of, pack, strip_vocabulary
+from ropechat.tokenizer.cache import save as store
+from ropechat.tokenizer.library import build_tokenizer, has_wrong_ids, parse_tokenizer
+from ropechat.tokenizer.partial_bpe import PartialBpe, base_tokens
+from ropechat.tokenizer.regex_safety import has_slow_regex, replace_slow_regexes
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import parse_json, read_bytes
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-class Parsed(NamedTuple):
-    """A vocabulary as its file has it, checked.
+class ParsedVocabulary(NamedTuple):
+    """A validated vocabulary.
 
-    data: a tokenizer.json. config: a tokenizer_config.json, None where that is a file of its own. holes: ids
-    without a token. end_ids: ids that end a text.
+    data: the content of a tokenizer.json. config: of a tokenizer_config.json; None if that is a separate
+    file. holes: ids without a token. end_ids: ids that end a text.
     """
 
     data: dict[str, Any]
@@ -31,87 +31,92 @@ class Parsed(NamedTuple):
     end_ids: frozenset[int] = frozenset()
 
 
-class Taken(NamedTuple):
-    """A vocabulary that the library took. parsed: without tokens and merges, its holes complete.
+class BuiltVocabulary(NamedTuple):
+    """A vocabulary built by the library. parsed: without tokens and merges, with all holes.
 
-    slow: it has a regex that takes more than linear time.
+    slow: whether a regex takes more than linear time.
     """
 
     inner: "tokenizers.Tokenizer"
-    parsed: Parsed
+    parsed: ParsedVocabulary
     slow: bool
 
 
-Read = Callable[[], Parsed | None]
+Read = Callable[[], ParsedVocabulary | None]
 
 
-def read_json_file(where: Path, vocab_size: int) -> Parsed | None:
-    """A tokenizer.json for a model with `vocab_size` ids; None where there is none.
+def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
+    """Read and validate a tokenizer.json for a model with `vocab_size` ids; None if there is none.
 
-    Raises TokenizerError that names the file and the field.
+    Raises TokenizerError naming the file and the field.
     """
     content = read_bytes(where.parent, where.name)
     if content is None:
         return None
-    from ropechat.tokenizer.validate import FileCheck, drop_dropout  # late: a kept file was checked before
+    from ropechat.tokenizer.validate import (
+        FileCheck,
+        drop_dropout,
+    )  # imported here: a cached file was validated before
 
     data = parse_json(content, where, TokenizerError)
     FileCheck(str(where), data, vocab_size).run()
-    straighten(data)
+    replace_slow_regexes(data)
     drop_dropout(data)
-    return Parsed(data)
+    return ParsedVocabulary(data)
 
 
-def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> Parsed | None:
-    """The vocabulary among the keys and values of a GGUF file; None where it holds none.
+def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> ParsedVocabulary | None:
+    """Read the vocabulary in the metadata of a GGUF file; None if there is none.
 
-    Raises TokenizerError, ConfigError or UnsupportedModelError that names file and key.
+    Raises TokenizerError, ConfigError or UnsupportedModelError naming file and key.
     """
-    from ropechat.tokenizer.gguf import vocabulary  # late, as above
+    from ropechat.tokenizer.gguf import vocabulary  # imported here, as above
 
     found = vocabulary(str(where), metadata, vocab_size)
-    return None if found is None else Parsed(found.data, found.config, found.holes, found.end_ids)
+    return None if found is None else ParsedVocabulary(found.data, found.config, found.holes, found.end_ids)
 
 
-def taken(where: Path, vocab_size: int, parsed: Parsed | None, *, keep: bool = True) -> Taken | None:
-    """Hand a vocabulary to the library, and keep it.
+def build_and_cache(
+    where: Path, vocab_size: int, parsed: ParsedVocabulary | None, *, keep: bool = True
+) -> BuiltVocabulary | None:
+    """Build a vocabulary with the library and cache it.
 
-    What Python parsed is let go before the library parses: both together are most of a first start's memory.
-    Raises TokenizerError.
+    Frees the parsed JSON before the library parses it again: together they dominate peak memory at first
+    start. Raises TokenizerError.
     """
     if parsed is None:
         return None
     data, config, holes, end_ids = parsed
     del parsed
     is_kept = keep and key_of(where, vocab_size) is not None
-    packed = pack(data, letters_of(data) if is_kept else None)
+    packed = pack(data, base_tokens(data) if is_kept else None)
     content = json.dumps(data).encode() if packed is None else packed.content
-    data = slim(data)
-    inner = hand_over(str(where), content)
-    if misnumbered(inner, data):
+    data = strip_vocabulary(data)
+    inner = parse_tokenizer(str(where), content)
+    if has_wrong_ids(inner, data):
         whole = json.loads(content)
-        inner, more = build(str(where), whole)
+        inner, more = build_tokenizer(str(where), whole)
         holes |= more
-        packed = pack(whole, letters_of(whole) if is_kept else None)
-    slow = any_slow(data)
+        packed = pack(whole, base_tokens(whole) if is_kept else None)
+    slow = has_slow_regex(data)
     if is_kept and packed is not None:
         store(where, vocab_size, packed, holes, config, end_ids, slow=slow)
-    return Taken(inner, Parsed(data, config, holes, end_ids), slow)
+    return BuiltVocabulary(inner, ParsedVocabulary(data, config, holes, end_ids), slow)
 
 
-def kept_vocabulary(where: Path, vocab_size: int, kept: Kept, read: Read) -> Vocabulary:
-    """The vocabulary of a kept file, which is built when a text needs all of it. read: from its own file."""
+def open_cached(where: Path, vocab_size: int, kept: CachedVocabulary, read: Read) -> Vocabulary:
+    """A cached vocabulary, built completely only when a text needs it. read: reads its original file."""
 
     def whole() -> "tokenizers.Tokenizer":
         content = kept.content()
         if content is not None:
-            return hand_over(str(where), content)
+            return parse_tokenizer(str(where), content)
         if key_of(where, vocab_size) == kept.key:
-            found = taken(where, vocab_size, read())
+            found = build_and_cache(where, vocab_size, read())
             if found is not None:
                 return found.inner
-        raise TokenizerError(f"{where}: changed since the model was loaded; load it again")
+        raise TokenizerError(f"{where}: the file changed after the model was loaded; load the model again")
 
     if kept.pages is None:
         return Vocabulary(whole)
-    return Vocabulary(whole, ShortTexts(str(where), kept.data, kept.pages))
+    return Vocabulary(whole, PartialBpe(str(where), kept.data, kept.pages))

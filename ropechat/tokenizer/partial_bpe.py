@@ -1,10 +1,10 @@
-"""Short texts are encoded with those parts of a BPE vocabulary that they can need; the rest stays on disk.
+"""Encoding of short texts with only the parts of a BPE vocabulary that they need; the rest stays on disk.
 
-BPE begins with the letters of a word (characters, or bytes of one without a token) and joins neighbours. So
-each token that a word can become is a run of its letters, and only merges that make such runs can apply. The
-library encodes a text twice: by letters alone, which shows its words as the model sees them; then with the
-runs that the vocabulary holds and their merges, in the order of their ranks. What is left out could not have
-been used: the ids are those of the whole vocabulary.
+BPE starts with the base tokens of a word (characters, or the bytes of a character without a token) and joins
+neighbours. So each token of a word is a run of its base tokens, and only merges that form such runs can
+apply. The library encodes a text twice: with base tokens alone, which gives its words; then with the runs
+that are in the vocabulary and their merges, in order of rank. All other tokens could not be used, so the ids
+are the same.
 """
 
 import json
@@ -14,22 +14,22 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ropechat.tokenizer.components import components
-from ropechat.tokenizer.library import hand_over
+from ropechat.tokenizer.library import parse_tokenizer
 from ropechat.tokenizer.pieces import byte_level_alphabet, byte_of
 from ropechat.tokenizer.vocabulary_pages import Pages, Word
 
 if TYPE_CHECKING:
     import tokenizers
 
-_MOST_BYTES = 8 << 10
-_MOST_RUNS = 20_000  # looked up in all: beyond, the whole vocabulary is built in less time
+_MAX_TEXT_BYTES = 8 << 10
+_MAX_RUNS = 20_000  # lookups in total; beyond that, building the whole vocabulary is faster
 
 
-def letters_of(data: dict[str, Any]) -> dict[str, int] | None:
-    """Token -> id of what a BPE model begins with, and of the added tokens.
+def base_tokens(data: dict[str, Any]) -> dict[str, int] | None:
+    """Token -> id of the base tokens of a BPE model and of its added tokens.
 
-    None for models that are no plain BPE: with prefixes or suffixes, and those that look up whole words which
-    may hold characters without a token.
+    None for models that are not plain BPE: with prefixes or suffixes, or with `ignore_merges` and without a
+    token for every byte.
     """
     model = data["model"]
     if "merges" not in model or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
@@ -45,7 +45,7 @@ def letters_of(data: dict[str, Any]) -> dict[str, int] | None:
     added = added_tokens(data)
     for content, id in added.items():
         if names.get(id, content) != content or (_is_letter(content) and content not in vocab):
-            return None  # a letter that the library calls by another name, or one for added tokens only
+            return None  # the library would use another name for it, or it is an added token only
     return letters | added
 
 
@@ -63,11 +63,11 @@ def _knows_all_bytes(data: dict[str, Any], letters: Mapping[str, int]) -> bool:
     return "ByteLevel" in kinds and byte_level_alphabet().keys() <= letters.keys()
 
 
-class ShortTexts:
-    """A kept vocabulary, for texts that are short.
+class PartialBpe:
+    """A partially loaded vocabulary, for short texts.
 
-    where: the file, for messages. data: `tokenizer_cache.Kept.data`. Methods raise OSError and ValueError
-    where the pages cannot be read.
+    where: the file, for messages. data: `CachedVocabulary.data`. Methods raise OSError and ValueError if the
+    pages cannot be read.
     """
 
     def __init__(self, where: str, data: dict[str, Any], pages: Pages) -> None:
@@ -81,14 +81,14 @@ class ShortTexts:
         }
         self._ignores_merges = bool(model.get("ignore_merges"))
         by_letters = {"type": "BPE", "vocab": self._letters, "merges": [], **self._settings}
-        self._inner = hand_over(where, json.dumps(data | {"model": by_letters}).encode())
+        self._inner = parse_tokenizer(where, json.dumps(data | {"model": by_letters}).encode())
         self._by_letters = self._by_words = self._inner.model
         self._added = added_tokens(data)
         self._added_ids = frozenset(self._added.values())
         self._words: set[tuple[str, ...]] = set()
         self._vocab: dict[str, int] = {}
         self._found: dict[str, Word] = {}
-        self._runs_left = _MOST_RUNS
+        self._runs_left = _MAX_RUNS
         self._lock = threading.Lock()
 
     def token_to_id(self, token: str) -> int | None:
@@ -96,7 +96,7 @@ class ShortTexts:
         return self._added.get(token) if word is None else word[0]
 
     def id_to_token(self, id: int) -> str | None:
-        if id in self._added_ids:  # the library may call them by another name than the file
+        if id in self._added_ids:  # the library's name may differ from the file's
             return self._inner.id_to_token(id)
         return self._pages.token(id)
 
@@ -107,8 +107,8 @@ class ShortTexts:
         return " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
 
     def encode(self, text: str, add_special_tokens: bool) -> "tokenizers.Encoding | None":
-        """As the library's `encode`; None for a text that is too long."""
-        if len(text.encode()) > _MOST_BYTES:
+        """As the library's `encode`; None for a text that is too long or needs too many lookups."""
+        if len(text.encode()) > _MAX_TEXT_BYTES:
             return None
         with self._lock:
             self._inner.model = self._by_letters
@@ -119,7 +119,7 @@ class ShortTexts:
             return self._inner.encode(text, add_special_tokens=add_special_tokens)
 
     def _learn(self, words: set[tuple[str, ...]]) -> bool:
-        """Look up what the words can become; whether that was not too much."""
+        """Look up all tokens that the words may need; False if there are too many."""
         longest = self._pages.longest
         count = sum(len(word) * min(len(word), longest) for word in words)
         if count > self._runs_left:
@@ -128,7 +128,7 @@ class ShortTexts:
         runs = {run for word in words for run in _runs(word, longest)}
         self._found |= self._pages.words(runs - self._found.keys())
         letters = {letter for word in words for letter in word}
-        letters &= self._letters.keys()  # the rest are added tokens that the library renamed
+        letters &= self._letters.keys()  # the others are added tokens
         self._vocab |= {letter: self._letters[letter] for letter in letters}
         self._vocab |= {token: id for token, (id, _) in self._found.items()}
         self._words |= words
@@ -136,7 +136,7 @@ class ShortTexts:
         return True
 
     def _model(self) -> "tokenizers.models.BPE":
-        """What was found, as the library's model."""
+        """Build the library's model from the tokens found so far."""
         import tokenizers
 
         made = [
@@ -153,13 +153,13 @@ class ShortTexts:
 
 
 def _words(encoding: "tokenizers.Encoding") -> Iterator[tuple[str, ...]]:
-    """The letters of each word."""
+    """Yield the base tokens of each word."""
     for _, pairs in groupby(zip(encoding.word_ids, encoding.tokens, strict=True), lambda pair: pair[0]):
         yield tuple(token for _, token in pairs)
 
 
 def _runs(word: tuple[str, ...], longest: int) -> Iterator[str]:
-    """The texts of two and more neighbours, up to `longest` characters."""
+    """Yield all runs of at least two neighbours, up to `longest` characters."""
     for begin in range(len(word)):
         text = word[begin]
         for letter in word[begin + 1 :]:

@@ -1,4 +1,4 @@
-"""The exact bytes behind a token as the vocabulary writes it, by the vocabulary's decoder."""
+"""Conversion of tokens, as written in the vocabulary, to their exact bytes."""
 
 from functools import cache
 from typing import Any
@@ -11,23 +11,23 @@ _HEXADECIMAL = frozenset("0123456789ABCDEFabcdef")
 
 @cache
 def byte_level_alphabet() -> dict[str, int]:
-    """What byte-level vocabularies write for bytes: printable ones as they are, others from U+0100."""
+    """Character -> byte of byte-level vocabularies: printable bytes as they are, others from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(rest)}
 
 
 def byte_of(token: str) -> int | None:
-    """The byte that `<0xXX>` stands for, else None."""
+    """The byte of a token `<0xXX>`, else None."""
     digits = token[3:5]
     is_one = token == f"<0x{digits}>" and len(digits) == 2 and _HEXADECIMAL.issuperset(digits)
     return int(digits, 16) if is_one else None
 
 
-class Pieces:
-    """How one vocabulary writes bytes, read off its tokenizer.json.
+class ByteDecoder:
+    """Converts tokens of one vocabulary to bytes, by its tokenizer.json.
 
-    byte_level: text is the UTF-8 of the tokens' bytes, nothing else. hold: byte level among other steps.
+    byte_level: the text is the UTF-8 of the tokens' bytes. hold: byte level with other decoding steps.
     byte_fallback: `<0xXX>` is a byte. space_mark: ▁ is a space.
     """
 
@@ -42,7 +42,7 @@ class Pieces:
         self._suffix: str = model.get("end_of_word_suffix") or ""
 
     def bytes_of(self, token: str) -> bytes:
-        """The bytes of a token that is no added one."""
+        """The bytes of a token that is not an added token."""
         if self.hold:
             return self.byte_level_bytes(token)
         byte = self.fallback_byte(token)
@@ -57,7 +57,7 @@ class Pieces:
         return token.encode()
 
     def byte_level_bytes(self, token: str) -> bytes:
-        """As the library's decoder: all characters are of the alphabet, or the token is taken verbatim."""
+        """As the library's decoder: a token with a character outside the alphabet stays as it is."""
         alphabet = byte_level_alphabet()
         try:
             return bytes([alphabet[character] for character in token])
@@ -69,7 +69,7 @@ class Pieces:
 
 
 def _writes_space_mark(data: dict[str, Any]) -> bool:
-    """Whether ▁ stands for a space in this vocabulary."""
+    """Whether ▁ represents a space in this vocabulary."""
     parts = [*components(data.get("decoder")), *components(data.get("pre_tokenizer"))]
     parts += components(data.get("normalizer"))
     for part in parts:

@@ -1,12 +1,12 @@
-r"""How byte-level vocabularies cut text into words before they merge: what `tokenizer.ggml.pre` names.
+r"""The pre-tokenizer types of GGUF files (`tokenizer.ggml.pre`): how byte-level vocabularies split words.
 
-A GGUF file holds only the name. The patterns are those of the models' own tokenizer.json files, and which
-name means which is llama.cpp's list (src/llama-vocab.cpp); an unknown name is refused. Each pattern of a type
-splits what the one before left whole, and the text between matches stays a word.
+A GGUF file has only the name. The patterns are from the models' tokenizer.json files, and the names are
+llama.cpp's (src/llama-vocab.cpp); an unknown name is rejected. Each pattern of a type splits the words of the
+previous one, and the text between matches is a word too.
 
-Known to llama.cpp and not here: tiny_aya, superbpe and afmoe (they group digits from the right, which takes
-regexes quadratic time), kimi-k2 and chameleon (matched by code of their own), gemma4, sarvam-moe and
-whitespace (not byte level), and the types of embedding models.
+Supported by llama.cpp and not here: tiny_aya, superbpe and afmoe (they group digits from the right, which
+takes regexes quadratic time), kimi-k2 and chameleon (implemented in code), gemma4, sarvam-moe and whitespace
+(not byte level), and the types of embedding models.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class PreType(NamedTuple):
-    """patterns: in turn. ignore_merges: words that are tokens stay whole. adds_bos: if the file is silent."""
+    """patterns: applied in order. ignore_merges: words that are tokens stay whole. adds_bos: by default."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
@@ -77,7 +77,7 @@ _DEEPSEEK = (
     r"[\r\n]",
     rf"\s?[{_LETTERS}]+",
     "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-    r"(?<!\s)\s+$",  # theirs is \s+$, which is this in quadratic time
+    r"(?<!\s)\s+$",  # equivalent to the original \s+$, which takes quadratic time
     _CJK,
     r"\p{N}+",
 )
@@ -117,6 +117,6 @@ PRE_TYPES: dict[str, PreType] = {name: kind for names, kind in _GROUPS for name 
 
 
 def known_patterns() -> Iterator[str]:
-    """Every pattern above: each takes linear time on any text."""
+    """Yield every pattern above; each takes linear time on any text."""
     for kind in PRE_TYPES.values():
         yield from kind.patterns

@@ -1,8 +1,8 @@
-"""What a tokenizer.json may do to the library that runs it: regexes that take too long, and panics.
+"""Detection of tokenizer.json files that may make the library slow or panic.
 
-The library's engine (Oniguruma) backtracks: a published regex may take a second for ten thousand spaces, and
-a hostile one never ends. So a regex that is neither known nor linear by its shape is tried on runs of each
-kind of character: one whose time grows faster than the text stays, for short texts.
+The library's regex engine (Oniguruma) backtracks: a published regex may take a second for ten thousand
+spaces, and a hostile one never ends. So a regex that is neither known nor linear by its form is timed on
+runs of each kind of character. If its time grows faster than the text, it is accepted for short texts only.
 """
 
 import math
@@ -13,15 +13,15 @@ from functools import partial
 from typing import Any
 
 from ropechat.tokenizer.components import components
-from ropechat.tokenizer.library import is_library_failure, quiet
+from ropechat.tokenizer.library import is_library_failure, silence_stderr
 from ropechat.tokenizer.linear import is_linear
 from ropechat.tokenizer.pre_types import known_patterns
 
 MAX_SLOW_BYTES = 16 << 10  # about a second of quadratic work
 _KNOWN = frozenset(known_patterns())
 _LINEAR_TWINS = {r"\s+$": r"(?<!\s)\s+$"}
-"""Slow ones that published tokenizers have, and what matches the same in linear time."""
-_CALM = (
+"""Slow regexes of published tokenizers, and linear ones that match the same."""
+_PANIC_FREE_TYPES = (
     *(
         "Sequence",
         "ByteLevel",
@@ -45,16 +45,16 @@ _CALM = (
     ),
 )
 _REPEATED_REPEAT = r"[*+}]\)[*+{]"
-_LENGTHS = ((8, 64), (500, 4000))  # of runs that are compared; short ones show what is cubic or worse
+_LENGTHS = ((8, 64), (500, 4000))  # of the compared runs; the short ones reveal cubic or worse growth
 _EXPONENT = 1.5  # of growth: 1 is linear, 2 is quadratic
 _ROUNDS = 5
 _UNITS = ("a", "A", "1", " ", "\n", "\t", "!", "_", "é", "日", "\u0301", " a", "a1", "a!")
-_TAILS = ("", "x", "!", "1", " ", "\n")
+_ENDINGS = ("", "x", "!", "1", " ", "\n")
 _MAX_LITERALS = 40
 
 
 def _regexes(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The `pattern` objects that hold a regex."""
+    """Yield the `pattern` objects that have a regex."""
     for section in ("normalizer", "pre_tokenizer", "decoder"):
         for part in components(data.get(section)):
             pattern = part.get("pattern")
@@ -62,29 +62,29 @@ def _regexes(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield pattern
 
 
-def straighten(data: dict[str, Any]) -> None:
-    """Put linear twins in the place of known slow regexes."""
+def replace_slow_regexes(data: dict[str, Any]) -> None:
+    """Replace known slow regexes by equivalent linear ones."""
     for pattern in _regexes(data):
         pattern["Regex"] = _LINEAR_TWINS.get(pattern["Regex"], pattern["Regex"])
 
 
 def may_panic(data: dict[str, Any]) -> bool:
-    """Whether the file has parts that the library is not known to run on every text without a panic."""
+    """Whether the file has parts on which the library might panic for some text."""
     sections = ("normalizer", "pre_tokenizer", "decoder")
-    return not all(_is_calm(part) for section in sections for part in components(data.get(section)))
+    return not all(_is_panic_free(part) for section in sections for part in components(data.get(section)))
 
 
-def _is_calm(part: dict[str, Any]) -> bool:
+def _is_panic_free(part: dict[str, Any]) -> bool:
     kind, pattern = part.get("type"), part.get("pattern")
     if kind in ("Split", "Replace") and isinstance(pattern, dict) and not part.get("invert"):
         return "String" in pattern or _is_known_linear(pattern.get("Regex"))
     if kind == "Strip":  # as a decoder it panics on tokens shorter than `stop`
         return not part.get("stop")
-    return kind in _CALM and part.get("prepend") != ""
+    return kind in _PANIC_FREE_TYPES and part.get("prepend") != ""
 
 
-def any_slow(data: dict[str, Any]) -> bool:
-    """Whether a text of some kind takes one of the regexes more than linear time."""
+def has_slow_regex(data: dict[str, Any]) -> bool:
+    """Whether a regex takes more than linear time on some kind of text."""
     return any(_is_slow(pattern["Regex"]) for pattern in _regexes(data))
 
 
@@ -99,7 +99,7 @@ def _is_slow(regex: str) -> bool:
         return True
     import tokenizers
 
-    with quiet(active=True):
+    with silence_stderr(active=True):
         try:
             split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "isolated")
             return any(_is_slow_on(split, probe) for probe in _probes(regex))
@@ -114,10 +114,10 @@ def _is_slow_on(split: Any, probe: Callable[[int], str]) -> bool:
 
 
 def grows_faster(cost: Callable[[int], float], short: int, long: int) -> bool:
-    """Whether the cost of a text grows clearly faster than its length, judged at two lengths.
+    """Whether the cost of a text grows clearly faster than its length, measured at two lengths.
 
-    Whatever else the machine does only adds to a cost, so the least of several counts: of the short text each
-    time two, of the long one as many as it takes to look linear, `_ROUNDS` at most.
+    Other load only adds to a cost, so the minimum of several measurements counts: two of the short text per
+    round, one of the long text, until it looks linear or after `_ROUNDS` rounds.
     """
     limit = (long / short) ** _EXPONENT
     least_short = least_long = math.inf
@@ -130,13 +130,14 @@ def grows_faster(cost: Callable[[int], float], short: int, long: int) -> bool:
 
 
 def _probes(regex: str) -> Iterator[Callable[[int], str]]:
-    """Runs, of a length, of each kind of character and of the regex's own, with an end to stumble over.
+    """Functions from a length to a text: runs of each kind of character and of the regex's own characters.
 
-    The engine skips a text without a literal that the regex needs: one end holds them all.
+    Each ends with characters that make a match fail. One ending has all literals of the regex, because the
+    engine skips a text that lacks a required literal.
     """
     own = dict.fromkeys(character for character in regex if character not in _UNITS)
     for unit in [*_UNITS, *list(own)[:_MAX_LITERALS]]:
-        for tail in (*_TAILS, f"\0\n{regex}"):
+        for tail in (*_ENDINGS, f"\0\n{regex}"):
             yield partial(_run, unit, tail)
 
 

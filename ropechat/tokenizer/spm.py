@@ -1,8 +1,8 @@
-"""SentencePiece's merging by score, as the list of merges that byte-pair encoding wants.
+"""Conversion of SentencePiece scores to the list of merges of byte-pair encoding.
 
-SentencePiece joins the two neighbours whose joint text has the best score, the leftmost first. Byte-pair
-encoding joins the pair that stands first in a list: every way to cut a token into two tokens, by the token's
-score and, for one token, by the ids of its parts. The two agree as long as scores tell tokens apart.
+SentencePiece joins the two neighbours whose joint text has the best score, leftmost first. Byte-pair encoding
+joins the pair that comes first in its list. So the list has every split of a token into two tokens, sorted by
+the token's score and then by the ids of its parts. The two agree as long as scores differ.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 
 def merges_of(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Merges, best first. ids: the tokens that text may be merged into. scores: by id."""
+    """Merges, best first. ids: tokens that text may be merged into. scores: by id."""
     found = []
     for token, id in ids.items():
         for cut in range(1, len(token)):
@@ -22,6 +22,6 @@ def merges_of(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str
 
 
 def share_of_commonest_score(ids: Mapping[str, int], scores: Sequence[float]) -> float:
-    """How many of the tokens of two characters and more share one score, 0 to 1."""
+    """The share (0 to 1) of tokens of at least two characters that have the most common score."""
     counts = Counter(scores[id] for token, id in ids.items() if len(token) > 1)
     return max(counts.values(), default=0) / max(counts.total(), 1)

@@ -1,13 +1,13 @@
-"""Token ids to text, one at a time: the pieces concatenate to exactly what decoding the whole would give.
+"""Incremental decoding of token ids: the pieces concatenate to exactly the decoded whole.
 
-Two ways, by the tokenizer's decoder:
+There are two decoders, chosen by the tokenizer's decoder:
 
-`ByteStream` (byte-level vocabularies): text is the UTF-8 of the tokens' bytes, so an incremental UTF-8
-decoder is the whole of it.
+`ByteStream` (byte-level vocabularies): the text is the UTF-8 of the tokens' bytes, so an incremental UTF-8
+decoder suffices.
 
-`WindowStream` (all others): the first token of a text is decoded in its own way (its space is dropped), and
-a run of byte tokens is read as a whole (one bad byte makes each byte of the run U+FFFD). So each piece is
-decoded behind one anchor token, whose own text is cut off again, and a run is held back until it ends.
+`WindowStream` (all others): the first token of a text is decoded differently (its space is dropped), and a
+run of byte tokens is decoded as a whole (one invalid byte makes each byte of the run U+FFFD). So each piece
+is decoded after one anchor token, whose own text is cut off, and a run is held back until it ends.
 """
 
 import codecs
@@ -24,16 +24,16 @@ class Detokenizer(Protocol):
     """Incremental text of the ids that follow a prompt."""
 
     def push(self, id: int) -> str:
-        """What became certain with this id; never half a character."""
+        """Add an id and return the text that became final; never an incomplete character."""
 
     def skip(self, ids: Sequence[int]) -> None:
-        """As `push` of each, for whom their text is of no use: that takes less."""
+        """Add ids without returning their text, which is faster than `push`."""
 
     def peek(self) -> str:
-        """What `flush` would give now, where that is whole characters; else ""."""
+        """What `flush` would return now, if that is complete characters; else ""."""
 
     def flush(self) -> str:
-        """The rest: U+FFFD for what never became a character."""
+        """End the text and return the rest, with U+FFFD for an incomplete character."""
 
 
 class SilentStream:
@@ -53,7 +53,7 @@ class SilentStream:
 
 
 class ByteStream:
-    """Ids of a byte-level vocabulary; `bytes_of` gives b"" for ids that stand for no text."""
+    """Decodes ids of a byte-level vocabulary; `bytes_of` returns b"" for ids without text."""
 
     def __init__(self, bytes_of: Callable[[int], bytes], prompt_ids: Sequence[int]) -> None:
         self._bytes_of = bytes_of
@@ -61,10 +61,10 @@ class ByteStream:
         tail = b""
         for id in reversed(prompt_ids):
             tail = bytes_of(id) + tail
-            if len(tail) >= 4:  # the longest character
+            if len(tail) >= 4:  # length of the longest character
                 break
         self._decoder.decode(tail)
-        # Bytes that the prompt leaves open already show as this many U+FFFD in the prompt's own text.
+        # An incomplete character at the prompt's end is this many U+FFFD in the prompt's own text.
         self._shown = len(self._decoder.getstate()[0].decode("utf-8", "replace"))
 
     def _closing(self, text: str) -> str:
@@ -80,7 +80,7 @@ class ByteStream:
         start = len(ids)
         while start and self._bytes_of(ids[start - 1])[-1:] not in _ASCII:
             start -= 1
-        if start:  # a character ends with these bytes, whatever came before
+        if start:  # an ASCII byte ends any earlier character
             self._decoder.reset()
             self._shown = 0
         for id in ids[start:]:
@@ -94,10 +94,10 @@ class ByteStream:
 
 
 class WindowStream:
-    """Ids of any other vocabulary.
+    """Decodes ids of any other vocabulary.
 
     decode: ids -> text by the library. byte_of: the byte of a byte-fallback token, else None.
-    skipped: ids that stand for no text. hold: a piece that ends in U+FFFD may still become a character.
+    skipped: whether an id has no text. hold: a piece that ends in U+FFFD may still become a character.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class WindowStream:
         return ""
 
     def skip(self, ids: Sequence[int]) -> None:
-        start = 0 if self._hold else len(ids)  # a piece that is held may become another one
+        start = 0 if self._hold else len(ids)  # a held piece may still change
         while start and (self._skipped(ids[start - 1]) or self._byte_of(ids[start - 1]) is not None):
             start -= 1
-        if start:  # a piece ends with this token, whatever came before
+        if start:  # this token ends any earlier piece
             self._anchored(ids[start - 1])
         for id in ids[start:]:
             self.push(id)
@@ -166,21 +166,21 @@ class WindowStream:
         return text
 
     def _anchored(self, id: int) -> None:
-        """All up to this token is certain."""
+        """Make this token the anchor: all text up to it is final."""
         self._anchor = [id]
         self._pending = []
         self._run.clear()
         self._prompt_bytes = 0
 
     def _piece(self) -> str:
-        """The text of the pending ids without the anchor's and without what the prompt already showed."""
+        """The text of the pending ids, without that of the anchor and of the prompt's bytes."""
         full = self._decode(self._anchor + self._pending)
         base = self._decode(self._anchor)
         if not full.startswith(base):
             base = ""
         if self._prompt_bytes == 0:
             return full[len(base) :]
-        if not _is_utf8(self._run):  # every byte shows alone, those of the prompt too
+        if not _is_utf8(self._run):  # every byte becomes one U+FFFD, those of the prompt too
             return full[len(base) + self._prompt_bytes :]
         whole = len(bytes(self._run[: self._prompt_bytes]).decode("utf-8", "ignore").encode())
         return full[len(self._decode(self._anchor + self._pending[:whole])) :]

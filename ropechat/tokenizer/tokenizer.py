@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the `tokenizers` library, with the bytes of each token at hand."""
+"""Conversion between text and token ids with the `tokenizers` library, and the bytes of each token."""
 
 import contextlib
 import re
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.errors import RequestError, RopechatError, TokenizerError
 from ropechat.models.pack_cache import cache_mode
-from ropechat.tokenizer.alignment import EncodedToken, Walk, byte_spans
-from ropechat.tokenizer.cache import recall
-from ropechat.tokenizer.control_tokens import Quoting, Reading
-from ropechat.tokenizer.library import first_line, is_library_failure, quiet
-from ropechat.tokenizer.loader import Read, kept_vocabulary, read_gguf, read_json_file, taken
-from ropechat.tokenizer.pieces import Pieces
+from ropechat.tokenizer.alignment import EncodedToken, SpanAligner, byte_spans
+from ropechat.tokenizer.cache import load_cached
+from ropechat.tokenizer.control_tokens import ControlTokenEscaper, EscapedText
+from ropechat.tokenizer.library import first_line, is_library_failure, silence_stderr
+from ropechat.tokenizer.loader import Read, build_and_cache, open_cached, read_gguf, read_json_file
+from ropechat.tokenizer.pieces import ByteDecoder
 from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES, may_panic
 from ropechat.tokenizer.stream import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import read_json
-from ropechat.util.system import give_back_memory
+from ropechat.util.system import trim_heap
 
 if TYPE_CHECKING:
     import tokenizers
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 4 << 20
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
-_IDS = 1 << 32  # of the library
+_IDS = 1 << 32  # the library's ids are u32
 _PREPARED = 2000  # characters
 _LOOKS_LIKE_CONTROL = r"<\|.*\|>|<｜.*｜>"
 
 
 class Tokenizer:
-    """A model's vocabulary. `present` is False for a model that comes without one: only ids work then.
+    """A model's tokenizer. `present` is False for a model without one: then only ids work.
 
-    special_ids: ids that stand for no text. control_ids: those that no text of people may become, also ones
-    like <|im_start|> that the file forgot to mark. end_ids: those that the vocabulary's files say end a text.
-    config: tokenizer_config.json, or what a GGUF file says in its place.
+    special_ids: ids without text. control_ids: ids that user text is never encoded to, including tokens such
+    as <|im_start|> that the file does not mark as special. end_ids: ids that end a text, by the tokenizer's
+    files. config: tokenizer_config.json, or the equivalent metadata of a GGUF file.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Tokenizer:
         *,
         slow: bool = False,
     ) -> None:
-        """Use `load` or `from_gguf`. slow: it has a regex that takes more than linear time."""
+        """Use `load` or `from_gguf`. slow: whether a regex takes more than linear time."""
         self._where = where
         self._vocabulary = vocabulary
         self.config = config
         self._holes = holes
         self._size = size
         self.present = vocabulary is not None
-        self._pieces = Pieces(data)
+        self._pieces = ByteDecoder(data)
         self._risky = slow or may_panic(data)
         self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
         added = data.get("added_tokens") or []
@@ -70,17 +70,17 @@ class Tokenizer:
         self.bos_id = self._config_id("bos_token", required=False)
         self.eos_id = self._config_id("eos_token", required=True)
         self.end_ids = frozenset(id for id in (self.eos_id, *end_ids) if id is not None)
-        self._walk = Walk(self.token_bytes, self.token, space_mark=self._pieces.space_mark)
-        self._quotings: dict[frozenset[int], Quoting] = {}
+        self._walk = SpanAligner(self.token_bytes, self.token, space_mark=self._pieces.space_mark)
+        self._escapers: dict[frozenset[int], ControlTokenEscaper] = {}
         self._known_bytes: dict[int, bytes] = {}
         self._known_streamed: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, directory: Path, vocab_size: int, *, keep: bool | None = None) -> "Tokenizer":
-        """The tokenizer of a model folder whose model has `vocab_size` ids.
+        """Load the tokenizer of a model folder whose model has `vocab_size` ids.
 
-        keep: what was checked, for the next start, and use what was kept; by default as ROPECHAT_CACHE says.
-        Raises TokenizerError that names the file and the field.
+        keep: whether to use the vocabulary cache; default: as ROPECHAT_CACHE says.
+        Raises TokenizerError naming the file and the field.
         """
         where = directory / FILE
         config = read_json(directory, CONFIG, TokenizerError) or {}
@@ -96,9 +96,9 @@ class Tokenizer:
         *,
         keep: bool | None = None,
     ) -> "Tokenizer":
-        """The tokenizer inside a GGUF file. metadata: reads its keys and values, where that was not kept.
+        """Load the tokenizer of a GGUF file. metadata: reads the file's metadata, if it is not cached.
 
-        keep: as for `load`. Raises TokenizerError, ConfigError or UnsupportedModelError that names the key.
+        keep: as for `load`. Raises TokenizerError, ConfigError or UnsupportedModelError naming the key.
         """
         found = cls._kept_or_read(where, vocab_size, lambda: read_gguf(where, metadata(), vocab_size), keep)
         return found or cls(f"{where}: tokenizer.ggml.model", None, {}, {})
@@ -112,23 +112,23 @@ class Tokenizer:
         keep: bool | None,
         config: dict[str, Any] | None = None,
     ) -> "Tokenizer | None":
-        """The tokenizer of a file that an earlier start kept, or that `read` reads; None where it has none.
+        """The tokenizer of a file, from the cache or by `read`; None if the file has none.
 
-        config: goes before what the file says itself.
+        config: overrides the file's own configuration.
         """
         keep = cache_mode() != "off" if keep is None else keep
-        if (kept := recall(where, vocab_size) if keep else None) is None:
-            if (found := taken(where, vocab_size, read(), keep=keep)) is None:
+        if (kept := load_cached(where, vocab_size) if keep else None) is None:
+            if (found := build_and_cache(where, vocab_size, read(), keep=keep)) is None:
                 return None
-            if (kept := recall(where, vocab_size) if keep else None) is None:
+            if (kept := load_cached(where, vocab_size) if keep else None) is None:
                 inner, (data, own, holes, end_ids), slow = found
                 config = (own if config is None else config) or {}
                 return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids, slow=slow)
-            # Kept just now: what is used from here on takes a fraction of the memory, as in the next start.
+            # Use the entry just cached: it takes a fraction of the memory.
             del found
-            give_back_memory()
+            trim_heap()
         config = (kept.config if config is None else config) or {}
-        vocabulary = kept_vocabulary(where, vocab_size, kept, read)
+        vocabulary = open_cached(where, vocab_size, kept, read)
         facts = kept.holes, kept.end_ids, kept.size
         return cls(str(where), vocabulary, kept.data, config, *facts, slow=kept.slow)
 
@@ -140,10 +140,10 @@ class Tokenizer:
             return None
         where = Path(self._where).with_name(CONFIG)
         if not isinstance(value, str):
-            raise TokenizerError(f"{where}: {name}: {value!r}; a text is required")
+            raise TokenizerError(f"{where}: {name}: must be a string (got {value!r})")
         id = self._vocabulary.token_to_id(value)
         if id is None and required:
-            raise TokenizerError(f"{where}: {name}: {value!r} is not in the vocabulary")
+            raise TokenizerError(f"{where}: {name}: must be a token of the vocabulary (got {value!r})")
         return id
 
     @property
@@ -157,39 +157,39 @@ class Tokenizer:
 
     @cached_property
     def adds_bos(self) -> bool:
-        """Whether encoding puts the begin-of-sequence token in front by itself."""
+        """Whether `encode` adds the beginning-of-sequence (BOS) token."""
         return self.bos_id is not None and self.encode("")[:1] == [self.bos_id]
 
     def _known(self) -> Vocabulary:
         if self._vocabulary is None:
             raise TokenizerError(
-                f"{self._where}: not there; this model takes token ids only; add its tokenizer.json for text"
+                f"{self._where}: not found; without it this model takes token ids only; add it to use text"
             )
         return self._vocabulary
 
     def _run(
         self, inner: "Vocabulary | tokenizers.Tokenizer", text: str, add_special_tokens: bool
     ) -> "tokenizers.Encoding":
-        """Encode by this vocabulary, or by one made from it."""
+        """Encode with this vocabulary, or with one derived from it."""
         try:
             size = len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
             raise RequestError(
-                f"text: character {error.start} is a lone surrogate; text must be valid Unicode"
+                f"text: must be valid Unicode (got a lone surrogate at character {error.start})"
             ) from None
         if size > MAX_TEXT_BYTES:
-            raise RequestError(f"text: {size} bytes; at most {MAX_TEXT_BYTES} are allowed; split it")
+            raise RequestError(f"text: must be at most {MAX_TEXT_BYTES} bytes (got {size}); split it")
         if size > self._max_bytes:
-            limit = f"the limit with it is {self._max_bytes} bytes of text, and here are {size}"
-            raise TokenizerError(f"{self._where}: pre_tokenizer: has a slow regex; {limit}; split the text")
+            limit = f"text must be at most {self._max_bytes} bytes (got {size}) because of a slow regex"
+            raise TokenizerError(f"{self._where}: pre_tokenizer: {limit}; split the text")
         with self._failing("normalizer or pre_tokenizer: fails on this text"):
             return inner.encode(text, add_special_tokens=add_special_tokens)
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """A panic or an error of the library inside becomes a TokenizerError."""
+        """Convert a panic or an error of the library to a TokenizerError."""
         try:
-            with quiet(self._risky):
+            with silence_stderr(self._risky):
                 yield
         except BaseException as error:
             if not is_library_failure(error):
@@ -197,40 +197,40 @@ class Tokenizer:
             raise TokenizerError(f"{self._where}: {what} ({first_line(error)})") from None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; special tokens are added as the tokenizer says.
+        """Encode a text; special tokens are added as the tokenizer says.
 
-        Raises TokenizerError without a tokenizer, RequestError for text that is no Unicode or above 4 MiB.
+        Raises TokenizerError without a tokenizer, RequestError for invalid Unicode or text above 4 MiB.
         """
         return list(self._run(self._known(), text, add_special_tokens).ids)
 
     def prepare(self, text: str) -> None:
-        """Look up what a text takes, if it is short, so that `encode` need not; that one tells its faults."""
+        """Load the parts of the vocabulary that a short text needs, before `encode`. Ignores errors."""
         if self.present and len(text) <= _PREPARED:
             with contextlib.suppress(RopechatError):
                 self.encode(text)
 
-    def quoting(self, control_ids: frozenset[int]) -> Quoting:
-        """A way to encode text in which the names of these tokens may stand as mere text.
+    def escaper(self, control_ids: frozenset[int]) -> ControlTokenEscaper:
+        """An encoder of text in which the names of these tokens are escaped, so that they stay text.
 
         Raises TokenizerError without a tokenizer.
         """
-        if control_ids not in self._quotings:
+        if control_ids not in self._escapers:
             vocabulary = self._known()
             names = {token: id for id in control_ids if (token := self.token(id)) is not None}
-            self._quotings[control_ids] = Quoting(self._where, vocabulary, names, self._plain_ids)
-        return self._quotings[control_ids]
+            self._escapers[control_ids] = ControlTokenEscaper(self._where, vocabulary, names, self._plain_ids)
+        return self._escapers[control_ids]
 
     def _plain_ids(self, inner: "Vocabulary | tokenizers.Tokenizer", text: str) -> list[int]:
         return list(self._run(inner, text, add_special_tokens=False).ids)
 
     def encode_aligned(self, text: str, quoted: frozenset[int] = frozenset()) -> list[EncodedToken]:
-        """`encode` with the byte range of `text` that each token stands for.
+        """`encode`, with the byte range of `text` that each token represents.
 
         quoted: tokens whose names in the text stay text.
         """
-        if quoted and (with_stand_ins := self.quoting(quoted).quote(text)) != text:
+        if quoted and (with_stand_ins := self.escaper(quoted).escape(text)) != text:
             before, after = self._around
-            return [*before, *self.read_aligned(self.quoting(quoted).read(with_stand_ins)), *after]
+            return [*before, *self.read_aligned(self.escaper(quoted).read(with_stand_ins)), *after]
         encoding = self._run(self._known(), text, add_special_tokens=True)
         added = encoding.special_tokens_mask
         ids = list(encoding.ids)
@@ -242,14 +242,14 @@ class Tokenizer:
 
     @cached_property
     def _around(self) -> tuple[list[EncodedToken], list[EncodedToken]]:
-        """What `encode` puts before and after a text."""
+        """The tokens that `encode` adds before and after a text."""
         encoding = self._run(self._known(), "x", add_special_tokens=True)
         tokens = [EncodedToken(id, (0, 0), self._role(id, is_added=True)) for id in encoding.ids]
         own = [index for index, flag in enumerate(encoding.special_tokens_mask) if not flag]
         return (tokens[: own[0]], tokens[own[-1] + 1 :]) if own else (tokens, [])
 
-    def read_aligned(self, reading: Reading) -> list[EncodedToken]:
-        """The tokens of a text with stand-ins; spans are byte ranges of `reading.shown`."""
+    def read_aligned(self, reading: EscapedText) -> list[EncodedToken]:
+        """Encode a text with stand-ins; spans are byte ranges of `reading.shown`."""
         encoding = self._run(reading.vocabulary, reading.text, add_special_tokens=False)
         ids, places = list(encoding.ids), reading.places
         rough = byte_spans(reading.shown, [(places[start], places[end]) for start, end in encoding.offsets])
@@ -260,7 +260,7 @@ class Tokenizer:
         ]
 
     def align(self, ids: Sequence[int]) -> list[EncodedToken]:
-        """The byte range of `decode(ids)` that each id stands for."""
+        """The byte range of `decode(ids)` that each id represents."""
         special = [id in self.special_ids for id in ids]
         if not self.present:
             return [EncodedToken(id, (0, 0), "text") for id in ids]
@@ -280,26 +280,26 @@ class Tokenizer:
         return "special" if is_added or id in self.special_ids else "text"
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of ids; those without a token are skipped, bytes that are no UTF-8 become U+FFFD.
+        """Decode ids; ids without a token are skipped, invalid UTF-8 becomes U+FFFD.
 
-        Raises TokenizerError without a tokenizer, RequestError for what is no id.
+        Raises TokenizerError without a tokenizer, RequestError for invalid ids.
         """
-        # The library's own skipping misses special tokens that its normalizer rewrites.
+        # Not the library's skip_special_tokens: it misses tokens that its normalizer rewrites.
         silent = self._holes | self.special_ids if skip_special_tokens else self._holes
         return self._decode_all([id for id in ids if id not in silent])
 
     def token(self, id: int) -> str | None:
-        """The token as the vocabulary writes it, or None."""
+        """The token of an id, as written in the vocabulary, or None."""
         if self._vocabulary is None or not 0 <= id < _IDS or id in self._holes:
             return None
         return self._vocabulary.id_to_token(id)
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token as the vocabulary writes it, or None."""
+        """The id of a token, as written in the vocabulary, or None."""
         return None if self._vocabulary is None else self._vocabulary.token_to_id(token)
 
     def token_bytes(self, id: int) -> bytes:
-        """The exact bytes that a token stands for; b"" for an id without a token.
+        """The exact bytes of a token; b"" for an id without a token.
 
         Raises TokenizerError without a tokenizer, RequestError for a negative id.
         """
@@ -311,7 +311,7 @@ class Tokenizer:
     def _find_bytes(self, id: int) -> bytes:
         self._known()
         if id < 0:
-            raise RequestError(f"id: {id} is not allowed; a token id from 0 is")
+            raise RequestError(f"id: must be at least 0 (got {id})")
         if id in self._added:
             return self._added[id].encode()
         token = self.token(id)
@@ -332,9 +332,9 @@ class Tokenizer:
         return id in self.special_ids or self.token(id) is None
 
     def stream(self, prompt_ids: Sequence[int] = ()) -> Detokenizer:
-        """Incremental text of the ids that follow `prompt_ids`: `push(id)`, at the end `flush()`.
+        """Decode incrementally the ids that follow `prompt_ids`: `push(id)`, and `flush()` at the end.
 
-        The pieces concatenate to decode(prompt_ids + ids) without decode(prompt_ids); special tokens give "".
+        The pieces concatenate to decode(prompt_ids + ids) minus decode(prompt_ids); special tokens give "".
         """
         if self._vocabulary is None:
             return SilentStream()
@@ -347,6 +347,6 @@ class Tokenizer:
     def _decode_all(self, ids: Sequence[int]) -> str:
         vocabulary = self._known()
         if not all(isinstance(id, int) and 0 <= id < 1 << 32 for id in ids):
-            raise RequestError("ids: not a list of token ids; integers from 0 are allowed")
+            raise RequestError("ids: must be a list of integers from 0 to 2^32 - 1")
         with self._failing("decoder: fails on these tokens"):
             return vocabulary.decode(ids)

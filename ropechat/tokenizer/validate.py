@@ -1,7 +1,7 @@
-"""Checks on a parsed tokenizer.json before the tokenizers library sees it.
+"""Validation of a parsed tokenizer.json before the tokenizers library loads it.
 
-The library panics, aborts or guesses on some files; what is refused here never reaches it. Messages have the
-form `<file>: <field>: <what it is>; <what is allowed>`.
+The library panics, aborts or guesses on some invalid files. Messages have the form
+`<file>: <field>: must be <what is allowed> (got <value>)`.
 """
 
 import base64
@@ -28,7 +28,7 @@ _TYPES = (
 
 
 class FileCheck:
-    """One pass over a tokenizer.json; `run` raises TokenizerError at the first fault."""
+    """One pass over a tokenizer.json; `run` raises TokenizerError at the first error."""
 
     def __init__(self, where: str, data: dict[str, Any], vocab_size: int) -> None:
         self.where = where
@@ -51,39 +51,41 @@ class FileCheck:
 
     def _id(self, field: str, token: object, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
-            self.refuse(field, f"{token!r} has the id {value!r}; an integer is required")
+            self.refuse(field, f"the id of {token!r} must be an integer (got {value!r})")
         if not 0 <= value < self.vocab_size:
             self.refuse(
                 field,
-                f"{token!r} has the id {value}; ids from 0 to {self.vocab_size - 1} are allowed "
-                "(vocab_size of config.json, the rows of embed_tokens)",
+                f"the id of {token!r} must be from 0 to {self.vocab_size - 1} (got {value}): vocab_size of "
+                "config.json, the number of rows of embed_tokens",
             )
 
     def _model(self) -> None:
         model = self.data.get("model")
         if not isinstance(model, dict):
-            self.refuse("model", "missing; an object is required")
+            self.refuse("model", "must be an object")
         kind = model.get("type", "BPE" if "merges" in model else None)
         if kind not in MODEL_TYPES:
-            self.refuse("model.type", f"{kind!r}; one of {', '.join(MODEL_TYPES)} is required")
+            self.refuse("model.type", f"must be one of {', '.join(MODEL_TYPES)} (got {kind!r})")
         if kind == "Unigram":
             self._unigram(model)
             return
         vocab = model.get("vocab")
         if not isinstance(vocab, dict) or not vocab:
-            self.refuse("model.vocab", "missing, empty or no object; an object of token -> id is required")
+            self.refuse("model.vocab", "must be a non-empty object of token -> id")
         for token, id in vocab.items():
             self._id("model.vocab", token, id)
             if not token.isascii() and _LONE_SURROGATE.search(token):
-                self.refuse("model.vocab", f"{token!r:.60} holds a lone surrogate; UTF-8 text is required")
+                self.refuse(
+                    "model.vocab", f"tokens must be valid Unicode (got a lone surrogate in {token!r:.60})"
+                )
         if len(set(vocab.values())) != len(vocab):
-            self.refuse("model.vocab", "two tokens share one id; each id may stand once")
+            self.refuse("model.vocab", "ids must be unique (two tokens have the same id)")
         if kind == "BPE":
             self._merges(model.get("merges"), vocab)
 
     def _merges(self, merges: Any, vocab: dict[str, int]) -> None:
         if not isinstance(merges, list):
-            self.refuse("model.merges", "missing; a list of pairs is required")
+            self.refuse("model.merges", "must be a list of pairs")
         for index, merge in enumerate(merges):
             if isinstance(merge, str):
                 merge = merge.split(" ")
@@ -93,97 +95,100 @@ class FileCheck:
                 or not isinstance(merge[0], str)
                 or not isinstance(merge[1], str)
             ):
-                self.refuse(f"model.merges[{index}]", "no pair of strings; two parts are required")
+                self.refuse(f"model.merges[{index}]", "must be a pair of strings")
             for part in merge:
                 if part not in vocab:
-                    self.refuse(f"model.merges[{index}]", f"{part!r} is not in model.vocab")
+                    self.refuse(
+                        f"model.merges[{index}]", f"must consist of tokens of model.vocab (got {part!r})"
+                    )
 
     def _unigram(self, model: dict[str, Any]) -> None:
         vocab = model.get("vocab")
         if not isinstance(vocab, list) or not vocab:
-            self.refuse("model.vocab", "missing or empty; a list of [token, score] is required")
+            self.refuse("model.vocab", "must be a non-empty list of [token, score]")
         if len(vocab) > self.vocab_size:
-            allowed = f"at most {self.vocab_size} (vocab_size) are allowed"
-            self.refuse("model.vocab", f"{len(vocab)} tokens; {allowed}")
+            limit = f"must have at most {self.vocab_size} tokens (vocab_size)"
+            self.refuse("model.vocab", f"{limit} (got {len(vocab)})")
         for index, entry in enumerate(vocab):
             fits = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
             score = entry[1] if fits else None
             if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) < 1e30:
-                self.refuse(f"model.vocab[{index}]", f"{entry!r:.60}; [token, finite score] is required")
+                self.refuse(f"model.vocab[{index}]", f"must be [token, finite score] (got {entry!r:.60})")
         unk = model.get("unk_id")
         if unk is not None and (
             isinstance(unk, bool) or not isinstance(unk, int) or not 0 <= unk < len(vocab)
         ):
-            self.refuse("model.unk_id", f"{unk!r}; an index of model.vocab is required")
+            self.refuse("model.unk_id", f"must be an index of model.vocab (got {unk!r})")
 
     def _added_tokens(self) -> None:
         added = self.data.get("added_tokens") or []
         if not isinstance(added, list):
-            self.refuse("added_tokens", "no list")
+            self.refuse("added_tokens", "must be a list")
         seen: dict[str, int] = {}
         for index, token in enumerate(added):
             field = f"added_tokens[{index}]"
             content = token.get("content") if isinstance(token, dict) else None
             if not isinstance(content, str) or "id" not in token:
-                self.refuse(field, "no content or no id; both are required")
+                self.refuse(field, "must have content and id")
             if content == "":
-                self.refuse(field, "empty content; it would match everywhere")
+                self.refuse(field, "content must not be empty: it would match everywhere")
             self._id(field, content, token["id"])
             if seen.setdefault(content, token["id"]) != token["id"]:
-                self.refuse(field, f"{content!r} stands twice with different ids")
+                self.refuse(field, f"must be unique ({content!r} occurs twice with different ids)")
 
     def _post_processor(self) -> None:
         for part in components(self.data.get("post_processor")):
-            for key in {"sep", "cls"} & part.keys():  # of RobertaProcessing and BertProcessing
+            for key in {"sep", "cls"} & part.keys():  # RobertaProcessing and BertProcessing
                 self._named_id(f"post_processor.{key}", part[key])
             if part.get("type") != "TemplateProcessing":
                 continue
             special = part.get("special_tokens")
             if not isinstance(special, dict):
-                self.refuse("post_processor.special_tokens", "no object")
+                self.refuse("post_processor.special_tokens", "must be an object")
             for name, token in special.items():
                 ids = token.get("ids") if isinstance(token, dict) else None
                 if not isinstance(ids, list):
-                    self.refuse("post_processor.special_tokens", f"{name!r} has no ids")
+                    self.refuse("post_processor.special_tokens", f"{name!r} must have a list of ids")
                 for id in ids:
                     self._id("post_processor.special_tokens", name, id)
             for side in ("single", "pair"):
                 pieces = part.get(side)
                 if not isinstance(pieces, list):
-                    self.refuse(f"post_processor.{side}", "no list of pieces; one is required")
+                    self.refuse(f"post_processor.{side}", "must be a list of pieces")
                 for piece in pieces:
                     token = piece.get("SpecialToken") if isinstance(piece, dict) else None
                     known = token.get("id") if isinstance(token, dict) else None
                     if known is not None and (not isinstance(known, str) or known not in special):
                         self.refuse(
-                            f"post_processor.{side}", f"{known!r:.60} is not among its special_tokens"
+                            f"post_processor.{side}",
+                            f"must name tokens of its special_tokens (got {known!r:.60})",
                         )
 
     def _named_id(self, field: str, pair: object) -> None:
         if not isinstance(pair, list) or len(pair) != 2:
-            self.refuse(field, f"{pair!r:.60}; [token, id] is required")
+            self.refuse(field, f"must be [token, id] (got {pair!r:.60})")
         self._id(field, *pair)
 
     def _component(self, section: str, part: dict[str, Any]) -> None:
         if not isinstance(part.get("type"), str):
-            self.refuse(f"{section}.type", f"{part.get('type')!r:.60}; a text is required")
+            self.refuse(f"{section}.type", f"must be a string (got {part.get('type')!r:.60})")
         if part.get("type") == "Precompiled":
             self._charsmap(section, part.get("precompiled_charsmap"))
         length = part.get("length", 1)
         if part.get("type") == "FixedLength" and (not isinstance(length, int) or length < 1):
-            self.refuse(f"{section}.FixedLength", f"length is {length!r:.60}; 1 and more is allowed")
+            self.refuse(f"{section}.FixedLength", f"length must be at least 1 (got {length!r:.60})")
         pattern = part.get("pattern")
         if isinstance(pattern, dict) and pattern.get("String") == "":
-            self.refuse(f"{section}.pattern", "an empty text; it would match everywhere")
+            self.refuse(f"{section}.pattern", "must not be empty: it would match everywhere")
         regex = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(regex, str) and len(regex) > _MAX_REGEX:
-            self.refuse(section, f"a regex of {len(regex)} characters; the limit is {_MAX_REGEX}")
+            self.refuse(section, f"regex must be at most {_MAX_REGEX} characters (got {len(regex)})")
 
     def _growth(self, section: str) -> None:
-        """Each step may lengthen the text, and they multiply."""
+        """Limit the product of the factors by which the steps lengthen a text."""
         parts = list(components(self.data.get(section)))
         if len(parts) > _MAX_STEPS:
-            self.refuse(section, f"more than {_MAX_STEPS} steps; that many are the limit")
+            self.refuse(section, f"must have at most {_MAX_STEPS} steps (got {len(parts)})")
         growth = 1.0
         for part in parts:
             content, pattern = part.get("content"), part.get("pattern")
@@ -192,46 +197,48 @@ class FileCheck:
                 length = len(literal) if isinstance(literal, str) else 1
                 growth *= max(1.0, len(content) / max(length, 1))
         if growth > _MAX_GROWTH:
-            self.refuse(section, f"its steps lengthen a text {growth:.3g} times; the limit is {_MAX_GROWTH}")
+            self.refuse(section, f"must lengthen a text at most {_MAX_GROWTH} times (got {growth:.3g})")
 
     def _charsmap(self, section: str, charsmap: object) -> None:
-        """A double-array trie (its byte length first), then NUL-terminated strings."""
+        """Validate a charsmap: a trie's length in bytes, a double-array trie, NUL-terminated strings."""
         field = f"{section}.Precompiled"
         if not isinstance(charsmap, str):
-            self.refuse(field, f"charsmap is {charsmap!r:.40}; base64 text is required")
+            self.refuse(field, f"charsmap must be base64 text (got {charsmap!r:.40})")
         try:
             data = base64.b64decode(charsmap, validate=True)
         except (binascii.Error, ValueError):
-            self.refuse(field, "charsmap is not base64")
+            self.refuse(field, "charsmap must be base64")
         size = int.from_bytes(data[:4], "little")
         if len(data) < 8 or size == 0 or size % 4 or size + 4 > len(data):
-            self.refuse(field, f"charsmap of {len(data)} bytes states a trie of {size}")
+            self.refuse(
+                field, f"charsmap must contain its trie (got {len(data)} bytes with a trie of {size})"
+            )
         try:
             data[4 + size :].decode("utf-8")
         except UnicodeDecodeError:
-            self.refuse(field, "charsmap holds text that is not UTF-8")
+            self.refuse(field, "charsmap must contain UTF-8 text")
 
     def _length_blocks(self) -> None:
-        """Truncation and padding are dropped after loading; what no tokenizer can mean is refused still."""
+        """Validate truncation and padding, which are not used: the library would panic on bad values."""
         truncation = self.data.get("truncation")
         if isinstance(truncation, dict):
             for name in ("max_length", "stride"):
                 value = truncation.get(name, 0)
                 if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                    self.refuse(f"truncation.{name}", f"{value!r}; an integer from 0 is allowed")
+                    self.refuse(f"truncation.{name}", f"must be an integer of at least 0 (got {value!r})")
             if truncation.get("stride", 0) >= truncation.get("max_length", 1) > 0:
-                self.refuse("truncation.stride", "not below max_length")
+                self.refuse("truncation.stride", "must be below max_length")
         padding = self.data.get("padding")
         strategy = padding.get("strategy") if isinstance(padding, dict) else None
         fixed = strategy.get("Fixed") if isinstance(strategy, dict) else None
         if fixed is not None and (not isinstance(fixed, int) or not 0 <= fixed <= _MAX_PADDING):
-            self.refuse("padding.strategy", f"{fixed!r}; at most {_MAX_PADDING} is allowed")
+            self.refuse("padding.strategy", f"must be an integer from 0 to {_MAX_PADDING} (got {fixed!r})")
 
 
 def fix_numbers(data: dict[str, Any]) -> frozenset[int]:
-    """Make the library number each token as the file does, where it would count on by itself.
+    """Make the library use the file's ids where it would assign its own.
 
-    Added tokens go into the vocabulary under their ids, unused ids get unreachable tokens; returns those.
+    Adds the added tokens to the vocabulary and unreachable tokens for unused ids; returns the unused ids.
     """
     vocab = data["model"]["vocab"]
     if not isinstance(vocab, dict):
@@ -243,12 +250,12 @@ def fix_numbers(data: dict[str, Any]) -> frozenset[int]:
 
 
 def drop_dropout(data: dict[str, Any]) -> None:
-    """Take out the random merges of training."""
+    """Remove dropout, the random skipping of merges during training."""
     data["model"].pop("dropout", None)
 
 
-def blame(data: dict[str, Any]) -> str:
-    """Where a file that the library refuses is most likely at fault."""
+def locate_fault(data: dict[str, Any]) -> str:
+    """The most likely cause in a file that the library rejects."""
     model = data["model"]
     if "merges" in model:
         prefix = str(model.get("continuing_subword_prefix") or "")

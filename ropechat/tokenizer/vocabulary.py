@@ -1,10 +1,10 @@
-"""Ids and tokens of a model, and the library that encodes with them: whole, or only as far as needed."""
+"""A model's vocabulary: encoding, decoding and lookups, complete or partially loaded."""
 
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ropechat.tokenizer.partial_bpe import ShortTexts
+from ropechat.tokenizer.partial_bpe import PartialBpe
 
 if TYPE_CHECKING:
     import tokenizers
@@ -15,31 +15,31 @@ T = TypeVar("T")
 class Vocabulary:
     """The library's tokenizer of one file.
 
-    build: makes it; called once, at the latest for a text that `short` does not encode.
+    build: builds it completely; called once, on the first text that `short` cannot encode.
     """
 
-    def __init__(self, build: "Callable[[], tokenizers.Tokenizer]", short: ShortTexts | None = None) -> None:
+    def __init__(self, build: "Callable[[], tokenizers.Tokenizer]", short: PartialBpe | None = None) -> None:
         self._build = build
         self._short = short
         self._library: tokenizers.Tokenizer | None = None
         self._lock = threading.Lock()
 
     def library(self) -> "tokenizers.Tokenizer":
-        """The whole vocabulary in the library. Raises TokenizerError as `build`."""
+        """The completely built tokenizer. Raises TokenizerError as `build`."""
         with self._lock:
             if self._library is None:
                 self._library = self._build()
                 self._short = None
             return self._library
 
-    def _ask(self, short: Callable[[ShortTexts], T], whole: "Callable[[tokenizers.Tokenizer], T]") -> T:
-        """From the kept vocabulary while that can be read."""
+    def _ask(self, short: Callable[[PartialBpe], T], whole: "Callable[[tokenizers.Tokenizer], T]") -> T:
+        """Ask the partial vocabulary if it is readable, else the complete one."""
         kept = self._short
         if kept is not None:
             try:
                 return short(kept)
             except (OSError, ValueError, KeyError, TypeError):
-                pass  # damaged or gone since it was found
+                pass  # the cached file was damaged or deleted meanwhile
         return whole(self.library())
 
     def token_to_id(self, token: str) -> int | None:
@@ -49,7 +49,7 @@ class Vocabulary:
         return self._ask(lambda short: short.id_to_token(id), lambda inner: inner.id_to_token(id))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of all ids, special ones too."""
+        """Decode ids, including special tokens."""
         return self._ask(
             lambda short: short.decode(ids),
             lambda inner: str(inner.decode(list(ids), skip_special_tokens=False)),

@@ -1,11 +1,11 @@
-"""A BPE vocabulary in small pages: what one text needs is found without reading the rest.
+"""A BPE vocabulary on disk in small pages, so that a short text reads only the pages it needs.
 
-    | word pages | id pages | longest token | where each page begins, and the last ends | pages |
+    | word pages | id pages | longest token | offset of each page, and end of the last | pages |
 
-Numbers are u32, little endian; places count from the block's beginning, `longest token` characters. A page is
-JSON, then its CRC-32, begun with the page's number. A word page holds the tokens of one hash, {token: [id,
-left, rank, left, rank, ..]}: the merges that make it, by the characters of their left part. An id page holds
-the tokens of 64 ids. A leaf: imports nothing of ours.
+Numbers are u32, little endian; offsets count from the start of the block, `longest token` is in characters. A
+page is JSON followed by its CRC-32, seeded with the page's number. A word page has the tokens of one hash
+value, {token: [id, left, rank, left, rank, ..]}: the merges that form it, by the length of the left part in
+characters. An id page has the tokens of 64 ids.
 """
 
 import json
@@ -16,17 +16,17 @@ from typing import Any
 
 _PER_PAGE = 64
 _NUMBER = struct.Struct("<I")
-_FIRST = 3  # numbers before those that say where pages begin
+_FIRST = 3  # numbers before the offsets
 
 Word = tuple[int, list[tuple[int, int]]]
-"""A token's id, and the merges that make it: (characters of the left part, rank)."""
+"""A token's id and the merges that form it: (length of the left part in characters, rank)."""
 Read = Callable[[int, int], bytes]
 
 
 def lay_out(
     vocab: Mapping[str, int], merges: Sequence[str | Sequence[str]], tokens: Sequence[str | None]
 ) -> bytes:
-    """The block of a vocabulary. vocab, merges: of the BPE model. tokens: by id, added ones too."""
+    """The block of a vocabulary. vocab, merges: of the BPE model. tokens: by id, including added tokens."""
     count = max(1, len(vocab) // _PER_PAGE)
     known = {token: [id] for token, id in vocab.items()}
     for rank, merge in enumerate(merges):
@@ -55,9 +55,9 @@ def _packed(number: int, page: object) -> bytes:
 
 
 class Pages:
-    """Looks up in a block. read(begin, end): bytes of it; may raise OSError. longest: characters of a token.
+    """Reads a block. read(begin, end): its bytes; may raise OSError. longest: length of the longest token.
 
-    Methods raise OSError, and ValueError where the block is damaged.
+    Methods raise OSError, and ValueError if the block is damaged.
     """
 
     def __init__(self, read: Read) -> None:
@@ -90,16 +90,16 @@ class Pages:
         return self._loaded[number]
 
     def word(self, token: str) -> Word | None:
-        """What is known of a token, or None where the model's vocabulary does not hold it."""
+        """The entry of a token, or None if it is not in the model's vocabulary."""
         found = self._page(_hash(token, self._words)).get(token)
         return None if found is None else (found[0], list(zip(found[1::2], found[2::2], strict=True)))
 
     def words(self, tokens: Iterable[str]) -> dict[str, Word]:
-        """Those of `tokens` that the vocabulary holds."""
+        """The entries of those `tokens` that are in the vocabulary."""
         return {token: word for token in tokens if (word := self.word(token)) is not None}
 
     def token(self, id: int) -> str | None:
-        """The token of an id from 0, or None."""
+        """The token of an id, or None."""
         number, place = divmod(id, _PER_PAGE)
         if number >= self._ids:
             return None

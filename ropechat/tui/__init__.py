@@ -12,9 +12,25 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.tui.options import Look
+    from ropechat.tui.options import ChatOptions
 
 __all__ = ["run_chat"]
+
+# Textual reads these once, at its first import, which importing any module of this package may cause.
+# ESCDELAY (ms): the bytes of an escape sequence come in one piece, so esc need not wait 100 ms for more.
+# TEXTUAL_FPS: a change is drawn sooner; after a repaint Textual lets one or two frames of 1/60 s pass.
+_TIMING = {
+    name: value for name, value in (("ESCDELAY", "25"), ("TEXTUAL_FPS", "120")) if name not in os.environ
+}
+os.environ.update(_TIMING)
+
+
+def _restore_environment() -> None:
+    """Take the variables out again once Textual has read them: an editor or a shell must not inherit them."""
+    from textual import constants, screen  # noqa: F401
+
+    for name in _TIMING:
+        os.environ.pop(name, None)
 
 
 def run_chat(
@@ -24,32 +40,32 @@ def run_chat(
     system: str | None = None,
     store: Store | None = None,
     resume: str | None = None,
-    look: Look | None = None,
+    look: ChatOptions | None = None,
     models: ModelLoader | None = None,
 ) -> int:
     """Open the chat and return the exit code once it is closed.
 
-    `load` is called on the inference thread after the first frame; `model` is what the title says until then.
-    A model that cannot be loaded is reported in the app, and again on stderr once the screen is restored.
-    models: loads others in its place.
-    store: keeps the chats; without one nothing is kept. resume: the kept chat to open, "" for the newest.
-    look: theme, tint, keys and the like.
+    load: loads the model; called on the inference thread after the first frame. model: its name until then.
+    models: loads other models later. store: saves the chats, if given. resume: the id of the saved chat
+    to open, "" for the newest. look: theme, tint, keys and the like.
+    An error of loading is shown in the app, and again on stderr once the screen is restored.
     """
     from ropechat.chat.errors import explain
     from ropechat.tui.app import ChatApp
     from ropechat.tui.terminal import gc_pause as garbage
     from ropechat.tui.terminal import typeahead
-    from ropechat.tui.terminal.screen import owned_screen, take_short_turns, teach_keys
+    from ropechat.tui.terminal.screen import own_screen, take_short_turns
+    from ropechat.tui.terminal.textual_compat import teach_alt_enter
     from ropechat.util.text import one_line
 
-    teach_keys()
+    _restore_environment()
+    teach_alt_enter()
     take_short_turns()
     garbage.hold_off()
-    app = ChatApp(load, model, sampling, system, store, resume, look)
-    app.models = models
+    app = ChatApp(load, model, sampling, system, store, resume, look, models)
     typeahead.hold()
     try:
-        with owned_screen():
+        with own_screen():
             app.run()
             stopped = app.inference.shutdown()
     finally:
@@ -58,7 +74,7 @@ def run_chat(
     if store is not None and not store.close():
         print(f"error: not everything is on disk: {one_line(store.trouble or 'busy')}", file=sys.stderr)
         code = code or 74
-    if (error := app._exception or app.session.load_error) is not None:
+    if (error := app.crash or app.session.load_error) is not None:
         print(f"error: {explain(error)}", file=sys.stderr)
     if not stopped:  # native code still runs: unwinding the interpreter under it could hang or crash
         sys.stdout.flush()

@@ -1,59 +1,75 @@
-"""The chat application: keys and events in, session and widgets out."""
+"""The chat application: composes widgets and controllers, and routes keys, messages and events to them."""
 
 from __future__ import annotations
 
 import os
-import time
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, ClassVar
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import App, ComposeResult
+from textual import events
+from textual.app import App, ComposeResult, SystemCommand
 from textual.containers import Container, Horizontal
-from textual.theme import BUILTIN_THEMES
-from textual.widgets import Label
+from textual.widgets import Label, Static
 
 from ropechat.chat import events as ev
-from ropechat.chat.errors import exit_code, explain
-from ropechat.chat.inference import Inference
-from ropechat.chat.recorder import Keeper
-from ropechat.chat.session import Session
-from ropechat.conversation_tree import added_nothing
+from ropechat.chat.context import OverflowPolicy
+from ropechat.chat.errors import exit_code
+from ropechat.chat.live import LiveChat
 from ropechat.tui.commands import registry as keys
+from ropechat.tui.commands.dispatch import Commands
 from ropechat.tui.commands.keymap import Keymap
-from ropechat.tui.controllers.keyboard import Keyboard
-from ropechat.tui.format import status as panel
+from ropechat.tui.controllers.answers import AnswersController
+from ropechat.tui.controllers.composer import ComposerController
+from ropechat.tui.controllers.find import FindController
+from ropechat.tui.controllers.frames import FramesController
+from ropechat.tui.controllers.hints import HintsController
+from ropechat.tui.controllers.history import HistoryController
+from ropechat.tui.controllers.inspector import InspectorController
+from ropechat.tui.controllers.keyboard import KeyboardController
+from ropechat.tui.controllers.models import ModelsController
+from ropechat.tui.controllers.overflow import OverflowController
+from ropechat.tui.controllers.sampling import SamplingController
+from ropechat.tui.controllers.sidebar import SidebarController
+from ropechat.tui.controllers.stats import StatsController
+from ropechat.tui.controllers.status import Lines, StatusController
+from ropechat.tui.controllers.system_prompt import SystemPromptController
+from ropechat.tui.controllers.terminal import TerminalController
+from ropechat.tui.controllers.transcript import TranscriptController
 from ropechat.tui.format import theme
-from ropechat.tui.options import Look
-from ropechat.tui.render.blocks import AnswerBlock, Block
+from ropechat.tui.options import ChatOptions
+from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.terminal.screen import leave_on_signals
-from ropechat.tui.widgets.bars import Bar, cells, whole_items
+from ropechat.tui.terminal.textual_compat import CompatApp
+from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
+from ropechat.tui.widgets.input import FindBar
+from ropechat.tui.widgets.inspector import Inspector
+from ropechat.tui.widgets.reader import Reader
 from ropechat.tui.widgets.sampling_panel import Dials
+from ropechat.tui.widgets.side_panel import Rail
+from ropechat.tui.widgets.sidebar import Overview
 from ropechat.tui.widgets.stats import EngineFacts
-from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from textual.await_complete import AwaitComplete
     from textual.binding import BindingType
     from textual.driver import Driver
-    from textual.timer import Timer
+    from textual.screen import ModalScreen, Screen
+    from textual.theme import Theme
+    from textual.widget import Widget
+    from textual.widgets import Input, TextArea
 
-    from ropechat.chat.protocols import ChatEngine
+    from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
-    from ropechat.trace import Step
-
-FRAMES = 30.0  # per second, while the model works
-FRAMES_REMOTE = 15.0
-PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
-HELD = 0.025  # seconds that nothing is drawn while a first token is awaited
-
-BUILTIN_THEMES.update({own.name: own for own in theme.OWN})  # known before the first frame is styled
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.render.blocks import Block
 
 
-class ChatApp(Keyboard):
-    """Composer, transcript, title, gauge and footer around one session and one inference thread."""
+class ChatApp(CompatApp):
+    """Composer, transcript, title, gauge and footer around one running chat; the `View` of controllers."""
 
     TITLE = "ropechat"
     CSS_PATH = "app.tcss"
@@ -69,26 +85,94 @@ class ChatApp(Keyboard):
         system: str | None = None,
         store: Store | None = None,
         resume: str | None = None,
-        look: Look | None = None,
+        look: ChatOptions | None = None,
+        models: ModelLoader | None = None,
     ) -> None:
-        look = look or Look()
-        self.set_reactive(App.theme, theme.choose(os.environ, look.theme))
+        self.look = look or ChatOptions()
+        self.set_reactive(App.theme, theme.choose_theme(os.environ, self.look.theme))
         super().__init__()
-        self.look, self.keymap = look, Keymap(look.keys)
-        self.session = Session(one_line(model), sampling, system, keeper=Keeper(store))
-        self.resume, self.model = resume, model
-        self.inference = Inference(wake=self._wake)
-        self.inference.submit(ev.Load(load))  # before any question, however early that is typed
+        self.keymap = Keymap(self.look.keys)
+        self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
         self.outcome = 70  # until the app ends as it should
+        self.chat = LiveChat(load, model, sampling, system, store, models, wake=lambda: self.frames.wake())
+        self.session, self.inference = self.chat.session, self.chat.inference
+        self._make_widgets()
+        self._make_controllers(resume)
+
+    def _make_widgets(self) -> None:
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.dials, self.engine_facts = Dials(id="dials"), EngineFacts(self.session, id="engine")
-        self.rail.hold(self.dials, self.engine_facts)
+        self.transcript, self.inspector = Reader(id="transcript"), Inspector(id="inspector")
+        self.dials = Dials(self.session, self.keymap, self.inspector.spelled, id="dials")
+        self.engine_facts = EngineFacts(self.session, id="engine")
+        self.rail = Rail(self.inspector, self.dials, self.engine_facts, id="rail")
+        self.overview = Overview(id="overview")
+        self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
+        self.completions = Static("", id="completions", markup=False)
         self.composer = Composer(self._send, self.keymap, id="composer")
-        self._blocks: dict[int, AnswerBlock] = {}
-        self._ticker: Timer | None = None
-        self._counter: Timer | None = None
-        self._drawn = 0.0
-        self._held: ExitStack | None = None
+        self.compose_line = Horizontal(id="compose")
+
+    def _make_controllers(self, resume: str | None) -> None:
+        chat, transcript, inspector, rail = self.chat, self.transcript, self.inspector, self.rail
+        self.path = path = TranscriptController(chat, self, transcript)
+        self.writing = writing = ComposerController(
+            chat, self, path, self.composer, self.completions, self._run_line
+        )
+        self.system_prompt = SystemPromptController(chat, self, path)
+        self.overflow = OverflowController(chat, self, path, writing)
+        self.sampling = SamplingController(chat, self, transcript, inspector, rail, self.dials)
+        self.stats = StatsController(chat, self, rail, self.engine_facts)
+        self.answers = AnswersController(
+            chat, self, path, writing, transcript, inspector, self.copy_to_clipboard
+        )
+        self.find = FindController(self, transcript, self.find_bar, self.found)
+        self.reading = InspectorController(
+            self, transcript, inspector, rail, self.composer, self.find, self.answers
+        )
+        self.history = HistoryController(chat, self, path, writing, resume, self.keys_wanted)
+        self.models = ModelsController(chat, self, path, self.sampling)
+        self.hints = HintsController(
+            self, (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
+        )
+        self.terminal = TerminalController(self, self, self.composer)
+        lines = Lines(self.title_bar, self.gauge, self.footer, self.compose_line)
+        self.status = StatusController(
+            *(chat, self, lines, transcript, self.hints, self.reading),
+            download=self.models.download_words,
+            figures=self.stats.figures,
+            footer=(self.sampling.footer_keys, self.reading.footer_keys),
+        )
+        self.frames = FramesController(
+            chat, self, path, self._react, self.reading.watch_newest, self.refresh_status
+        )
+        self.keyboard = KeyboardController(
+            *(chat, self, writing, self.reading, self.sampling, self.hints),
+            copy=self.copy_to_clipboard,
+            leave=lambda: self.call_later(self._quit),
+        )
+        handlers = self._handlers()
+        for controller in (
+            *(self.system_prompt, self.overflow, self.sampling, self.answers),
+            *(self.find, self.reading, self.history, self.models, self.terminal, self.keyboard),
+        ):
+            handlers |= controller.handlers()
+        self.commands = Commands(handlers, self.hint, self.call_later)
+        self.sidebar = SidebarController(
+            *(chat, self, self.overview, transcript, rail, self.dials),
+            *(self.history, self.answers, self.system_prompt, self.commands.run),
+            wanted=self.look.overview,
+        )
+
+    def _handlers(self) -> dict[str, Handler]:
+        """The commands of the app itself."""
+        return {
+            "chat.new": lambda words: self._new_chat(),
+            "engine.facts": lambda words: self.stats.open(),
+            "view.overview": lambda words: self.sidebar.toggle(),
+            "view.theme": lambda words: self.action_change_theme(),
+            "app.palette": lambda words: self.action_command_palette(),
+            "app.help": lambda words: self._open_help(),
+            "app.quit": lambda words: self._quit(),
+        }
 
     def compose(self) -> ComposeResult:
         """Title, transcript, composer, gauge, footer."""
@@ -108,6 +192,11 @@ class ChatApp(Keyboard):
         yield self.gauge
         yield self.footer
 
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's themes and ours; `App.__init__` needs the chosen one for its first style sheet."""
+        return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own colour names, for themes that lack them."""
         return dict(theme.DEFAULTS)
@@ -117,13 +206,20 @@ class ChatApp(Keyboard):
     def on_mount(self) -> None:
         """Show the first frame, then start loading."""
         self.composer.focus()
-        self.apply_look()
-        rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
-        self._ticker = self.set_interval(1 / rate, self._tick, pause=True)
-        self.theme_changed_signal.subscribe(self, lambda _: self._redraw())
+        self._apply_options()
+        self.frames.start()
+        self.theme_changed_signal.subscribe(self, lambda _: self.refresh_status())
         if not self.is_headless:
-            leave_on_signals(self._leave)
+            leave_on_signals(self.leave)
         self.call_after_refresh(self._begin)
+
+    def _apply_options(self) -> None:
+        self.set_keymap(self.keymap.changes)
+        self.transcript.set_tint(self.look.tint)
+        self.path.follows = self.look.follow
+        self.session.when_full = OverflowPolicy(self.look.when_full)
+        if not self.look.mouse:
+            self.call_after_refresh(self.terminal.toggle_mouse)
 
     def get_driver_class(self) -> type[Driver]:
         """Ours in the place of Textual's for terminals."""
@@ -136,237 +232,306 @@ class ChatApp(Keyboard):
 
     def _begin(self) -> None:
         self.give_keys(self.composer)
-        self._redraw()
+        self.refresh_status()
         self.inference.start()
-        if self._ticker is not None:
-            self._ticker.resume()
-        self.learn_personas()
-        self.open_store()
+        self.frames.resume()
+        self.system_prompt.learn_personas()
+        self.history.open_store()
 
     async def action_quit(self) -> None:
         """Quit at once; whatever runs is cancelled."""
-        error = self.session.load_error
-        self._leave(exit_code(error) if error is not None else 0)
+        self._quit()
 
-    def _leave(self, code: int) -> None:
-        if self.download is not None:
-            self.download.pause()
-        if self.session.last is not None and self.session.last.request is not None:
-            self.inference.cancel(self.session.last.request)
+    def _quit(self) -> None:
+        error = self.session.load_error
+        self.leave(exit_code(error) if error is not None else 0)
+
+    def leave(self, code: int) -> None:
+        """End with an exit code; whatever runs is cancelled."""
+        self.chat.leave()
         self.outcome = code
         self.exit(return_code=code)
 
-    def _fatal_error(self) -> None:
-        """Textual would print a traceback with all local values, the chat among them; only when asked for."""
-        if os.environ.get("ROPECHAT_DEBUG"):
-            super()._fatal_error()
-        else:
-            self._close_messages_no_wait()
-
-    # --- asking and stopping ---
-
-    @property
-    def _completes(self) -> bool:
-        """Does the model continue text instead of answering?"""
-        return self.session.info is not None and not self.session.info.has_chat_template
-
-    def _answer_title(self) -> str:
-        info = self.session.info
-        return one_line(info.name) if info else self.session.model
-
-    def action_stop(self) -> None:
-        """Stop the answer; with nothing to stop, move between composer and transcript."""
-        if self._stop() or self.session.generating or self.step_back():
-            return
-        if self.has_keys(self.composer):
-            self.give_keys(self.transcript)
-            self._redraw()
-        else:
-            self.action_write()
-
-    def _stop(self) -> bool:
-        turn = self.session.stop()
-        if turn is None or turn.request is None:
-            return False
-        self.inference.cancel(turn.request)
-        self._redraw()
-        return True
-
-    def action_interrupt(self) -> None:
-        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
-        selected = self.composer.selected_text or self.screen.get_selected_text()
-        if self._stop() or self.session.generating:
-            return
-        if selected:
-            self.copy_to_clipboard(selected)
-        elif self.composer.text and len(self.screen_stack) == 1:
-            self.clear_draft()
-        elif self._again("chat.interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
-            self.call_later(self.action_quit)
-
-    def action_new_chat(self) -> None:
-        """Begin a new chat; asks first when nothing is kept."""
-        self.action_write()
-        key = self.keymap.named("chat.new")
-        drops = self.session.turns and self.session.keeper.store is None
-        if not drops or self._again("chat.new", f"{key} again drops this chat and begins a new one"):
-            self.when_idle(self.begin_chat)
-
     # --- events of the inference thread ---
 
-    def _submit(self, request: ev.Request) -> None:
-        self.inference.submit(request)
-        if isinstance(request, ev.Reply):
-            self._hold()
-        if self._ticker is not None:
-            self._ticker.resume()
-        self._redraw()
-
-    def _wake(self) -> None:
-        """Called from the inference thread when people wait for a frame.
-
-        The transcript's queue is short; the app's own waits for keys, and for sheets that come and go.
-        """
-        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
-            self.transcript.call_later(self._tick)
-
-    def _hold(self) -> None:
-        """Draw nothing until a first token is there, or for a moment: two pictures take twice as long."""
-        if self._held is None:
-            self._held = ExitStack()
-            self._held.enter_context(self.batch_update())
-            self._held_size = self.size
-            self.set_timer(HELD, self._let_go)
-
-    def _let_go(self) -> None:
-        """Draw again."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.close()
-            if self.size == self._held_size:
-                self.screen.check_idle()
-            else:
-                self.screen.refresh()
-
-    def _tick(self) -> None:
-        """Take in all that happened since the last frame."""
-        steps: list[Step] = []
-        serial = 0
-        for event in self.inference.drain():
-            if not self.session.apply(event):
-                continue
-            if isinstance(event, ev.Produced | ev.Given):
-                steps += [event.step] if isinstance(event, ev.Produced) else self.began(event)
-                serial = event.serial
-                continue
-            self._feed(serial, steps)
-            self._react(event)
-        self._feed(serial, steps)
-        if self.session.last is None or self.session.last.answer.first_at is not None:
-            self._let_go()
-        self.watch_newest()
-        if not self.session.generating or time.monotonic() - self._drawn > PANELS:
-            self._drawn = time.monotonic()
-            self._redraw()
-        if not self.inference.busy and self._ticker is not None:
-            self._ticker.pause()
-
-    def _feed(self, serial: int, steps: list[Step]) -> None:
-        if steps:
-            self.transcript.feed(self._blocks[serial], steps)
-            steps.clear()
-
-    def _react(self, event: ev.Happening) -> None:
+    def _react(self, event: ev.EngineEvent) -> None:
         match event:
-            case ev.Loaded(info):
-                self.know(info)
+            case ev.ModelLoaded(info):
+                self.inspector.spell = info.token_bytes
                 self._loaded()
-            case ev.Noted(text):
-                self._notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
-            case ev.Started(serial, _, ids):
-                self._blocks[serial].prompt = ids
+            case ev.Notice(text):
+                self.notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
+            case ev.Started():
+                self.path.started(event)
             case ev.LoadFailed():
-                self.not_loaded(event)
-            case ev.Slid():
-                self.show_path()
+                self.models.not_loaded(event)
+            case ev.ContextTruncated():
+                self.path.show()
             case ev.TooLong():
-                self.too_long(event)
-            case ev.Previewed():
-                self.on_previewed(event)
-            case ev.Encoded():
-                self.on_encoded(event)
+                self.overflow.too_long(event)
+            case ev.PreviewReady():
+                self.answers.previewed(event)
+            case ev.TextsEncoded():
+                self.sampling.encoded(event)
             case ev.Finished(serial, _) | ev.Failed(serial, _):
-                self._ended(serial)
+                self.path.ended(serial)
+                self.writing.count_soon()
+                self.answers.ended(called_off=self.chat.run_waiting())
 
     def _loaded(self) -> None:
-        self.composer.placeholder = "Text to continue" if self._completes else "Message"
-        for block in self._blocks.values():
-            if block.live:
-                block.title = self._answer_title()
-        self.transcript.redraw()
-        self._welcome()
-        self._count()
-        self.show_resumed()
-        self.loaded_another()
+        self.composer.placeholder = "Text to continue" if self.chat.completes else "Message"
+        self.path.model_loaded()
+        self.count_draft()
+        self.history.show_resumed()
+        self.models.loaded_another()
 
-    def _ended(self, serial: int) -> None:
-        block, turn = self._blocks[serial], self.session.last
-        assert turn is not None
-        answer = turn.answer
-        if len(block.steps) > len(answer.steps):  # it never began
-            self.show_path()
-            block = self._blocks[serial]
-        block.note = panel.summary(answer)
-        self.transcript.finish(block)
-        if answer.error is not None:
-            self._notice("error", f"The answer broke off: {explain(answer.error)}")
-        elif answer.reason == "context":
-            self._notice(
-                "notice",
-                f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
-                f"What then happens to a question: /context, now {self.session.when_full}.",
-            )
-        elif turn.node is not None and added_nothing(self.session.tree[turn.node]):
-            self._notice("notice", "The model had ended its answer: it added nothing.")
-        if not answer.counts:
-            self._notice("notice", "No answer, so this question is not part of what the model reads next.")
-        self.count_soon()
-        self.idle_again()
+    # --- what controllers ask of the screen: see `View` ---
 
-    # --- the screen ---
+    def hint(self, text: str) -> None:
+        """Say something at the bottom of the screen for a while."""
+        self.hints.say(text)
 
-    def _notice(self, kind: str, text: str, at: int | None = None) -> Block:
-        block = Block("error" if kind == "error" else "notice")
-        block.say(text)
-        self.transcript.add(block, at)
-        return block
+    def notice(self, kind: str, text: str, at: int | None = None) -> Block:
+        """Put a notice into the transcript."""
+        return self.path.notice(kind, text, at)
 
-    def _redraw(self) -> None:
-        """Bring title, gauge and footer up to date; lines that did not change cost nothing."""
-        width = self.size.width
-        left, right = panel.title(self.session, width)
-        if words := self.download_words():
-            right.insert(0, (f"  {words}  ", "$primary"))
-        self.title_bar.show(left, right)
-        taken = panel.gauge(self.session, width)
-        figures = self.with_legend(self.figures(width), width, width - cells(taken) - 2)
-        if cells(taken) + cells(figures) > width:
-            taken = panel.gauge(self.session, width, share=False)
-        self.gauge.show(taken, figures)
-        hint = self._hint or self.standing_hint()
-        if hint:
-            self.footer.say(hint, max(1, self.size.height // 3))
+    def refresh_status(self) -> None:
+        """Bring title, gauge, footer and panels up to date; what did not change costs nothing."""
+        self.status.refresh()
+        self.sampling.refresh_panel()
+        self.stats.refresh_panel()
+        self.sidebar.refresh()
+
+    def count_draft(self) -> None:
+        """Have the tokens of the draft counted."""
+        self.writing.count()
+
+    def push(self, screen: ModalScreen[Any], chosen: Callable[..., None]) -> None:
+        """Open a dialog; `chosen` gets its result, unless that is None."""
+
+        def closed(result: object) -> None:
+            self.sidebar.look_again()
+            self.system_prompt.learn_personas()
+            if result is not None:
+                chosen(result)
+            self.refresh_status()
+
+        self.push_screen(screen, closed)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Keys go to the composer once a dialog is closed."""
+        if isinstance(self.screen, Sheet):
+            self.write()
+        return super().pop_screen()
+
+    def closes(self, dialog: type[ModalScreen[Any]]) -> bool:
+        """Close this kind of dialog if it is on top; returns whether any dialog is open."""
+        covered = self.covered
+        if isinstance(self.screen, dialog):
+            self.screen.dismiss(None)
+        return covered
+
+    @property
+    def covered(self) -> bool:
+        """Is a dialog over the chat?"""
+        return len(self.screen_stack) > 1
+
+    def way_to(self, id: str) -> str:
+        """How a command is given from where the keyboard is: by its key, or typed."""
+        command = keys.BY_ID[id]
+        by_name = command.slash and command.context == "transcript" and not self.transcript.has_focus
+        return f"/{command.slash}" if by_name else self.keymap.named(id)
+
+    @property
+    def chat_focus(self) -> Widget | None:
+        """The widget of the chat that has the keys, or will have them once the dialog over it is closed."""
+        return self.screen_stack[0].focused if self.screen_stack else None
+
+    def give_keys(self, widget: Widget) -> None:
+        """Keys go to a widget of the chat from now on: the next one, however soon it comes."""
+        widget.screen.set_focus(widget)
+
+    def write(self) -> None:
+        """Keys go to the composer."""
+        self.transcript.commands = False
+        self.give_keys(self.composer)
+        self.refresh_status()
+
+    # --- commands ---
+
+    def action_command(self, id: str) -> None:
+        """What a key does that is bound to a command."""
+        self.commands.run(id)
+
+    def _run_line(self, line: str) -> bool:
+        known = self.commands.run_line(line)
+        self.refresh_status()
+        return known
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette: every command, also of the transcript; those that need words begin to be typed."""
+        for command in (*keys.COMMANDS, *keys.READING):
+            if command.id not in keys.NO_PALETTE:
+                label = (
+                    self.status.other_view() if command.id == "view.toggle" else command.label
+                ).capitalize()
+                shown = self.keymap.shown(command.id)
+                help = f"{command.help}  ({shown})" if shown else command.help
+                yield SystemCommand(label, help, self._doing(command))
+
+    def _doing(self, command: keys.Command) -> Callable[[], object]:
+        if command.needs_words:
+            return lambda: self.writing.begin_line(f"/{command.slash} ")
+        if command.action:
+            return lambda: self.call_later(self.run_action, command.action, self.transcript)
+        return lambda: self.call_later(self.commands.run, command.id)
+
+    def _new_chat(self) -> None:
+        """Begin a new chat; asks first when nothing is kept."""
+        self.write()
+        key = self.keymap.named("chat.new")
+        drops = self.session.turns and self.session.recorder.store is None
+        if not drops or self.hints.again("chat.new", f"{key} again drops this chat and begins a new one"):
+            self.chat.when_idle(self.history.begin_chat)
+
+    def _open_help(self) -> None:
+        """The keys and commands, those of this place first."""
+        from ropechat.tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.keymap, self._keys_of()))
+
+    def _keys_of(self) -> str:
+        """Where keys go now."""
+        if isinstance(self.screen, Sheet):
+            return self.screen.context
+        return "transcript" if self.chat_focus is self.transcript else "composer"
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy through the terminal, and say so."""
+        self.terminal.copy(text)
+
+    # --- which key goes where ---
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keys of the transcript act before the next event is looked at: none can overtake another."""
+        if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
+            self.hints.disarm_by(event)
+            if not self.covered and (key := self.keyboard.key_for_transcript(event)):
+                await self.run_key_bindings(key)
+                return
+        await super().on_event(event)
+
+    def on_app_blur(self, event: events.AppBlur) -> None:
+        """The window is left: keys go where they went once it is entered again, and the footer says so."""
+        event.prevent_default()
+
+    def action_focus_next(self) -> None:
+        """Tab goes through the fields of a sheet; in the chat it stays where people write."""
+        if len(self.screen_stack) > 1:
+            super().action_focus_next()
         else:
-            self.footer.show(whole_items(self.footer_keys(), width))
-        self.show_reading()
-        self.show_rail()
+            self.write()
+
+    def action_focus_previous(self) -> None:
+        """As tab."""
+        if len(self.screen_stack) > 1:
+            super().action_focus_previous()
+        else:
+            self.write()
+
+    # --- messages of widgets ---
+
+    def _send(self, text: str) -> bool:
+        return self.writing.send(text)
 
     def on_resize(self) -> None:
         """Fit the lines to the new width."""
-        self.call_after_refresh(self._redraw)
+        self.call_after_refresh(self.refresh_status)
 
     def on_descendant_focus(self) -> None:
         """The footer tells the keys of what has the focus; who writes looks for nothing any more."""
-        if self.finding and self.composer.has_focus:
-            self.leave_find()
-        self._redraw()
+        if self.find.active and self.composer.has_focus:
+            self.find.leave()
+        self.refresh_status()
+
+    def on_composer_leave(self) -> None:
+        """ctrl+d on an empty line."""
+        self._quit()
+
+    def on_composer_page(self, message: Composer.Page) -> None:
+        """Scroll the transcript without leaving the composer."""
+        if message.direction < 0:
+            self.transcript.action_page_up()
+        else:
+            self.transcript.action_page_down()
+
+    def on_composer_sought(self, message: Composer.Sought) -> None:
+        """ctrl+r, or tab: say how it goes on."""
+        self.hint(message.words)
+
+    def on_text_area_changed(self, _: TextArea.Changed) -> None:
+        """Offer completions; count the draft once the typing rests."""
+        self.writing.offer()
+        self.writing.count_soon()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        """Another text is looked for."""
+        if message.input is self.find_bar:
+            self.find.changed()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        """Enter in the field of what is looked for."""
+        if message.input is self.find_bar:
+            self.find.submitted()
+
+    def on_reader_found(self) -> None:
+        """Another match is the current one."""
+        self.find.count()
+
+    def on_reader_moved(self, message: Reader.Moved) -> None:
+        """The cursor is on another token."""
+        self.reading.moved(clicked=message.clicked)
+
+    def on_reader_choose(self, message: Reader.Choose) -> None:
+        """Another alternative."""
+        self.inspector.choose(message.step)
+
+    def on_reader_take(self) -> None:
+        """The token, or the alternative, is to be used."""
+        self.reading.take()
+
+    def on_reader_number(self, message: Reader.Number) -> None:
+        """The alternative of this rank is to be used."""
+        self.reading.take_number(message.number)
+
+    def on_reader_other(self) -> None:
+        """Any other token is wanted."""
+        self.reading.take_other()
+
+    def on_reader_ask_preview(self) -> None:
+        """How would it go on?"""
+        self.reading.preview()
+
+    def on_reader_bias(self, message: Reader.Bias) -> None:
+        """The alternative is to become more or less likely."""
+        self.sampling.bias_chosen(message.by)
+
+    def on_dials_changed(self) -> None:
+        """Another sampling, from the next answer on."""
+        self.refresh_status()
+
+    def on_dials_closed(self) -> None:
+        """The settings beside the transcript are left."""
+        self.sampling.close_panel()
+
+    def on_models_screen_download_changed(self) -> None:
+        """A download works, or does not any more."""
+        self.models.watch_download()
+
+    def on_overview_resized(self) -> None:
+        """It has other rows than before."""
+        self.refresh_status()
+
+    def on_overview_chosen(self, message: Overview.Chosen) -> None:
+        """A chat, a branch, a persona, or the dialog with all of a part."""
+        self.sidebar.choose(message.target)

@@ -1,4 +1,4 @@
-"""What the user chose of the chat's looks and manners: the settings that are the app's."""
+"""The settings of the chat app: theme, tint, keys and the like."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What `settings` says of each. theme, tint, when_full: names; keys: other ones, by command id."""
+class ChatOptions:
+    """See `ropechat config` for each. theme, tint, when_full: names. keys: changed keys by command id."""
 
     theme: str = "auto"
     tint: str = "surprisal"

@@ -1,1 +1,1 @@
-"""Small helpers that import nothing else of ropechat."""
+"""Small helpers that import nothing else of ropechat but its errors."""

@@ -1,4 +1,4 @@
-"""Work in a thread of its own while the caller does something else. A leaf: imports nothing of ours."""
+"""A function call in a background thread."""
 
 import threading
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
-    """Begins `work` at once; `result` waits for it.
+class BackgroundCall(Generic[T]):
+    """Runs `work` in a new thread; `result` waits for it.
 
-    Its thread is a daemon where the caller's is: a program does not end in the middle of compiled code.
+    The thread is a daemon only if the caller's is: the interpreter must not exit during compiled code.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -22,11 +22,11 @@ class Beside(Generic[T]):
     def _run(self) -> None:
         try:
             self._value = self._work()
-        except BaseException as error:  # raised again where the result is wanted
+        except BaseException as error:  # raised by `result`
             self._error = error
 
     def result(self) -> T:
-        """What `work` returned. Raises what it raised."""
+        """Wait and return what `work` returned, or raise what it raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""Room on the disk, and memory that is not needed any more. A leaf: imports nothing of ours."""
+"""Free disk space, and returning freed memory to the system."""
 
 import contextlib
 import os
@@ -6,17 +6,17 @@ from pathlib import Path
 
 
 def free_disk(path: Path) -> int:
-    """Bytes free where `path` lies or would lie. Raises OSError."""
-    import shutil  # late: it brings three compression libraries
+    """Free bytes on the filesystem of `path`, which need not exist. Raises OSError."""
+    import shutil  # imported here: it loads three compression libraries
 
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
 
 
-def give_back_memory() -> None:
-    """Ask the C library to return what was freed to the system; glibc keeps it otherwise."""
-    import ctypes  # 4 ms
+def trim_heap() -> None:
+    """Return freed heap memory to the system; glibc keeps it by default."""
+    import ctypes  # imported here: takes 4 ms
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Text on its way to a screen. A leaf: imports nothing of ours."""
+"""Text for a terminal: removing control characters, measuring width, formatting numbers."""
 
 import re
 import unicodedata
@@ -23,21 +23,21 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Text that cannot act on a terminal: control, bidi, line-separator and tag characters become marks.
+    """Replace control, bidi, line-separator and tag characters by visible marks.
 
-    Newline and tab stay. Works character by character, so that a sequence split over pieces cannot pass; at
-    most 7 characters for one.
+    Newline and tab stay. Each character is replaced on its own (by at most 7), so a control sequence that is
+    split over several calls cannot pass.
     """
     return re.sub(_UNSAFE, _mark, text)
 
 
-def inert_json(text: str) -> str:
-    """JSON that means the same and cannot act on a terminal: what `clean` would mark is escaped."""
+def escape_json(text: str) -> str:
+    """Escape in JSON text the characters that `clean` would replace."""
     return re.sub(_UNSAFE, _escape, text)
 
 
 def one_line(text: str) -> str:
-    """`clean` for a place that holds one line: newline and tab become visible marks too."""
+    """`clean`, with newline and tab replaced too."""
     return clean(text).replace("\n", "␊").replace("\t", "␉")
 
 
@@ -45,7 +45,7 @@ _SIGNS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a
 
 
 def visible(data: bytes) -> str:
-    """The bytes of a token as text in which nothing is invisible: a space is ·, what is no text is ⟨E4⟩."""
+    """The bytes of a token as visible text: a space as ·, an invalid byte as ⟨E4⟩."""
     parts: list[str] = []
     while data:
         try:
@@ -62,8 +62,8 @@ def _plain(text: str) -> str:
     return one_line(text.translate(_SIGNS))
 
 
-def cells(text: str) -> int:
-    """How many columns of a terminal cleaned text takes: wide characters 2, combining ones 0."""
+def cell_width(text: str) -> int:
+    """Width of cleaned text in terminal columns: wide characters 2, combining ones 0."""
     if text.isascii():
         return len(text)
     total = 0
@@ -75,21 +75,21 @@ def cells(text: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """Text cut (with …) or padded with spaces to exactly `width` columns."""
-    used = cells(text)
+    """Cut text (with …) or pad it with spaces to exactly `width` columns."""
+    used = cell_width(text)
     if used <= width:
         return text + " " * (width - used)
     kept = ""
     for character in text:
-        if cells(kept + character) > width - 1:
+        if cell_width(kept + character) > width - 1:
             break
         kept += character
     kept += "…"
-    return kept + " " * (width - cells(kept))
+    return kept + " " * (width - cell_width(kept))
 
 
-def byte_size(count: int) -> str:
-    """Bytes for people, in decimal units: 269 MB."""
+def format_bytes(count: int) -> str:
+    """A number of bytes in decimal units: 269 MB."""
     for limit, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if count >= limit:
             value = count / limit
@@ -97,17 +97,17 @@ def byte_size(count: int) -> str:
     return f"{count} B"
 
 
-def clock(seconds: float) -> str:
-    """h:mm:ss, or m:ss below an hour."""
+def format_duration(seconds: float) -> str:
+    """A duration as h:mm:ss, or m:ss below an hour."""
     whole = int(seconds + 0.5)
     minutes, second = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
 
 
-def near(word: str, names: Iterable[str]) -> str:
-    """The name that was probably meant: spelled alike, or abbreviated by the word; "" for none."""
-    from difflib import get_close_matches  # late: a start needs none of it
+def closest_name(word: str, names: Iterable[str]) -> str:
+    """The name most similar to a mistyped word, or abbreviated by it; "" if there is none."""
+    from difflib import get_close_matches  # imported here: only errors need it
 
     by_lower = {name.lower(): name for name in names}
     found = get_close_matches(word.lower(), by_lower, 1)
@@ -116,6 +116,6 @@ def near(word: str, names: Iterable[str]) -> str:
 
 
 def _abbreviates(word: str, name: str) -> bool:
-    """Does a name begin with the word's first letter and hold the others in this order?"""
+    """Whether the name starts with the word's first letter and contains the others in order."""
     letters = iter(name)
     return len(word) > 1 and name[:1] == word[0] and all(letter in letters for letter in word)

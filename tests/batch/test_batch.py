@@ -17,7 +17,7 @@ from model_folders import CHATML, byte_folder
 
 from ropechat.batch.output import Output
 from ropechat.errors import BatchInputError, FileAccessError
-from ropechat.util.text import clock
+from ropechat.util.text import format_duration
 
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
 
@@ -77,7 +77,7 @@ def test_a_full_disk_keeps_what_is_written(tmp_path: Path, monkeypatch: pytest.M
         output.write({"a": 1})
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(
-            FileAccessError, match="No space left on device; it holds the first 1 results"
+            FileAccessError, match="No space left on device; it contains the first 1 results"
         ) as caught:
             output.write({"a": 2})
     assert caught.value.exit_code == 74
@@ -209,7 +209,7 @@ def test_settings_of_a_line_go_before_the_options(door: Door, tmp_path: Path, mo
     hot = batch(door, tmp_path, model, data, "--seed", 4, "--temperature", 2, "--overwrite")[1]
     assert records[3] == hot[3]  # a line's own temperature changes neither its seed nor its stream
     assert records[3]["text"] != hot[0]["text"]
-    assert "are ignored:" not in err
+    assert "ignored fields:" not in err
 
 
 def test_a_seed_of_a_line_holds_wherever_it_stands(door: Door, tmp_path: Path, model: Path) -> None:
@@ -227,7 +227,7 @@ def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, mode
     code, records, err = batch(door, tmp_path, model, data)
     assert (code, [record["text"] for record in records]) == (0, ["bcd"] * 4)
     assert err.count("are ignored:") == 1
-    assert "note: line 2 has fields that are ignored: field0" in err
+    assert "note: line 2 has ignored fields: field0" in err
     assert "field4" in err
     assert "field5" not in err
     assert "and 4 more" in err
@@ -261,7 +261,7 @@ def test_nothing_is_overwritten(door: Door, tmp_path: Path, model: Path) -> None
     before = out.read_bytes()
     code, _, err = batch(door, tmp_path, model, data)
     assert (code, out.read_bytes()) == (2, before)
-    assert "exists; name another output or give --overwrite" in err
+    assert "exists; choose another output or add --overwrite" in err
     source = tmp_path / "in.jsonl"
     assert door("batch", "-m", model, source, "-o", source, "--overwrite")[0] == 2
     assert source.read_text() == data
@@ -288,7 +288,7 @@ def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path
     lines = partial.read_text().splitlines()
     assert 3 <= len(lines) < 500
     assert [json.loads(line)["index"] for line in lines] == [*range(len(lines))]
-    assert f"holds the first {len(lines)} results".encode() in err
+    assert f"contains the first {len(lines)} results".encode() in err
     assert b"Traceback" not in err
     assert not (tmp_path / "out").exists()
 
@@ -448,12 +448,12 @@ def test_an_output_that_cannot_be_is_refused_first(
     source.write_text('{"prompt":"a"}\n')
     code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "none" / "x.jsonl")
     assert (code, err.count("\n")) == (74, 1)
-    assert f"there is no folder {tmp_path / 'none'}; make it" in err
+    assert f"folder {tmp_path / 'none'} not found; create it" in err
     assert door("batch", "-m", model, source, "-o", source / "x.jsonl")[0] == 74
     monkeypatch.setattr(os, "access", lambda _, mode: mode == os.R_OK)  # root may write anywhere
     code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "x.jsonl")
     assert code == 74
-    assert "may not be written to" in err
+    assert "is not writable" in err
 
 
 @pytest.mark.usefixtures("unloaded")
@@ -477,12 +477,12 @@ def test_the_input_is_not_overwritten_through_stdin(tmp_path: Path, model: Path)
             env=environment(),
         )
     assert done.returncode == 2
-    assert b"is the input; name another output" in done.stderr
+    assert b"is the input; choose another output" in done.stderr
     assert source.read_text() == '{"prompt":"a"}\n'
 
 
 def test_clock() -> None:
-    assert [clock(t) for t in (0, 59.6, 61, 3599, 3600, 90061)] == [
+    assert [format_duration(t) for t in (0, 59.6, 61, 3599, 3600, 90061)] == [
         "0:00",
         "1:00",
         "1:01",

@@ -66,40 +66,49 @@ def test_rows_of_both_forms(tmp_path: Path) -> None:
 
 BAD_LINES: list[tuple[bytes, str]] = [
     (b"{", "JSON: "),
-    (b"[1]", "JSON: a list"),
-    (b"null", "JSON: a NoneType"),
+    (b"[1]", "JSON: must be an object (got list)"),
+    (b"null", "JSON: must be an object (got NoneType)"),
     (b'{"prompt":"a"}{"prompt":"b"}', "JSON: Extra data"),
     (b'{"id":"b"}', "prompt: missing"),
-    (b'{"id":"b","prompt":"a","messages":[]}', "messages: stands beside prompt"),
-    (b'{"id":"b","prompt":5}', "prompt: 5"),
-    (b'{"id":"b","prompt":null}', "prompt: None"),
-    (b'{"id":"b","prompt":""}', "prompt: empty"),
-    (b'{"id":"b","messages":[]}', "messages: []"),
-    (b'{"id":"b","messages":"x"}', "messages: 'x'"),
-    (b'{"id":"b","messages":["x"]}', "messages[0]: 'x'"),
-    (b'{"id":"b","messages":[{"content":"x"}]}', "messages[0].role: None"),
-    (b'{"id":"b","messages":[{"role":"x","content":"x"}]}', "messages[0].role: 'x'"),
-    (b'{"id":"b","messages":[{"role":"user"}]}', "messages[0].content: missing"),
-    (b'{"id":"b","messages":[{"role":"user","content":[]}]}', "messages[0].content: []"),
-    (b'{"id":"b","prompt":"a","tempreature":0}', "tempreature: not known; write temperature"),
-    (b'{"id":"b","prompt":"a","prompt":"c"}', "prompt: the key stands twice"),
-    (b'{"id":"b","prompt":"a","x":NaN}', "JSON: NaN"),
-    (b'{"id":"b","prompt":"a","x":-Infinity}', "JSON: -Infinity"),
-    (b'{"id":"b","prompt":"\\ud800"}', "prompt: a lone surrogate"),
-    (b'{"id":"\\ud800","prompt":"a"}', "id: a lone surrogate"),
-    (b'{"id":"b","prompt":"\xff"}', "line: byte 20 is not UTF-8"),
+    (b'{"id":"b","prompt":"a","messages":[]}', "messages: must not be given together with prompt"),
+    (b'{"id":"b","prompt":5}', "prompt: must be a string (got 5)"),
+    (b'{"id":"b","prompt":null}', "prompt: must be a string (got None)"),
+    (b'{"id":"b","prompt":""}', "prompt: must have at least one character (got none)"),
+    (b'{"id":"b","messages":[]}', "messages: must be a non-empty list (got [])"),
+    (b'{"id":"b","messages":"x"}', "messages: must be a non-empty list (got 'x')"),
+    (b'{"id":"b","messages":["x"]}', "messages[0]: must be an object with role and content (got 'x')"),
+    (
+        b'{"id":"b","messages":[{"content":"x"}]}',
+        "messages[0].role: must be one of system, user, assistant (got None)",
+    ),
+    (
+        b'{"id":"b","messages":[{"role":"x","content":"x"}]}',
+        "messages[0].role: must be one of system, user, assistant (got 'x')",
+    ),
+    (b'{"id":"b","messages":[{"role":"user"}]}', "messages[0].content: must be a string (missing)"),
+    (
+        b'{"id":"b","messages":[{"role":"user","content":[]}]}',
+        "messages[0].content: must be a string (got [])",
+    ),
+    (b'{"id":"b","prompt":"a","tempreature":0}', "tempreature: unknown field; did you mean temperature?"),
+    (b'{"id":"b","prompt":"a","prompt":"c"}', "prompt: keys must be unique"),
+    (b'{"id":"b","prompt":"a","x":NaN}', "JSON: numbers must be finite (got NaN)"),
+    (b'{"id":"b","prompt":"a","x":-Infinity}', "JSON: numbers must be finite (got -Infinity)"),
+    (b'{"id":"b","prompt":"\\ud800"}', "prompt: must be valid Unicode (got a lone surrogate"),
+    (b'{"id":"\\ud800","prompt":"a"}', "id: must be valid Unicode (got a lone surrogate"),
+    (b'{"id":"b","prompt":"\xff"}', "line: must be UTF-8 (byte 20 is not)"),
     (b'{"id":"b","prompt":"a\x00"}', "JSON: Invalid control character"),
-    (b"[" * 100_000, "JSON: nested too deep"),
+    (b"[" * 100_000, "JSON: nested too deeply"),
     (b'{"id":' + b"9" * 5000 + b"}", "JSON: Exceeds the limit"),
-    (b'{"id":true,"prompt":"a"}', "id: True"),
-    (b'{"id":null,"prompt":"a"}', "id: None"),
-    (b'{"id":"","prompt":"a"}', "id: ''"),
-    (b'{"id":18446744073709551616,"prompt":"a"}', "id: a number beyond"),
-    (b'{"id":1e999,"prompt":"a"}', "id: a number beyond"),
-    (b'{"custom_id":7,"prompt":"a"}', "custom_id: 7"),
+    (b'{"id":true,"prompt":"a"}', "id: must be a string of 1 to 512 characters (got True)"),
+    (b'{"id":null,"prompt":"a"}', "id: must be a string of 1 to 512 characters (got None)"),
+    (b'{"id":"","prompt":"a"}', "id: must be a string of 1 to 512 characters (got '')"),
+    (b'{"id":18446744073709551616,"prompt":"a"}', "id: must be a string or a 64-bit number"),
+    (b'{"id":1e999,"prompt":"a"}', "id: must be a string or a 64-bit number"),
+    (b'{"custom_id":7,"prompt":"a"}', "custom_id: must be a string of 1 to 512 characters (got 7)"),
     (b'{"custom_id":"' + b"x" * 600 + b'","prompt":"a"}', "custom_id: "),
-    (b'{"id":"b","custom_id":"c","prompt":"a"}', "custom_id: stands beside id"),
-    (b'{"id":"first","prompt":"a"}', "id: 'first' stands on line 1 already"),
+    (b'{"id":"b","custom_id":"c","prompt":"a"}', "custom_id: must not be given together with id"),
+    (b'{"id":"first","prompt":"a"}', "id: must be unique (got 'first' as on line 1)"),
 ]
 
 
@@ -126,7 +135,7 @@ def test_a_line_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     rows = rows_of(tmp_path, b'{"prompt":"a"}\n' + b'{"prompt":"' + b"x" * 300 + b'"}\n{"prompt":"b"}\n')
     assert [row.error is None for row in rows] == [True, False, True]
     assert [row.line for row in rows] == [1, 2, 3]
-    assert "more than 40 bytes" in str(rows[1].error)
+    assert "at most 40 bytes" in str(rows[1].error)
 
 
 def test_another_field_may_hold_the_prompt(tmp_path: Path) -> None:
@@ -205,7 +214,7 @@ def test_a_line_beyond_the_limit_is_never_in_memory(tmp_path: Path, monkeypatch:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (count, content_of(good)) == (2, "a")
-    assert str(bad.error) == "in.jsonl: line 1: line: more than 16777216 bytes; that is the limit"
+    assert str(bad.error) == "in.jsonl: line 1: line: must be at most 16777216 bytes"
     assert most < 2.5 * (16 << 20)
 
 
@@ -227,12 +236,12 @@ def test_where_the_prompt_stands(tmp_path: Path) -> None:
     assert request_of(tmp_path, {"text": "no", "prefix": "no", "prompt": "a"}).content == "a"
     hello = [{"role": "user", "content": "a"}]
     assert request_of(tmp_path, {"text": 7, "messages": hello}).content == [Message(Role.USER, "a")]
-    assert fault_of(tmp_path, {"text": "a", "prefix": "b"}).startswith("prefix: stands beside text")
-    assert fault_of(tmp_path, {"prompt": None, "text": "a"}).startswith("prompt: None; a text")
-    assert fault_of(tmp_path, {"text": 7}).startswith("text: 7; a text")
-    assert fault_of(tmp_path, {"gold": "b", "note": 1}).startswith(
-        "prompt: missing; the fields are gold, note"
+    assert fault_of(tmp_path, {"text": "a", "prefix": "b"}).startswith(
+        "prefix: must not be given together with text"
     )
+    assert fault_of(tmp_path, {"prompt": None, "text": "a"}).startswith("prompt: must be a string (got None)")
+    assert fault_of(tmp_path, {"text": 7}).startswith("text: must be a string (got 7)")
+    assert fault_of(tmp_path, {"gold": "b", "note": 1}).startswith("prompt: missing (got gold, note)")
 
 
 def test_the_field_that_is_named_holds_the_prompt(tmp_path: Path) -> None:
@@ -309,12 +318,14 @@ def test_bad_settings_are_named(field: str, value: Any, tmp_path: Path) -> None:
 
 def test_two_names_for_one_setting(tmp_path: Path) -> None:
     fault = fault_of(tmp_path, {"prompt": "a", "max_tokens": 3, "max_new_tokens": 4})
-    assert fault.startswith("max_new_tokens: stands beside max_tokens")
+    assert fault.startswith("max_new_tokens: must not be given together with max_tokens")
 
 
 def test_another_model_is_not_to_be_had(tmp_path: Path) -> None:
     fault = fault_of(tmp_path, {"prompt": "a", "model": "../../etc/passwd"})
-    assert fault.startswith("model: '../../etc/passwd'; the model of -m answers all lines")
+    assert fault.startswith(
+        "model: must not be given (got '../../etc/passwd'); the model of -m answers all lines"
+    )
     assert request_of(tmp_path, {"prompt": "a", "model": None}).unused == ("model",)
 
 
@@ -326,9 +337,15 @@ def test_openai_lines(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, json.dumps({**OPENAI, "more": 1, "body": body}).encode())
     assert row.id == "r1"
     assert row.request == LineRequest([Message(Role.USER, "a")], {"max_tokens": 4}, None, ("more", "model"))
-    assert fault_of(tmp_path, {**OPENAI, "body": {**body, "n": 3}}).startswith("n: 3")
+    assert fault_of(tmp_path, {**OPENAI, "body": {**body, "n": 3}}).startswith(
+        "n: not supported: must be 1 or absent (got 3)"
+    )
     assert fault_of(tmp_path, {**OPENAI, "body": {}}).startswith("prompt: missing")
-    assert fault_of(tmp_path, {**OPENAI, "url": "/v1/embeddings", "body": body}).startswith("url: '/v1/embed")
-    assert fault_of(tmp_path, {**OPENAI, "method": "GET", "body": body}).startswith("method: 'GET'")
+    assert fault_of(tmp_path, {**OPENAI, "url": "/v1/embeddings", "body": body}).startswith(
+        "url: must be '/v1/chat/completions' (got '/v1/embed"
+    )
+    assert fault_of(tmp_path, {**OPENAI, "method": "GET", "body": body}).startswith(
+        "method: must be 'POST' (got 'GET')"
+    )
     page = {"url": "http://localhost/", "body": "text of a page", "prompt": "a"}
     assert request_of(tmp_path, page).unused == ("url", "body")

@@ -54,7 +54,7 @@ def chat() -> None:
     from ropechat.chat import inference
     from ropechat.chat.session import Session
     from ropechat.cli import main
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.controllers.answers import AnswersController
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     waiting: list[str] = []  # stages to come
@@ -73,15 +73,15 @@ def chat() -> None:
 
         return outer
 
-    fork, apply, write = ChatApp._fork, Session.apply, LinuxDriver.write
+    fork, apply, write = AnswersController._fork, Session.apply, LinuxDriver.write
 
-    def forked(self: ChatApp, *arguments: Any) -> None:
+    def forked(self: AnswersController, *arguments: Any) -> None:
         waiting[:] = STAGES
         marked("action", fork, "asked")(self, *arguments)
 
-    def applied(self: Session, event: ev.Happening) -> bool:
+    def applied(self: Session, event: ev.EngineEvent) -> bool:
         taken = apply(self, event)
-        if isinstance(event, ev.Produced):
+        if isinstance(event, ev.TokenGenerated):
             reached("made", event.at)
             reached("taken")
         return taken
@@ -91,8 +91,8 @@ def chat() -> None:
         if "taken" not in waiting:
             reached("drawn")
 
-    ChatApp._fork, Session.apply, LinuxDriver.write = forked, applied, written  # type: ignore[method-assign]
-    inference.begin = marked("heard", inference.begin, "spelled")
+    AnswersController._fork, Session.apply, LinuxDriver.write = forked, applied, written  # type: ignore[method-assign]
+    inference.prefix_steps = marked("heard", inference.prefix_steps, "spelled")
     sys.exit(main())
 
 

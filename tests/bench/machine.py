@@ -1,4 +1,4 @@
-"""Whether somebody else uses the processors (Linux; elsewhere nobody ever does)."""
+"""Whether another program uses the processors (Linux only; other systems always answer no)."""
 
 import os
 import time

@@ -41,14 +41,16 @@ class Ropechat:
         return str(self.engine.facts["isa"])
 
     def run(self, ids: Sequence[int], decode: int) -> tuple[float, float]:
-        from ropechat.bench.measure import timed
+        from ropechat.bench.measure import time_request
 
-        return timed(self.engine, ids, decode)
+        return time_request(self.engine, ids, decode)
 
     def batch(self, prompts: Sequence[Sequence[int]], decode: int) -> float:
-        from ropechat.bench.measure import Plan, batched
+        from ropechat.bench.measure import Workload, time_batch
 
-        return batched(self.engine, prompts, Plan(batch_decode=decode).batch_tokens(len(prompts)), decode)
+        return time_batch(
+            self.engine, prompts, Workload(batch_decode=decode).batch_tokens(len(prompts)), decode
+        )
 
 
 class LlamaCpp:

@@ -3,7 +3,7 @@
 `python tests/bench/peers.py --shape smollm2-135m --dtype q8_0 --peer-python PYTHON ...`
 
 Every engine has a process of its own and only one works at a time; they take turns, measurement by
-measurement. A measurement during which somebody else used the processors is repeated, and at last left out;
+measurement. A measurement during which another program used the processors is repeated, and at last left out;
 so are rounds in which memory gave less than 0.7 of its best. Ratios are of medians: ropechat / peer.
 """
 
@@ -20,9 +20,9 @@ from typing import Any
 
 from machine import DISTURBED, TICKS, busy_seconds, wait_for_quiet
 
-from ropechat.bench.measure import Plan, Prompts, load_average
+from ropechat.bench.measure import Prompts, Workload, load_average
 from ropechat.bench.memory import Memory
-from ropechat.bench.result import Spread, aligned, quiet
+from ropechat.bench.result import Spread, align_columns, find_quiet_rounds
 from ropechat.bench.shapes import SHAPES, config_of, make
 from ropechat.bench.start import Start, start_process
 from ropechat.util.paths import cache_folder
@@ -34,7 +34,7 @@ INSTALL = {
     "openvino": "pip install openvino-genai",
     "onnxruntime": "pip install onnxruntime-genai onnx",
 }
-FORMATS = {  # what each engine calls the type; none: it has no such type
+FORMATS = {  # what each engine calls the type; none: it does not have the type
     "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16"},
     "openvino": {"q8_0": "int8", "q4_0": "int4", "bf16": "bf16"},
     "openvino-f32": {"q8_0": "int8", "q4_0": "int4"},
@@ -163,26 +163,26 @@ class Options:
     retries: int
 
 
-def measured(peer: Peer, metric: str, prompts: Prompts, plan: Plan) -> tuple[float, float, float]:
+def measured(peer: Peer, metric: str, prompts: Prompts, plan: Workload) -> tuple[float, float, float]:
     """The value, and seconds of wall and of processor that it took."""
     if metric == "prefill":
-        answer = peer.ask({"task": "run", "ids": prompts.fresh(plan.prefill), "decode": 0})
+        answer = peer.ask({"task": "run", "ids": prompts.draw(plan.prefill), "decode": 0})
         value = plan.prefill / answer["values"][0]
     elif metric in ("decode", "depth"):
         length, count = (
             (plan.decode_prompt, plan.decode) if metric == "decode" else (plan.depth, plan.depth_decode)
         )
-        answer = peer.ask({"task": "run", "ids": prompts.fresh(length), "decode": count})
+        answer = peer.ask({"task": "run", "ids": prompts.draw(length), "decode": count})
         value = count / answer["values"][1]
     else:
-        many = [prompts.fresh(plan.batch_prompt) for _ in range(int(metric.removeprefix("batch")))]
+        many = [prompts.draw(plan.batch_prompt) for _ in range(int(metric.removeprefix("batch")))]
         answer = peer.ask({"task": "batch", "prompts": many, "decode": plan.batch_decode})
         value = answer["values"]
     return value, answer["wall_s"], answer["cpu_s"]
 
 
 def undisturbed(
-    peer: Peer, metric: str, prompts: Prompts, plan: Plan, options: Options
+    peer: Peer, metric: str, prompts: Prompts, plan: Workload, options: Options
 ) -> tuple[float, float]:
     """Repeated while others work: the least disturbed value, and how many processors others used."""
     tries = []
@@ -206,7 +206,7 @@ def undisturbed(
     return value, others
 
 
-def run_rounds(peers: list[Peer], plan: Plan, options: Options, vocab_size: int) -> list[dict[str, Any]]:
+def run_rounds(peers: list[Peer], plan: Workload, options: Options, vocab_size: int) -> list[dict[str, Any]]:
     """Fills each peer's values; returns what the machine was like in each round."""
     prompts, memory, rounds = Prompts(vocab_size), Memory(plan.probe_megabytes), []
     for index in range(-1, options.rounds):  # the first one warms up
@@ -246,7 +246,7 @@ def kept_of(values: Sequence[tuple[float, float]], keep: Sequence[bool]) -> Spre
 def report_of(
     peers: Sequence[Peer], rounds: Sequence[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
-    keep = quiet([one["memory_read"] for one in rounds])
+    keep = find_quiet_rounds([one["memory_read"] for one in rounds])
     results = []
     for peer in peers:
         spreads = {metric: kept_of(values, keep).record() for metric, values in peer.values.items()}
@@ -277,12 +277,12 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
         f"load average {min(loads)}-{max(loads)}, memory read {min(reads):.1f}-{max(reads):.1f} GB/s"
     )
     abouts = [f"{one['engine']}: {one['file']}, {one['about']}" for one in report["results"]]
-    return "\n".join([head, *aligned(rows), *abouts])
+    return "\n".join([head, *align_columns(rows), *abouts])
 
 
 def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model = make(shape, folder, say)
-    plan = Plan().fitted(config_of(shape)["max_position_embeddings"])
+    plan = Workload().fitted(config_of(shape)["max_position_embeddings"])
     if given.quick:
         from ropechat.bench.measure import QUICK as plan
     metrics = tuple(given.metrics.split(","))

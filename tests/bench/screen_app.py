@@ -113,7 +113,7 @@ class Measured(app.ChatApp):
             await asyncio.sleep(0.05)
         self._fill()
         if self.case["view"] == "prose":
-            self.action_toggle_view()
+            self.commands.run("view.toggle")
         await asyncio.sleep(4.0)  # the hint goes away
         self.composer.set_text("Go")
         self._send(self.composer.text)
@@ -124,7 +124,7 @@ class Measured(app.ChatApp):
         found = {
             "begun": self.paced.begun,
             "ended": self.paced.ended,
-            "tokens": len(answer.steps) if answer else 0,
+            "tokens": len(answer.node.steps) if answer else 0,
             "p50": round(1000 * blocks[len(blocks) // 2], 1),
             "p99": round(1000 * blocks[int(len(blocks) * 0.99)], 1),
             "max": round(1000 * blocks[-1], 1),

@@ -16,8 +16,8 @@ from models import TINY, write_llama
 
 from ropechat import Engine
 from ropechat.bench import shapes
-from ropechat.bench.measure import Plan, Prompts, batched
-from ropechat.bench.result import Report, Rounds, Spread, quiet
+from ropechat.bench.measure import Prompts, Workload, time_batch
+from ropechat.bench.result import Report, Rounds, Spread, find_quiet_rounds
 from ropechat.cli import main
 
 LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
@@ -122,32 +122,32 @@ def test_ctrl_c_leaves_cleanly(model: Path) -> None:
 def test_a_batch_counts_the_passes_of_all(model: Path) -> None:
     engine = Engine.load(model, threads=1)
     engine.stop_ids = frozenset()
-    prompts, plan = Prompts(260), Plan(batch_decode=4)
-    many = [prompts.fresh(150) for _ in range(3)]  # more than a forward takes: they begin one after another
-    assert batched(engine, many, plan.batch_tokens(3), plan.batch_decode) > 0
+    prompts, plan = Prompts(260), Workload(batch_decode=4)
+    many = [prompts.draw(150) for _ in range(3)]  # more than a forward takes: they begin one after another
+    assert time_batch(engine, many, plan.batch_tokens(3), plan.batch_decode) > 0
 
 
 def test_prompts_never_begin_alike() -> None:
     prompts = Prompts(50)
-    drawn = [prompts.fresh(4) for _ in range(50)]
+    drawn = [prompts.draw(4) for _ in range(50)]
     assert len({prompt[0] for prompt in drawn}) == 50
     assert all(0 <= id < 50 for prompt in drawn for id in prompt)
-    assert drawn == [again.fresh(4) for again in [Prompts(50)] for _ in range(50)]
+    assert drawn == [again.draw(4) for again in [Prompts(50)] for _ in range(50)]
 
 
 def test_a_plan_fits_its_context() -> None:
-    plan = Plan().fitted(256)
+    plan = Workload().fitted(256)
     assert (plan.prefill, plan.depth, plan.batches) == (255, 0, (8, 16))
-    assert Plan().fitted(8192) == Plan()
+    assert Workload().fitted(8192) == Workload()
 
 
 def test_slow_rounds_are_left_out() -> None:
-    assert quiet([10.0, 6.9, 7.0]) == [True, False, True]
+    assert find_quiet_rounds([10.0, 6.9, 7.0]) == [True, False, True]
     rounds = Rounds()
     for read, decode in ((10.0, 5.0), (1.0, 0.5), (9.0, 4.0)):
         rounds.add({"memory_read": read, "decode": decode}, 0.5)
     assert rounds.spreads()["decode"] == Spread(4.5, 4.0, 5.0, (5.0, 4.0))
-    plan = Plan().__dict__ | {"batches": []}
+    plan = Workload().__dict__ | {"batches": []}
     report = Report("m", {"dtype": "f32", "isa": "scalar", "weight_bytes": 1}, plan, {1: rounds})
     assert report.record()["results"][0]["discarded_rounds"] == 1
     assert report.table().splitlines()[-1].split()[-1] == "1"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ropechat import Conversation, Engine, Sampling, builtin
+from ropechat import Engine, Sampling, builtin
 from ropechat.builtin.training import questions
 from ropechat.builtin.training.corpus import SOURCES, dialogues
 from ropechat.builtin.training.curves import svg
@@ -29,13 +29,13 @@ def engine() -> Engine:
 
 def answer(engine: Engine, *texts: str) -> str:
     """The last answer of a chat; each must end by itself."""
-    chat = Conversation()
+    chat: list[Message] = []
     for text in texts:
-        chat.append(Role.USER, text)
-        steps = list(engine.reply(chat.messages, GREEDY))
+        chat.append(Message(Role.USER, text))
+        steps = list(engine.reply(chat, GREEDY))
         assert steps[-1].finish_reason == "stop"
-        chat.append(Role.ASSISTANT, "".join(step.text for step in steps))
-    return chat.messages[-1].content
+        chat.append(Message(Role.ASSISTANT, "".join(step.text for step in steps)))
+    return chat[-1].content
 
 
 # ---- The model

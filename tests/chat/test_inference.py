@@ -12,7 +12,7 @@ import pytest
 from fakes import STORY, FakeEngine
 
 from ropechat.chat import events as ev
-from ropechat.chat.inference import NICER, Inference
+from ropechat.chat.inference import NICE_INCREMENT, Inference
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
@@ -60,9 +60,9 @@ def test_load_and_reply(thread: Inference) -> None:
     thread.submit(ev.Load(FakeEngine))
     thread.submit(request())
     found = settle(thread)
-    assert isinstance(found[0], ev.Loaded)
+    assert isinstance(found[0], ev.ModelLoaded)
     assert isinstance(found[1], ev.Started)
-    steps = [event.step for event in found if isinstance(event, ev.Produced)]
+    steps = [event.step for event in found if isinstance(event, ev.TokenGenerated)]
     assert "".join(step.text for step in steps) == STORY
     assert found[-1] == ev.Finished(7, "stop")
     assert all(len(step.top) == 20 for step in steps)
@@ -74,7 +74,7 @@ def test_anything_raised_becomes_an_event(thread: Inference, error: BaseExceptio
     thread.submit(ev.Load(lambda: engine))
     thread.submit(request())
     found = settle(thread)
-    assert sum(isinstance(event, ev.Produced) for event in found) == 3
+    assert sum(isinstance(event, ev.TokenGenerated) for event in found) == 3
     assert found[-1] == ev.Failed(7, error)
     engine.fail_after = None  # the thread lives on
     thread.submit(request())
@@ -99,7 +99,7 @@ def test_cancel_keeps_what_came_and_the_engine_usable(thread: Inference) -> None
     thread.submit(ev.Load(lambda: engine))
     running, found = request(), []
     thread.submit(running)
-    until(thread, ev.Produced, found)
+    until(thread, ev.TokenGenerated, found)
     thread.cancel(running)
     found += settle(thread)
     assert found[-1] == ev.Finished(7, "cancelled")
@@ -146,8 +146,8 @@ def test_only_the_newest_count_is_made(thread: Inference) -> None:
     thread.submit(request())
     for serial in (8, 9, 10):
         thread.submit(ev.Count(ASKED, serial))
-    counts = [event for event in settle(thread) if isinstance(event, ev.Counted)]
-    assert counts == [ev.Counted(10, len(engine.prompt_ids(ASKED)))]
+    counts = [event for event in settle(thread) if isinstance(event, ev.PromptCounted)]
+    assert counts == [ev.PromptCounted(10, len(engine.prompt_ids(ASKED)))]
 
 
 def test_shutdown_is_quick_even_when_the_engine_is_stuck() -> None:
@@ -187,9 +187,9 @@ def test_it_wakes_for_a_first_token_and_for_an_end() -> None:
         assert time.monotonic() < end
         time.sleep(0.002)
     loaded, first, last = woken
-    assert loaded == [ev.Loaded]
-    assert first[-1] is ev.Produced
-    assert first.count(ev.Produced) == 1
+    assert loaded == [ev.ModelLoaded]
+    assert first[-1] is ev.TokenGenerated
+    assert first.count(ev.TokenGenerated) == 1
     assert last[-1] is ev.Finished
     thread.shutdown(2.0)
 
@@ -207,4 +207,4 @@ def test_what_it_computes_gives_way() -> None:
     settle(thread)
     thread.shutdown(2.0)
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert seen == [min(19, own + (NICER if sys.platform == "linux" else 0))]
+    assert seen == [min(19, own + (NICE_INCREMENT if sys.platform == "linux" else 0))]

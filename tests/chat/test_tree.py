@@ -6,31 +6,43 @@ import random
 
 import pytest
 
-from ropechat.conversation import Message, Role
-from ropechat.conversation_tree import Node, Origin, State, Tree, bits, forced, fresh, resumed, shared, typed
+from ropechat.conversation import (
+    ConversationTree,
+    Message,
+    Node,
+    NodeState,
+    Origin,
+    Role,
+    common_prefix_length,
+    remaining_sampling,
+    replace_token,
+    surprisal_bits,
+    unscored_step,
+    with_seed,
+)
 from ropechat.sampling import MAX_SEED, Sampling
-from ropechat.trace import Row, Step
+from ropechat.trace import Step, TokenDistribution
 
 TOP = ((5, -0.5), (6, -1.0), (7, -2.0))
 
 
 def step(id: int, text: str = "x", logprob: float = -1.0) -> Step:
-    row = Row(8, TOP, 10.0, 1.0, 0.9)
+    row = TokenDistribution(8, TOP, 10.0, 1.0, 0.9)
     return Step(id, text.encode(), text, logprob, 1, 1.0, TOP, None, 9, row, (), 0.25)
 
 
-def grown() -> Tree:
+def grown() -> ConversationTree:
     numbers, times = itertools.count(), itertools.count(100)
-    return Tree(lambda: f"n{next(numbers)}", lambda: float(next(times)))
+    return ConversationTree(lambda: f"n{next(numbers)}", lambda: float(next(times)))
 
 
-def answered(tree: Tree, text: str, state: State = State.DONE) -> Node:
+def answered(tree: ConversationTree, text: str, state: NodeState = NodeState.DONE) -> Node:
     """An answer to the current node, a letter a token."""
     assert tree.current is not None
     node = tree.answer(tree.current, "m", Sampling(seed=1))
     for letter in text:
         tree.add(node.id, step(ord(letter), letter))
-    tree.end(node.id, state, "stop" if state is State.DONE else None)
+    tree.end(node.id, state, "stop" if state is NodeState.DONE else None)
     return node
 
 
@@ -55,8 +67,8 @@ def test_regenerating_and_editing_make_siblings() -> None:
     first = answered(tree, "one")
     tree.current = question.id
     second = answered(tree, "two")
-    assert tree.place(first.id) == (1, 2)
-    assert tree.place(second.id) == (2, 2)
+    assert tree.sibling_position(first.id) == (1, 2)
+    assert tree.sibling_position(second.id) == (2, 2)
     tree.write(Role.USER, "more")
     last = answered(tree, "end")
     other = tree.rewrite(question.id, "other q")
@@ -71,7 +83,7 @@ def test_regenerating_and_editing_make_siblings() -> None:
 def test_what_broke_off_before_its_first_token_is_not_read_again() -> None:
     tree = grown()
     tree.write(Role.USER, "lost")
-    answered(tree, "", State.STOPPED)
+    answered(tree, "", NodeState.STOPPED)
     tree.write(Role.USER, "q")
     assert tree.messages() == (Message(Role.USER, "q"),)
     answered(tree, "")
@@ -81,12 +93,12 @@ def test_what_broke_off_before_its_first_token_is_not_read_again() -> None:
 def test_what_has_ended_stays() -> None:
     tree = grown()
     tree.write(Role.USER, "q")
-    node = answered(tree, "abc", State.STOPPED)
+    node = answered(tree, "abc", NodeState.STOPPED)
     with pytest.raises(ValueError, match="stopped"):
         tree.add(node.id, step(1))
     with pytest.raises(ValueError, match="stopped"):
-        tree.end(node.id, State.DONE)
-    with pytest.raises(ValueError, match="there already"):
+        tree.end(node.id, NodeState.DONE)
+    with pytest.raises(ValueError, match="in use"):
         tree.restore(node)
     with pytest.raises(KeyError):
         tree.restore(Node("new", "nowhere", Role.USER))
@@ -94,51 +106,51 @@ def test_what_has_ended_stays() -> None:
 
 def test_a_forced_token_is_scored_under_the_row_it_replaces() -> None:
     drawn = step(6, " dangle", -1.0)._replace(finish_reason="length")
-    other = forced(drawn, 7)
+    other = replace_token(drawn, 7)
     assert (other.id, other.logprob, other.rank) == (7, -2.0, 3)
     assert (other.bytes, other.text, other.u, other.finish_reason) == (b"", "", None, None)
     assert other.row is drawn.row
-    unseen = forced(drawn, 99)
+    unseen = replace_token(drawn, 99)
     assert math.isnan(unseen.logprob)
     assert unseen.rank == 0
-    assert forced(drawn, 6) == drawn._replace(finish_reason=None)
+    assert replace_token(drawn, 6) == drawn._replace(finish_reason=None)
 
 
 def test_figures() -> None:
     node = Node("n", None, Role.ASSISTANT, steps=[step(1, "a", -math.log(2)), step(2, "b", -3 * math.log(2))])
     assert node.bits == pytest.approx(4)
     assert node.ppl == pytest.approx(4)
-    node.steps.append(typed(3, 11))
-    assert (node.scored, bits(node.steps[-1])) == (2, 0.0)
+    node.steps.append(unscored_step(3, 11))
+    assert (node.scored, surprisal_bits(node.steps[-1])) == (2, 0.0)
     assert node.ppl == pytest.approx(4)
     assert math.isnan(Node("n", None, Role.ASSISTANT).ppl)
-    assert shared(node.steps, node.steps[:1]) == 1
+    assert common_prefix_length(node.steps, node.steps[:1]) == 1
 
 
 def test_seeds_and_what_is_left() -> None:
     locked = Sampling(seed=MAX_SEED)
-    assert [fresh(locked, number).seed for number in (0, 1)] == [MAX_SEED, 0]
-    assert fresh(Sampling(), 0).seed != fresh(Sampling(), 0).seed
+    assert [with_seed(locked, number).seed for number in (0, 1)] == [MAX_SEED, 0]
+    assert with_seed(Sampling(), 0).seed != with_seed(Sampling(), 0).seed
     exact = 2**53  # numbers that jq and JavaScript hold
-    assert all((fresh(Sampling(), 0).seed or 0) < exact for _ in range(50))
-    assert [fresh(Sampling(seed=exact - 1), number).seed for number in (0, 1, 2)] == [exact - 1, 0, 1]
-    assert fresh(Sampling(seed=exact), 1).seed == exact + 1
+    assert all((with_seed(Sampling(), 0).seed or 0) < exact for _ in range(50))
+    assert [with_seed(Sampling(seed=exact - 1), number).seed for number in (0, 1, 2)] == [exact - 1, 0, 1]
+    assert with_seed(Sampling(seed=exact), 1).seed == exact + 1
     answer = Node("n", None, Role.ASSISTANT, sampling=Sampling(max_tokens=100))
-    assert resumed(answer, 10).max_tokens == 89
-    fork = Node("f", None, Role.ASSISTANT, sampling=Sampling(max_tokens=89), given=11)
-    assert resumed(fork, 20).max_tokens == 79
-    assert resumed(fork, 5).max_tokens == 94
-    assert resumed(answer, 500).max_tokens == 1
+    assert remaining_sampling(answer, 10).max_tokens == 89
+    fork = Node("f", None, Role.ASSISTANT, sampling=Sampling(max_tokens=89), prefix_length=11)
+    assert remaining_sampling(fork, 20).max_tokens == 79
+    assert remaining_sampling(fork, 5).max_tokens == 94
+    assert remaining_sampling(answer, 500).max_tokens == 1
 
 
-def check(tree: Tree) -> None:
+def check(tree: ConversationTree) -> None:
     """What holds for every tree."""
     seen = [node for node, _ in tree.walk()]
     assert {node.id for node in seen} == set(tree.nodes)
     assert len(seen) == len(tree.nodes)
     for node in seen:
         assert node in tree.children(node.parent)
-        place, of = tree.place(node.id)
+        place, of = tree.sibling_position(node.id)
         assert tree.siblings(node.id)[place - 1] is node
         assert len(tree.siblings(node.id)) == of
         path = tree.path(node.id)
@@ -151,14 +163,15 @@ def check(tree: Tree) -> None:
     assert all(one != other or one is not Role.ASSISTANT for one, other in itertools.pairwise(roles))
 
 
-def act(tree: Tree, draw: random.Random) -> None:
+def act(tree: ConversationTree, draw: random.Random) -> None:
     """One thing that a user may do; what ended before is not named."""
     ids = list(tree.nodes)
     answers = [node for node in tree.nodes.values() if node.role is Role.ASSISTANT]
     kind = draw.choice(["ask", "ask", "regenerate", "fork", "edit", "go", "sibling", "remove"])
     if kind == "ask" or not answers:
         tree.write(Role.USER, f"q{draw.random()}")
-        answered(tree, "abcdef"[: draw.randint(0, 6)], draw.choice([State.DONE, State.STOPPED, State.FAILED]))
+        state = draw.choice([NodeState.DONE, NodeState.STOPPED, NodeState.FAILED])
+        answered(tree, "abcdef"[: draw.randint(0, 6)], state)
     elif kind == "regenerate":
         tree.current = draw.choice(answers).parent
         answered(tree, "other")
@@ -167,9 +180,9 @@ def act(tree: Tree, draw: random.Random) -> None:
         index = draw.randint(0, len(old.steps))
         assert old.parent is not None
         new = tree.answer(old.parent, "m", Sampling(), Origin(old.id, index, "fork"))
-        tree.give(new.id, [*old.steps[:index], step(7, "7")])
-        tree.end(new.id, State.DONE)
-        assert shared(old.steps, new.steps) >= index
+        tree.add_prefix(new.id, [*old.steps[:index], step(7, "7")])
+        tree.end(new.id, NodeState.DONE)
+        assert common_prefix_length(old.steps, new.steps) >= index
     elif kind == "edit":
         tree.rewrite(draw.choice(ids), f"e{draw.random()}")
     elif kind == "go":
@@ -183,7 +196,7 @@ def act(tree: Tree, draw: random.Random) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_that_was_said_changes(seed: int) -> None:
     draw, tree = random.Random(seed), grown()
-    said: dict[str, tuple[str | None, str, list[Step], State]] = {}
+    said: dict[str, tuple[str | None, str, list[Step], NodeState]] = {}
     for _ in range(60):
         act(tree, draw)
         check(tree)

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from chats import answer, branched
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Tree, typed
+from ropechat.conversation import ConversationTree, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
-from ropechat.store.import_export import as_text, export, read_json
+from ropechat.store.import_export import export, format_chat, read_json
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 from ropechat.trace import Step
-from ropechat.util.text import cells
+from ropechat.util.text import cell_width
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_a_conversation_is_one_line_of_the_list(run: Any, monkeypatch: pytest.Mo
     assert run("rename", "c0", "why is 空 the sky " * 30)[0] == 0
     lines = run("list")[1].splitlines()
     assert len(lines) == 2
-    assert max(map(cells, lines)) in (79, 80)  # a wide character may not fit into the last cell
+    assert max(map(cell_width, lines)) in (79, 80)  # a wide character may not fit into the last cell
     assert any(line.endswith("…") for line in lines)
     assert max(len(json.loads(line)["title"]) for line in run("list", "--json")[1].splitlines()) == 200
 
@@ -107,7 +106,7 @@ def test_rm(run: Any, tmp_path: Path) -> None:
     (tmp_path / "conversations" / "damaged-1.db").write_text("")
     code, _, err = run("rm", "c1", "--yes")
     assert code == 0
-    assert "may still hold it" in err
+    assert "may still contain it" in err
     assert run("list")[1] == ""
 
 
@@ -117,7 +116,7 @@ def test_rm(run: Any, tmp_path: Path) -> None:
 def test_what_is_not_there(run: Any, arguments: list[str]) -> None:
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert err.startswith("error: conversation 'zz': there is none")
+    assert err.startswith("error: conversation 'zz': not found")
     assert err.count("\n") == 1
 
 
@@ -125,7 +124,7 @@ def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
     from ropechat.cli import main
 
     assert main(["chat", "-m", "x", "--incognito", "--continue"]) == 2
-    assert "--incognito: not with" in capfd.readouterr().err
+    assert "--incognito: not possible with" in capfd.readouterr().err
     assert main(["chat", "-m", "x", "--resume", "abc"]) == 2
     assert "need a terminal" in capfd.readouterr().err
 
@@ -133,7 +132,7 @@ def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
 # ---- Files
 
 
-def chat_of(tree: Tree) -> Chat:
+def chat_of(tree: ConversationTree) -> Chat:
     return Chat("id", "the <sky>", tree)
 
 
@@ -145,9 +144,9 @@ def rounded(step: Step) -> Step:
 def test_json_there_and_back(tmp_path: Path) -> None:
     tree = branched()
     last = answer(random.Random(1), tree, "more and more")
-    last.steps.append(typed(77, 30))
+    last.steps.append(unscored_step(77, 30))
     question = tree.path()[1]
-    question.start = question.id
+    question.context_start = question.id
     export(chat_of(tree), "json", tmp_path / "a.json")
     read = read_json(tmp_path / "a.json")
     assert read.title == "the <sky>"
@@ -157,8 +156,8 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     assert read.tree.current == names[tree.current]
     for old, new in zip(tree.nodes.values(), read.tree.nodes.values(), strict=True):
         origin = old.origin and dataclasses.replace(old.origin, node=names[old.origin.node])
-        start = old.start and names[old.start]
-        facts = {"parent": new.parent, "origin": origin, "written": new.written, "start": start}
+        start = old.context_start and names[old.context_start]
+        facts = {"parent": new.parent, "origin": origin, "final_text": new.final_text, "context_start": start}
         same = dataclasses.replace(old, id=new.id, **facts)
         assert dataclasses.replace(new, steps=list(map(rounded, new.steps))) == dataclasses.replace(
             same, steps=list(map(rounded, same.steps))
@@ -168,7 +167,7 @@ def test_json_there_and_back(tmp_path: Path) -> None:
 
 
 def spoiled(change: Callable[[Any], Any]) -> str:
-    data = json.loads(as_text(chat_of(branched()), "json"))
+    data = json.loads(format_chat(chat_of(branched()), "json"))
     return json.dumps(change(data) or data)
 
 
@@ -258,7 +257,7 @@ def test_the_page_says_everything_and_runs_nothing() -> None:
     tree.write(Role.USER, "<script>alert(1)</script> & \x1b[31m \x07")
     answer(random.Random(2), tree, "<img src=x onerror=alert(1)> </pre>")
     page = Page()
-    source = as_text(chat_of(tree), "html")
+    source = format_chat(chat_of(tree), "html")
     page.feed(source)
     assert not {"script", "img"} & set(page.tags)
     assert "<script>alert(1)</script>" in page.text
@@ -271,7 +270,7 @@ def test_the_page_says_everything_and_runs_nothing() -> None:
 
 
 def test_markdown_is_what_was_said() -> None:
-    text = as_text(chat_of(branched()), "md")
+    text = format_chat(chat_of(branched()), "md")
     assert text.startswith("# the <sky>\n\n## System · ")
     assert "Why is the sky blue?" in text
     assert "## m · " in text

@@ -51,7 +51,7 @@ def test_run_reads_stdin(door: Door, model: Path) -> None:
         code, out, _ = door("run", "-m", model, "--temperature", 0, "--max-tokens", 2, *arguments, stdin=b"a")
         assert (code, out) == (0, "bc\n")
     code, _, err = door("run", "-m", model, stdin=b"\xff")
-    assert (code, err) == (2, "error: stdin: byte 0 is not UTF-8; convert the text to UTF-8\n")
+    assert (code, err) == (2, "error: stdin: must be UTF-8 (byte 0 is not); convert the text to UTF-8\n")
 
 
 def test_run_json(door: Door, model: Path) -> None:
@@ -95,7 +95,7 @@ def test_no_cache_is_of_one_command(
 ) -> None:
     for module in ("models.pack_cache", "tokenizer.cache"):
         monkeypatch.setattr(f"ropechat.{module}.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr("ropechat.tokenizer.cache._WORTH", 0)
+    monkeypatch.setattr("ropechat.tokenizer.cache._MIN_FILE_BYTES", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "all")
     assert door("run", "-m", model, "--no-cache", "--max-tokens", 1, "a")[0] == 0
     assert os.environ["ROPECHAT_CACHE"] == "all"
@@ -110,18 +110,30 @@ def test_no_cache_is_of_one_command(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["run", "-m", "{missing}", "a"], 2, "no such model"),
-        (["run", "-m", "{model}", "--top-p", "2", "a"], 2, "--top-p: 2.0 is not allowed"),
-        (["run", "-m", "{model}", "--seed", "-1", "a"], 2, "--seed: -1 is not allowed"),
-        (["run", "-m", "{model}", "--temperature", "nan", "a"], 2, "--temperature: nan"),
+        (["run", "-m", "{missing}", "a"], 2, "model not found"),
+        (
+            ["run", "-m", "{model}", "--top-p", "2", "a"],
+            2,
+            "--top-p: must be a number above 0 to 1 (got 2.0)",
+        ),
+        (
+            ["run", "-m", "{model}", "--seed", "-1", "a"],
+            2,
+            "--seed: must be an integer from 0 to 18446744073709551615 (got -1)",
+        ),
+        (
+            ["run", "-m", "{model}", "--temperature", "nan", "a"],
+            2,
+            "--temperature: must be a number from 0 to 100 (got nan)",
+        ),
         (["run", "-m", "{model}", "--max-tokens", "x", "a"], 2, "--max-tokens"),
         (["run", "-m", "{model}", "--dtype", "int4", "a"], 2, "--dtype"),
-        (["run", "-m", "{model}", ""], 2, "prompt: no tokens"),
+        (["run", "-m", "{model}", ""], 2, "prompt: must have at least one token"),
         (["run", "-m", "{model}", "a" * 65], 2, "65 tokens"),
         (["run", "-m", "{broken}", "a"], 2, "config.json"),
         (["inspect", "-m", "{model}", "--top-k", "-1", "a"], 2, "--top-k"),
         (["batch", "-m", "{model}", "{missing}", "-o", "{missing}.out"], 2, "no such file"),
-        (["models", "check", "{missing}"], 2, "no such model"),
+        (["models", "check", "{missing}"], 2, "model not found"),
         (["models", "check", "{broken}"], 2, "config.json"),
         (["nonsense"], 2, "nonsense"),
         (["--nonsense"], 2, "--nonsense"),
@@ -248,7 +260,7 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 
 
 def test_inspect_table_fits_every_width(model: Path) -> None:
-    from ropechat.util.text import cells
+    from ropechat.util.text import cell_width
 
     for width in (1, 30, 40, 60, 80, 100, 160):
         table = process(
@@ -256,7 +268,7 @@ def test_inspect_table_fits_every_width(model: Path) -> None:
         ).stdout.decode()
         lines = table.splitlines()
         assert len(lines) == 1 + 7 + 6 * 3 + 1 + 3 + 1
-        assert all(cells(line) <= max(width, 30) for line in lines[:-1])
+        assert all(cell_width(line) <= max(width, 30) for line in lines[:-1])
         assert "\x1b" not in table
 
 
@@ -416,12 +428,12 @@ def test_public_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        (("hello",), 'hello: no such command; did you mean `ropechat run "hello"`?'),
-        (("hello", "world"), 'hello: no such command; did you mean `ropechat run "hello world"`?'),
-        (("Why is it?",), 'Why is it?: no such command; did you mean `ropechat run "Why is it?"`?'),
-        (('say "a"',), 'say "a": no such command; did you mean `ropechat run "say \\"a\\""`?'),
-        (("chta",), 'chta: no such command; did you mean `ropechat chat`, or `ropechat run "chta"`?'),
-        (("modles", "list"), "modles: no such command; did you mean `ropechat models`, or "),
+        (("hello",), 'hello: unknown command; did you mean `ropechat run "hello"`?'),
+        (("hello", "world"), 'hello: unknown command; did you mean `ropechat run "hello world"`?'),
+        (("Why is it?",), 'Why is it?: unknown command; did you mean `ropechat run "Why is it?"`?'),
+        (('say "a"',), 'say "a": unknown command; did you mean `ropechat run "say \\"a\\""`?'),
+        (("chta",), 'chta: unknown command; did you mean `ropechat chat`, or `ropechat run "chta"`?'),
+        (("modles", "list"), "modles: unknown command; did you mean `ropechat models`, or "),
     ],
 )
 def test_what_is_no_command_is_answered_with_what_was_meant(

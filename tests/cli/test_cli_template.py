@@ -63,12 +63,15 @@ def test_messages_of_a_file(door: Door, model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("{}", "an object without messages"),
-        ("5", "messages: 5; a list"),
-        ('[{"role": "robot", "content": ""}]', "messages[0].role: 'robot'"),
-        ('[{"role": "user"}]', "messages[0].content: missing"),
+        ("", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("{}", "must be a list of messages, or an object with messages"),
+        ("5", "messages: must be a non-empty list (got 5)"),
+        (
+            '[{"role": "robot", "content": ""}]',
+            "messages[0].role: must be one of system, user, assistant (got 'robot')",
+        ),
+        ('[{"role": "user"}]', "messages[0].content: must be a string (missing)"),
     ],
 )
 def test_a_file_that_holds_no_messages(
@@ -90,7 +93,7 @@ def test_names_and_source(door: Door, tmp_path: Path) -> None:
     assert door("template", model, "--template", "tool_use") == (0, "t", "")
     code, _, err = door("template", model, "--template", "rag")
     assert (code, err.count("\n")) == (2, 1)
-    assert "no template named 'rag'; there is default, tool_use" in err
+    assert "no template named 'rag'; available: default, tool_use" in err
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_variables_that_are_none(text: str, door: Door, model: Path) -> None:
 
 
 def test_a_slip_of_the_pen_is_noted(door: Door, model: Path) -> None:
-    note = "note: --template-var: nope: this model's chat template has no such variable; it changes nothing\n"
+    note = "note: --template-var: nope: this model's chat template does not use it; it has no effect\n"
     assert door("template", model, "--user", "hi", "--template-var", "nope=1") == (0, HI + REPLY, note)
     assert note in door("run", "-m", model, *GREEDY, "hi", "--template-var", "nope=1")[2]
 
@@ -164,7 +167,7 @@ def test_inspect_shows_the_prompt_token_by_token(door: Door, model: Path) -> Non
     assert door(*inspect)[0] == 0
     code, out, err = door(*inspect, "--template-var", "a=1")
     assert (code, out) == (2, "")
-    assert "are for --chat" in err
+    assert "require --chat" in err
 
 
 def roles(out: str) -> list[tuple[str, str]]:
@@ -238,7 +241,7 @@ def test_a_message_that_cannot_be_found_is_said(template: str, door: Door, tmp_p
     assert code == 0
     assert {role for role, _ in roles(out)} == {"template"}
     assert err.count("\n") == 1
-    assert "its words cannot be told from the template's" in err
+    assert "its words are not distinguishable from the template's" in err
     assert door("inspect", "-m", model, "--chat", "hi")[1].endswith("none with a context\n")
 
 
@@ -298,7 +301,7 @@ def test_variables_of_a_batch_line(door: Door, tmp_path: Path) -> None:
     shown = [len(text + "\nhi") for text in ("False 1", "True four", "False False", "False 1")]
     assert [record["usage"]["prompt_tokens"] for record in records[:4]] == shown
     assert [record["error"]["message"] for record in records[4:]] == [
-        "in.jsonl: line 5: chat_template_kwargs: [1]; an object of names and values is required",
+        "in.jsonl: line 5: chat_template_kwargs: must be an object of names and values (got [1])",
         "in.jsonl: line 6: chat_template_kwargs: template variable: messages: comes from the conversation; "
         "it cannot be set",
     ]
@@ -312,7 +315,7 @@ def test_a_broken_template_stops_the_chat_but_not_the_model(
     code, out, err = door("run", "-m", model, *GREEDY, "a")
     assert (code, out) == (2, "")
     assert "tokenizer_config.json: chat_template" in err
-    assert "use --raw to go on without it" in err
+    assert "use --raw to continue without it" in err
     assert door("run", "-m", model, *GREEDY, "--raw", "a")[:2] == (0, "bc\n")
     assert door("chat", "-m", model, *GREEDY, "--raw", stdin=b"a\n")[:2] == (0, "bc\n")
     assert door("models", "check", model)[0] == 0

@@ -65,7 +65,7 @@ def test_other_addresses_need_a_word(host: str, door: Door, served: Served, tmp_
     code, _, err = door("serve", "--host", host, "--expose", "-m", model)
     assert code == 0
     assert "warning: " in err
-    assert "anyone in the network can chat" in err
+    assert "anyone on the network can chat" in err
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost", "127.9.9.9"])
@@ -78,7 +78,7 @@ def test_these_are_this_machine(host: str, door: Door, served: Served, tmp_path:
     ("options", "code", "message"),
     [
         (["--top-k", "x"], 2, "'x' is not a valid integer"),
-        (["--temperature", "-1"], 2, "--temperature: -1.0 is not allowed"),
+        (["--temperature", "-1"], 2, "--temperature: must be a number from 0 to 100 (got -1.0)"),
         (["--nonsense"], 2, "--nonsense"),
         (["-m", "/nowhere/at/all"], 2, "/nowhere/at/all"),
     ],

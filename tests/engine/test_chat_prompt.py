@@ -7,7 +7,7 @@ import pytest
 from model_folders import CHATML, GOLDEN, byte_folder, byte_tokenizer
 
 from ropechat.conversation import Message, Role
-from ropechat.engine.prompt import KEPT, ChatPrompt
+from ropechat.engine.prompt import MAX_CACHED_PROMPTS, PromptBuilder
 from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate
 from ropechat.errors import ChatTemplateError, RequestError
 from ropechat.tokenizer import Tokenizer
@@ -20,8 +20,8 @@ def user(text: str) -> list[Message]:
     return [Message(Role.USER, text)]
 
 
-def chat_prompt(tokenizer: Tokenizer, template: ChatTemplate | None) -> ChatPrompt:
-    return ChatPrompt(tokenizer, template, tokenizer.control_ids)
+def chat_prompt(tokenizer: Tokenizer, template: ChatTemplate | None) -> PromptBuilder:
+    return PromptBuilder(tokenizer, template, tokenizer.control_ids)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_prompt_is_made_once_and_is_the_callers(
     assert len(rendered) == 1
     assert chat.ids(user("ho")) != chat.ids(user("hi"))
     assert len(rendered) == 2
-    for number in range(KEPT):
+    for number in range(MAX_CACHED_PROMPTS):
         chat.ids(user(str(number)))
     chat.ids(user("hi"))
-    assert len(rendered) == 2 + KEPT + 1  # the oldest went
+    assert len(rendered) == 2 + MAX_CACHED_PROMPTS + 1  # the oldest went

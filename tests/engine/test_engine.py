@@ -23,7 +23,7 @@ from model_folders import (
 
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
-from ropechat.engine.stop_strings import TextLane
+from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import (
     CancelledError,
     ChatTemplateError,
@@ -225,9 +225,9 @@ def test_stop_strings_that_are_none(engine: Engine, stop: Any) -> None:
 def test_a_stop_string_in_a_pending_byte_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte tokens are held back until their run ends; a stop string in the run must not wait for that."""
     engine = load_fake(monkeypatch, golden_folder(tmp_path, "sp", 700))
-    lane = TextLane(engine.tokenizer.stream(engine.tokenizer.encode("a")), ["\n"])
-    assert lane.push(3 + 0x21) == ""
-    assert (lane.push(3 + 0x0A), lane.stopped) == ("!", True)
+    text_filter = StopStringFilter(engine.tokenizer.stream(engine.tokenizer.encode("a")), ["\n"])
+    assert text_filter.push(3 + 0x21) == ""
+    assert (text_filter.push(3 + 0x0A), text_filter.stopped) == ("!", True)
 
 
 def _cut(text: str, stops: list[str]) -> int | None:
@@ -240,13 +240,13 @@ def test_random_stop_strings(engine: Engine) -> None:
     for _ in range(300):
         whole = "".join(rng.choice([*"ab"], size=12))
         stops = ["".join(rng.choice([*"ab"], size=rng.integers(1, 5))) for _ in range(2)]
-        lane, pieces = TextLane(engine.tokenizer.stream(), stops), []
+        text_filter, pieces = StopStringFilter(engine.tokenizer.stream(), stops), []
         for character in whole:
-            pieces.append(lane.push(ord(character)))
-            if lane.stopped:
+            pieces.append(text_filter.push(ord(character)))
+            if text_filter.stopped:
                 break
         else:
-            pieces.append(lane.finish())
+            pieces.append(text_filter.finish())
         begun = [at for at in (_cut(whole[:end], stops) for end in range(13)) if at is not None]
         assert "".join(pieces) == whole[: begun[0] if begun else 12]
 

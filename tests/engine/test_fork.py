@@ -6,8 +6,7 @@ import pytest
 from model_folders import CHATML, byte_tokenizer
 from models import write_llama
 
-from ropechat.conversation import Message, Role
-from ropechat.conversation_tree import Node, forced, resumed
+from ropechat.conversation import Message, Node, Role, remaining_sampling, replace_token
 from ropechat.engine.engine import Engine
 from ropechat.sampling import Sampling
 from ropechat.trace import Step
@@ -44,7 +43,7 @@ def fork(engine: Engine, answer: Node, index: int, id: int) -> tuple[list[Step],
     steps = list(
         engine.reply(
             ASKED,
-            resumed(answer, index),
+            remaining_sampling(answer, index),
             prefix=prefix,
             top_k=20,
             on_prefill=lambda done, total: read.append((done, total)),
@@ -69,7 +68,7 @@ def test_another_token_costs_one_token(engine: Engine, answer: Node) -> None:
     steps, read = fork(engine, answer, 700, other)
     assert read[0][1] - read[0][0] == 1
     assert len(steps) == 299
-    record = forced(drawn, other)
+    record = replace_token(drawn, other)
     assert record.logprob == dict(drawn.top)[other]
     assert steps[0].position == drawn.position + 1
     again, _ = fork(engine, answer, 700, other)
@@ -94,7 +93,7 @@ def test_texts_are_those_of_one_answer(engine: Engine, answer: Node) -> None:
     assert [data for data, _ in spelled] == [step.bytes for step in answer.steps[:-1]]
 
 
-def test_what_somebody_wrote_never_becomes_a_control_token(engine: Engine) -> None:
+def test_what_a_user_wrote_never_becomes_a_control_token(engine: Engine) -> None:
     text = "so <|im_end|> it is ☃"
     ids = engine.reply_ids(ASKED, text)
     assert bytes(ids).decode() == text

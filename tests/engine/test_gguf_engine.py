@@ -12,7 +12,7 @@ from model_folders import CHATML
 import ropechat.engine
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
-from ropechat.engine.model_folder import find_stop_ids, template_of, tokenizer_of
+from ropechat.engine.loading import find_stop_ids, load_chat_template, load_tokenizer
 from ropechat.errors import ChatTemplateError
 from ropechat.sampling import Sampling
 
@@ -31,7 +31,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def loaded(path: Path) -> Engine:
         facts = fake_core.facts({"vocab_size": 262, "eos_token_id": 257})
-        tokenizer = tokenizer_of(path, 262, fake_core.gguf_metadata)
+        tokenizer = load_tokenizer(path, 262, fake_core.gguf_metadata)
         return Engine(fake_core.Engine(facts), path, tokenizer)  # type: ignore[arg-type]
 
     return loaded
@@ -79,6 +79,6 @@ def test_harmony_ends_messages_not_replies(tmp_path: Path) -> None:
     tokens = bytes_vocabulary()["tokenizer.ggml.tokens"]
     keys = {"tokens": [*tokens[:256], *names, *tokens[260:]], "eos_token_id": 258, "bos_token_id": None}
     path = write_gguf(tmp_path, chat_template="".join(names), **keys)
-    tokenizer = tokenizer_of(path, 262, lambda path: json.loads(Path(path).read_text()))
+    tokenizer = load_tokenizer(path, 262, lambda path: json.loads(Path(path).read_text()))
     facts = {"vocab_size": 262, "eos_token_id": [258, 257]}
-    assert find_stop_ids(path, facts, tokenizer, template_of(path, tokenizer)) == {258, 259}
+    assert find_stop_ids(path, facts, tokenizer, load_chat_template(path, tokenizer)) == {258, 259}

@@ -9,7 +9,7 @@ import pytest
 from models import write_llama
 
 from ropechat.engine import _core
-from ropechat.engine.native import Loading
+from ropechat.engine.native import ModelLoad
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_an_exception_before_packing_is_raised_as_it_is(large: Path, exception: 
 
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens while `Loading` runs, of which compiled engines tell that they pack."""
+    """What happens while `ModelLoad` runs, of which compiled engines tell that they pack."""
     seen: list[str] = []
 
     def load(folder: str, *, before_packing: Callable[[], object], **options: object) -> str:
@@ -54,13 +54,13 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return "engine"
 
     fake = SimpleNamespace(Engine=SimpleNamespace(load=load), read_config=lambda folder: {"vocab_size": 5})
-    monkeypatch.setattr("ropechat.engine.native.compiled", lambda: fake)
+    monkeypatch.setattr("ropechat.engine.native.load_core", lambda: fake)
     return seen
 
 
 def test_packing_waits_for_what_runs_meanwhile(order: list[str], tmp_path: Path) -> None:
-    loading = Loading(tmp_path)
-    assert loading.meanwhile(lambda: order.append("checked") or 5) == 5
+    loading = ModelLoad(tmp_path)
+    assert loading.run_before_packing(lambda: order.append("checked") or 5) == 5
     assert loading.result() == "engine"
     assert order == ["checked", "packed"]
 
@@ -69,12 +69,12 @@ def test_packing_does_not_wait_for_ever(order: list[str], tmp_path: Path) -> Non
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    loading = Loading(tmp_path)
+    loading = ModelLoad(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        loading.meanwhile(interrupted)
+        loading.run_before_packing(interrupted)
     loading._core.result()
-    with pytest.raises(KeyboardInterrupt), Loading(tmp_path) as loading:
+    with pytest.raises(KeyboardInterrupt), ModelLoad(tmp_path) as loading:
         raise KeyboardInterrupt
     loading._core.result()
-    assert Loading(tmp_path).result() == "engine"
+    assert ModelLoad(tmp_path).result() == "engine"
     assert order == ["packed"] * 3

@@ -13,7 +13,8 @@ import pytest
 from model_folders import byte_tokenizer
 from models import write_llama
 
-from ropechat import Engine, _core
+from ropechat import Engine
+from ropechat.engine import _core
 from ropechat.errors import RequestError
 from ropechat.models.pack_cache import packed_entries, packed_folder
 

@@ -116,7 +116,7 @@ def test_where_a_template_comes_from(tmp_path: Path) -> None:
     assert named is not None
     assert named.render(TURN) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert (named.names, named.select("tool_use").render(TURN)) == (["default", "tool_use"], "t")
-    with pytest.raises(ChatTemplateError, match="no template named 'rag'; there is default, tool_use"):
+    with pytest.raises(ChatTemplateError, match="no template named 'rag'; available: default, tool_use"):
         named.select("rag")
     (tmp_path / "chat_template.jinja").write_text("{{ eos_token }}{{ bos_token }}")
     file = ChatTemplate.load(tmp_path, {**config, "eos_token": {"content": "</s>"}, "bos_token": None})
@@ -133,11 +133,13 @@ def test_a_folder_of_more_templates(tmp_path: Path) -> None:
     template = ChatTemplate.load(tmp_path, {"eos_token": "</s>"})
     assert template is not None
     with pytest.raises(
-        ChatTemplateError, match="no template named default; there is broken, tool_use; choose"
+        ChatTemplateError, match=r"no template named default \(available: broken, tool_use\); choose"
     ):
         template.render(TURN)
     assert template.select("tool_use").render(TURN) == "t</s>"
-    with pytest.raises(ChatTemplateError, match=r"broken\.jinja: chat_template: byte 0 is not UTF-8"):
+    with pytest.raises(
+        ChatTemplateError, match=r"broken\.jinja: chat_template: must be UTF-8 \(byte 0 is not\)"
+    ):
         template.select("broken").render(TURN)
     (tmp_path / "chat_template.jinja").write_text("d")
     template = ChatTemplate.load(tmp_path, {"chat_template": "not this"})
@@ -159,7 +161,9 @@ def test_a_file_that_is_too_long(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("x" * (256 << 10) + "x")
     template = ChatTemplate.load(tmp_path, {})
     assert template is not None
-    with pytest.raises(ChatTemplateError, match=r"\.jinja: chat_template: 262145 bytes; at most 262144"):
+    with pytest.raises(
+        ChatTemplateError, match=r"\.jinja: chat_template: must be at most 262144 bytes \(got 262145\)"
+    ):
         template.render(TURN)
 
 
@@ -188,7 +192,7 @@ def test_the_process_is_started_early_where_there_may_be_a_template(
 @pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/x.jinja"])
 def test_a_folder_where_a_file_should_be(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir(parents=True)
-    with pytest.raises(UnsafePathError, match=r"\.jinja: not a regular file"):
+    with pytest.raises(UnsafePathError, match=r"\.jinja: must be a regular file"):
         ChatTemplate.load(tmp_path, {})
 
 
@@ -208,7 +212,9 @@ def test_variables_that_none_can_have(variables: dict[str, Any]) -> None:
 
 
 def test_text_that_is_no_unicode() -> None:
-    with pytest.raises(RequestError, match="message 2: character 1 is a lone surrogate"):
+    with pytest.raises(
+        RequestError, match=r"message 2: must be valid Unicode \(got a lone surrogate at character 1\)"
+    ):
         ChatTemplate(CHATML, "x").render([*TURN, Message(Role.ASSISTANT, "a\udc80")])
 
 
@@ -218,7 +224,7 @@ def test_text_that_is_no_unicode() -> None:
 def test_a_system_message_that_is_refused_goes_before_the_first_user_message() -> None:
     template = ChatTemplate(REFUSES_SYSTEM, "x")
     assert template.folds_system is None
-    with pytest.raises(ChatTemplateError, match="refuses these messages: no system role here"):
+    with pytest.raises(ChatTemplateError, match="rejects these messages: no system role here"):
         template.render(SYSTEM_AND_TURN)
     assert template.prompt(SYSTEM_AND_TURN, add_generation_prompt=False) == (
         "<|im_start|>user\n be kind \n\nhi<|im_end|>\n"
@@ -251,8 +257,8 @@ def test_refused_roles_are_explained() -> None:
     with pytest.raises(ChatTemplateError) as caught:
         template.prompt([*SYSTEM_AND_TURN, *TURN])
     assert str(caught.value) == (
-        "x: chat_template line 1: refuses these messages: must alternate; message 3 is of the user, where "
-        "most templates want the assistant: let user and assistant take turns, after at most one system "
+        "x: chat_template line 1: rejects these messages: must alternate; message 3 is from the user, but "
+        "most templates expect the assistant: user and assistant must alternate, after at most one system "
         "message"
     )
     assert template.folds_system is None

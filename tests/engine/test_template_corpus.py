@@ -7,7 +7,7 @@ import pytest
 from bad_inputs import Corpus, unsaid
 
 from ropechat.conversation import Message, Role
-from ropechat.engine.model_check import load_template
+from ropechat.engine.loading import load_template
 from ropechat.errors import RopechatError
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from ropechat.models.hub import transfer
 from ropechat.models.hub.cache import cache_folder, repo_folder
 from ropechat.models.hub.names import HubName, parse
 from ropechat.models.hub.plan import make_plan
-from ropechat.models.hub.transfer import Progress, fetch
+from ropechat.models.hub.transfer import DownloadProgress, fetch
 from ropechat.models.resolve import resolve
 
 RNG = random.Random(5)
@@ -110,7 +110,7 @@ def test_a_gguf_by_quantization(hub: Hub) -> None:
     assert path.read_bytes() == FILES["sub/m-Q8_0.gguf"]
     assert resolve("org/name:Q8_0") == path
     assert sum("/resolve/" in request.path for request in hub.requests) == 1
-    assert "no GGUF of Q2_K; there is Q4_0, Q8_0" in refused("org/name:Q2_K")
+    assert "no GGUF file matches Q2_K; available: Q4_0, Q8_0" in refused("org/name:Q2_K")
     hub.repos["org/ggufs"] = Repo({"m-Q8_0.gguf": b"8", "m-Q4_K_M.gguf": b"4"})
     plan = make_plan(name_of("org/ggufs"))
     assert plan.gguf == "m-Q4_K_M.gguf"
@@ -133,7 +133,7 @@ def test_shards_and_revisions(hub: Hub) -> None:
     with pytest.raises(ModelNotFoundError, match="not in the Hub cache"):
         resolve("org/big")
     del hub.repos["org/big"].files["model-2.safetensors"]
-    assert "the repository lacks model-2.safetensors" in refused("org/big")
+    assert "the repository is incomplete (missing model-2.safetensors)" in refused("org/big")
 
 
 def test_the_library_accepts_the_cache(hub: Hub) -> None:
@@ -156,7 +156,7 @@ def test_pull_from_python(hub: Hub) -> None:
     import ropechat
 
     assert ropechat.pull("org/name:q8_0") == resolve("org/name:Q8_0")
-    with pytest.raises(RequestError, match="no Hub id"):
+    with pytest.raises(RequestError, match="must be org/name"):
         ropechat.pull("./org/name")
 
 
@@ -208,7 +208,7 @@ def test_a_dropped_line_is_taken_up_again_in_the_same_run(hub: Hub) -> None:
 
 def test_a_server_that_stops_for_good(hub: Hub) -> None:
     hub.body = lambda file, start, rest: rest if len(rest) < 100_000 and file != "model.safetensors" else b""
-    assert "320 kB are kept for the next try" in refused()
+    assert "320 kB are kept for the next attempt" in refused()
     assert len(hub.starts("model.safetensors")) == 3
 
 
@@ -222,7 +222,7 @@ def test_a_server_without_ranges(hub: Hub) -> None:
 def test_wrong_bytes_never_get_a_name(hub: Hub) -> None:
     hub.lies["model.safetensors"] = "0" * 64
     words = refused()
-    assert "model.safetensors: twice other bytes came than the Hub lists (sha256" in words
+    assert "model.safetensors: received wrong bytes twice (sha256" in words
     assert hub.starts("model.safetensors") == [0, 0]
     check_final_names()
     assert not (repo_folder("org/name") / "blobs" / ("0" * 64)).exists()
@@ -240,7 +240,7 @@ def test_a_partial_file_that_is_no_beginning(hub: Hub) -> None:
         blobs.mkdir(parents=True, exist_ok=True)
         (blobs / f"{sha256(WEIGHTS)}.ropechat.incomplete").write_bytes(b"x" * size)
         assert (get() / "model.safetensors").read_bytes() == WEIGHTS
-        shelf.removal(HubName("org/name")).execute()
+        shelf.plan_removal(HubName("org/name")).execute()
 
 
 def test_two_downloads_at_once(hub: Hub) -> None:
@@ -263,7 +263,7 @@ def test_progress_and_stop(hub: Hub) -> None:
     hub.seconds_per_piece = 0.02
     seen: list[int] = []
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: DownloadProgress) -> None:
         seen.append(progress.done)
         assert progress.done <= progress.total == make_plan(name_of("org/name")).total
         if progress.received > 100_000:
@@ -292,7 +292,7 @@ def test_gated_private_missing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "hf auth login" in words
     assert "or private" in refused("org/private")
     assert "check the spelling" in refused("org/nothing")
-    assert "no revision 'v9'" in refused("org/name@v9")
+    assert "revision 'v9' not found" in refused("org/name@v9")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "gated" in refused("org/gated")
     assert "or private" in refused("org/private")
@@ -308,12 +308,12 @@ def test_gated_private_missing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (401, "the token is not accepted"),
-        (403, "answers 403"),
-        (404, "answers 404"),
-        (407, "the proxy refuses"),
+        (401, "the token is invalid"),
+        (403, "answered 403"),
+        (404, "answered 404"),
+        (407, "the proxy refused"),
         (429, "too many requests"),
-        (503, "answers 503; try again later"),
+        (503, "answered 503; try again later"),
     ],
 )
 def test_other_answers(status: int, words: str, hub: Hub) -> None:
@@ -326,7 +326,7 @@ def test_nobody_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         free.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{free.getsockname()[1]}"
     monkeypatch.setenv("HF_ENDPOINT", closed)
-    assert f"{closed} cannot be reached (Connection refused)" in refused()
+    assert f"cannot reach {closed} (Connection refused)" in refused()
     monkeypatch.setenv("HF_ENDPOINT", "nonsense")
     assert "HF_ENDPOINT" in refused()
 
@@ -345,15 +345,15 @@ def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_is_seen_beforehand(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "free_disk", lambda path: 1000)
     words = refused()
-    assert "disk full: 320 kB to fetch, 1 kB free" in words
+    assert "disk full: 320 kB needed, 1 kB free" in words
     assert not any("/resolve/" in request.path for request in hub.requests)
 
 
 def test_a_listing_cannot_write_elsewhere(hub: Hub) -> None:
     hub.repos["org/evil"] = Repo({"../../evil-Q4_0.gguf": b"x"})
-    assert "not fetched" in refused("org/evil")
+    assert "nothing is downloaded" in refused("org/evil")
     hub.lies["m-Q4_0.gguf"] = "../../../evil"
-    assert "listed without a usable name, size or hash" in refused("org/name:Q4_0")
+    assert "the Hub lists no valid name, size or hash" in refused("org/name:Q4_0")
     hub.repos["org/index"] = Repo(
         {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "../b.safetensors"}}'}
     )
@@ -368,16 +368,16 @@ def test_removing(hub: Hub) -> None:
     get()
     get("org/name:Q8_0")
     get("org/name:Q4_0")
-    assert [str(one.name) for one in shelf.models()] == ["org/name", "org/name:Q4_0", "org/name:Q8_0"]
-    gone = shelf.removal(name_of("org/name:q8_0"))
+    assert [str(one.name) for one in shelf.list_cached()] == ["org/name", "org/name:Q4_0", "org/name:Q8_0"]
+    gone = shelf.plan_removal(name_of("org/name:q8_0"))
     assert gone.size == 50_000
     gone.execute()
-    assert [str(one.name) for one in shelf.models()] == ["org/name", "org/name:Q4_0"]
+    assert [str(one.name) for one in shelf.list_cached()] == ["org/name", "org/name:Q4_0"]
     with pytest.raises(ModelNotFoundError):
-        shelf.removal(name_of("org/name:Q8_0"))
+        shelf.plan_removal(name_of("org/name:Q8_0"))
     assert resolve("org/name:Q4_0").read_bytes() == FILES["m-Q4_0.gguf"]
-    shelf.removal(name_of("org/name")).execute()
-    assert not shelf.models()
+    shelf.plan_removal(name_of("org/name")).execute()
+    assert not shelf.list_cached()
     assert not repo_folder("org/name").exists()
 
 
@@ -385,17 +385,17 @@ def test_shared_bytes_stay(hub: Hub) -> None:
     hub.repos["org/name"].commits["v2"] = "feed" + "0" * 36
     path = get()
     get("org/name@v2")
-    gone = shelf.removal(name_of("org/name@v2"))
+    gone = shelf.plan_removal(name_of("org/name@v2"))
     assert gone.size == 0
     gone.execute()
     assert (path / "model.safetensors").read_bytes() == WEIGHTS
-    assert [str(one.name) for one in shelf.models()] == ["org/name"]
+    assert [str(one.name) for one in shelf.list_cached()] == ["org/name"]
 
 
 def test_an_unfinished_download_is_listed(hub: Hub) -> None:
     cut = {0: 1000}  # by where a request starts
     hub.body = lambda file, start, rest: rest[: cut.get(start, 0)] if file == "model.safetensors" else rest
     refused()
-    (one,) = shelf.models()
+    (one,) = shelf.list_cached()
     assert one.missing
     assert one.size >= 1000

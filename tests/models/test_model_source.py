@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ropechat.engine.model_folder import display_name
+from ropechat.engine.loading import display_name
 from ropechat.errors import ModelNotFoundError, ModelPathError, NotDownloadedError, UnsafePathError
 from ropechat.models import resolve as model_source
 from ropechat.models.hub.names import HubName, parse
 from ropechat.models.resolve import hub_name, resolve
-from ropechat.models.weights import choose, choose_gguf, gguf_sets, is_plain, quant_of, shards_of
+from ropechat.models.weights import choose_files, choose_gguf, gguf_sets, is_plain, quant_of, shard_names
 from ropechat.util.files import read_json
 
 COMMIT = "0123456789" * 4
@@ -78,7 +78,7 @@ def test_paths_are_never_looked_up_on_the_hub() -> None:
     for text in ("./org/name", "../name", "/org/name", "~/name", "org/name/", "org/model.safetensors"):
         assert hub_name(text) is None
     assert hub_name(Path("org/name")) is None
-    with pytest.raises(ModelPathError, match=r"no such model; tried the folder .*/org/name; give a folder"):
+    with pytest.raises(ModelPathError, match=r"model not found \(tried .*/org/name\); give a folder"):
         resolve("./org/name")
 
 
@@ -123,11 +123,11 @@ def test_choosing_a_gguf() -> None:
     assert choose_gguf(sets, "m-Q2_K.gguf", "r").name == "m-Q2_K.gguf"
     assert choose_gguf(sets, "bf16", "r").files == tuple(names[-3:])
     with pytest.raises(
-        ModelNotFoundError, match=r"no GGUF of F16; there is BF16, Q2_K, Q4_K_M, Q8_0, UD-Q6_K_XL"
+        ModelNotFoundError, match=r"no GGUF file matches F16; available: BF16, Q2_K, Q4_K_M, Q8_0, UD-Q6_K_XL"
     ):
         choose_gguf(sets, "F16", "r")
     two = gguf_sets(["a-Q4_0.gguf", "b-Q4_0.gguf"])
-    with pytest.raises(ModelNotFoundError, match=r"2 GGUF files of Q4_0: a-Q4_0.gguf, b-Q4_0.gguf"):
+    with pytest.raises(ModelNotFoundError, match=r"2 GGUF files match Q4_0: a-Q4_0.gguf, b-Q4_0.gguf"):
         choose_gguf(two, "q4_0", "r")
     assert choose_gguf(two, None, "r").name == "a-Q4_0.gguf"
 
@@ -143,12 +143,12 @@ def test_what_is_fetched() -> None:
         "training_args.bin",
     ]
     there = [*others, *wanted]
-    chosen = choose(there, None, dict, "r")
+    chosen = choose_files(there, None, dict, "r")
     assert chosen.weights == ("model.safetensors",)
     assert sorted(chosen.files) == sorted(wanted)
-    assert choose(there, "Q8_0", dict, "r").files == ("m-Q8_0.gguf",)
-    with pytest.raises(ModelNotFoundError, match="is a pickle"):
-        choose(["config.json", "pytorch_model.bin"], None, dict, "r")
+    assert choose_files(there, "Q8_0", dict, "r").files == ("m-Q8_0.gguf",)
+    with pytest.raises(ModelNotFoundError, match="a pickle can run code"):
+        choose_files(["config.json", "pytorch_model.bin"], None, dict, "r")
 
 
 def test_shards_are_those_of_the_index() -> None:
@@ -156,7 +156,7 @@ def test_shards_are_those_of_the_index() -> None:
         "weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
     }
     there = ["config.json", "model.safetensors.index.json", "model-1.safetensors", "other.safetensors"]
-    chosen = choose(there, None, lambda: index, "r")
+    chosen = choose_files(there, None, lambda: index, "r")
     assert chosen.weights == ("model-1.safetensors", "model-2.safetensors")
     for bad in (
         "../x.safetensors",
@@ -167,7 +167,7 @@ def test_shards_are_those_of_the_index() -> None:
         "",
     ):
         with pytest.raises(Exception, match="weight_map"):
-            shards_of({"weight_map": {"a": bad}}, "r")
+            shard_names({"weight_map": {"a": bad}}, "r")
 
 
 def test_plain_names() -> None:
@@ -196,13 +196,21 @@ def test_folders_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "model", "words"),
     [
-        (["a-Q4_0.gguf", "a-Q8_0.gguf"], ".", "2 GGUF models: a-Q4_0.gguf, a-Q8_0.gguf; name one"),
-        (["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"], "m-00002-of-00002.gguf", "not the first part"),
-        (["m-00001-of-00002.gguf"], "m-00001-of-00002.gguf", "m-00002-of-00002.gguf missing beside it"),
-        (["m.bin"], "m.bin", "no GGUF file"),
-        ([], "nothing", "no such model"),
-        ([], "", "no model; name a folder"),
-        ([], "a\0b", "no model"),
+        (
+            ["a-Q4_0.gguf", "a-Q8_0.gguf"],
+            ".",
+            r"one GGUF model \(got 2: a-Q4_0.gguf, a-Q8_0.gguf\); give one",
+        ),
+        (
+            ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"],
+            "m-00002-of-00002.gguf",
+            "must be the first part",
+        ),
+        (["m-00001-of-00002.gguf"], "m-00001-of-00002.gguf", "missing parts m-00002-of-00002.gguf"),
+        (["m.bin"], "m.bin", "must be a .gguf file"),
+        ([], "nothing", "model not found"),
+        ([], "", "must be a folder, a .gguf file"),
+        ([], "a\0b", "must be a folder"),
     ],
 )
 def test_local_refusals(names: list[str], model: str, words: str) -> None:
@@ -221,7 +229,7 @@ def test_a_local_path_wins(cache: Path) -> None:
 
 def test_builtin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_source, "builtin_folder", lambda: tmp_path / "builtin")
-    with pytest.raises(ModelNotFoundError, match="builtin: this build comes without"):
+    with pytest.raises(ModelNotFoundError, match="builtin: this build has no built-in model"):
         resolve("builtin")
     put(tmp_path / "builtin", "config.json")
     assert resolve("builtin") == tmp_path / "builtin"
@@ -249,14 +257,14 @@ def test_cached_models(cache: Path) -> None:
         (
             [],
             "other/name",
-            r"not in the Hub cache .*; tried the folder .*/other/name too; `ropechat models pull",
+            r"not in the Hub cache .*tried .*/other/name too\); run `ropechat models pull",
         ),
         ([], "org/name@v2", r"not in the Hub cache .*`ropechat models pull org/name@v2`"),
-        (["m-Q8_0.gguf"], "org/name:Q4_0", r"no GGUF of Q4_0; there is Q8_0 in the Hub cache"),
-        (["model.safetensors", "tokenizer.json"], "org/name", r"incomplete .*config.json missing"),
-        (["config.json", "model.safetensors"], "org/name", r"incomplete .*tokenizer.json missing"),
-        (["config.json", "tokenizer.json"], "org/name", r"no weights"),
-        (["m-00001-of-00002.gguf"], "org/name", r"incomplete .*m-00002-of-00002.gguf missing"),
+        (["m-Q8_0.gguf"], "org/name:Q4_0", r"no GGUF file matches Q4_0; available: Q8_0 in the Hub cache"),
+        (["model.safetensors", "tokenizer.json"], "org/name", r"incomplete .*missing config.json"),
+        (["config.json", "model.safetensors"], "org/name", r"incomplete .*missing tokenizer.json"),
+        (["config.json", "tokenizer.json"], "org/name", r"weights: must be"),
+        (["m-00001-of-00002.gguf"], "org/name", r"incomplete .*missing m-00002-of-00002.gguf"),
     ],
 )
 def test_what_is_not_whole_in_the_cache(names: list[str], model: str, words: str, cache: Path) -> None:
@@ -274,7 +282,7 @@ def test_a_missing_shard_or_blob_is_missed(cache: Path) -> None:
     assert resolve("org/name") == found
     (found / "b.safetensors").unlink()
     (found / "b.safetensors").symlink_to("../../blobs/gone")
-    with pytest.raises(NotDownloadedError, match="in the Hub cache: b"):
+    with pytest.raises(NotDownloadedError, match=r"in the Hub cache \(missing b"):
         resolve("org/name")
 
 
@@ -284,7 +292,7 @@ def test_bytes_that_repositories_share(cache: Path) -> None:
     put(cache, "blobs/f0/f00", "models--org--name/blobs/other")
     (cache / "models--org--name/blobs/e00").symlink_to("../../blobs/f0/f00")
     (found / "config.json").symlink_to("../../blobs/e00")
-    with pytest.raises(UnsafePathError, match="points out of"):
+    with pytest.raises(UnsafePathError, match="leads out of"):
         read_json(found, "config.json")
     put(cache, "blobs/.huggingface-shared-blobs")
     assert read_json(found, "config.json") == {}

@@ -12,17 +12,24 @@ from stores import done
 
 from ropechat.chat import events as ev
 from ropechat.chat.inference import Inference, describe
-from ropechat.chat.recorder import Keeper
+from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Origin, State, Tree, added_nothing, forced, unended
+from ropechat.conversation import (
+    ConversationTree,
+    NodeState,
+    Origin,
+    Role,
+    is_empty_continuation,
+    replace_token,
+    steps_to_continue,
+)
 from ropechat.errors import FileAccessError, InternalError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ropechat.conversation_tree import Node
+    from ropechat.conversation import Node
     from ropechat.store.store import Store
     from ropechat.trace import Step
 
@@ -75,12 +82,12 @@ class Drawing:
         """What stops by itself needs none."""
 
 
-def same(one: Tree, other: Tree) -> None:
+def same(one: ConversationTree, other: ConversationTree) -> None:
     """Are two trees the same, token for token?"""
     assert list(one.nodes) == list(other.nodes)
     for id, node in one.nodes.items():
         assert other[id].steps == node.steps, (node.origin, len(other[id].steps), len(node.steps))
-        assert dataclasses.replace(other[id], written=node.written) == node
+        assert dataclasses.replace(other[id], final_text=node.final_text) == node
         assert other[id].text == node.text
 
 
@@ -95,12 +102,12 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
     engine = Drawing(draw, flush_now_and_then)
     inference = Inference()
     inference._engine = engine  # type: ignore[assignment]
-    session = Session("drawing", Sampling(seed=1), keeper=Keeper(store))
-    session.apply(ev.Loaded(describe(engine)))  # type: ignore[arg-type]
+    session = Session("drawing", Sampling(seed=1), recorder=ConversationRecorder(store))
+    session.apply(ev.ModelLoaded(describe(engine)))  # type: ignore[arg-type]
 
     def answer(turn: Any) -> None:
         """Have it written, and compare what stands in the tree with what was drawn."""
-        given = [step.id for step in turn.request.opening.steps] if turn.request.opening else []
+        given = [step.id for step in turn.request.prefix.steps] if turn.request.prefix else []
         engine.drawn = []
         try:
             inference._serve(turn.request)
@@ -109,9 +116,9 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
         for event in inference.drain():
             session.apply(event)
         node = session.tree[turn.node]
-        assert node.state is not State.STREAMING
-        assert [step.id for step in node.steps[: node.given]] == given
-        assert node.steps[node.given :] == engine.drawn
+        assert node.state is not NodeState.STREAMING
+        assert [step.id for step in node.steps[: node.prefix_length]] == given
+        assert node.steps[node.prefix_length :] == engine.drawn
 
     answer(session.ask("What is a token?"))
     for _ in range(draw.randrange(4, 12)):
@@ -122,7 +129,7 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
             continue
         node = nodes[-1] if draw.random() < 0.6 else draw.choice(nodes)
         answer(_continued(session, node) if deed == "continue" else _forked(draw, session, node))
-    id = session.keeper.id
+    id = session.recorder.id
     assert store.close(10)
     assert store.trouble is None
     chat = done(opened().load(id))
@@ -131,41 +138,41 @@ def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store],
 
 
 def _continued(session: Session, node: Node) -> Any:
-    steps = unended(node)
+    steps = steps_to_continue(node)
     origin = Origin(node.id, len(steps), "continue")
-    return session.answer(node.parent or "", ev.Opening(tuple(steps)), origin)
+    return session.answer(node.parent or "", ev.AssistantPrefix(tuple(steps)), origin)
 
 
 def _forked(draw: random.Random, session: Session, node: Node) -> Any:
     index = draw.randrange(len(node.steps))
     id = draw.choice(node.steps[index].top)[0]
-    opening = ev.Opening((*node.steps[:index], forced(node.steps[index], id)))
-    return session.answer(node.parent or "", opening, Origin(node.id, index, "fork"))
+    prefix = ev.AssistantPrefix((*node.steps[:index], replace_token(node.steps[index], id)))
+    return session.answer(node.parent or "", prefix, Origin(node.id, index, "fork"))
 
 
 def test_an_answer_that_ended_is_continued_twice(opened: Callable[[], Store]) -> None:
     """The second continuation begins where a chunk of the first one does."""
-    store, tree, draw = opened(), Tree(), random.Random(1)
+    store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "t", question))
+    done(store.add_node("c", "t", question))
     end = record(draw, "", 28)._replace(id=STOP, finish_reason="stop")
 
     def write(given: Sequence[Step], drawn: Sequence[Step], origin: Origin | None) -> Node:
         node = tree.answer(question.id, "m", Sampling(seed=1), origin)
-        recorder = store.record("c", node)
+        recorder = store.record_answer("c", node)
         recorder.begin(given, len(given))
-        tree.give(node.id, given)
+        tree.add_prefix(node.id, given)
         for step in drawn:
             tree.add(node.id, step)
             recorder.add(step)
-        tree.end(node.id, State.DONE, "stop")
-        done(recorder.end(State.DONE, "stop", given=len(given)))
+        tree.end(node.id, NodeState.DONE, "stop")
+        done(recorder.end(NodeState.DONE, "stop", prefix_length=len(given)))
         return node
 
     node = write((), [*(record(draw, f"w{place}", place) for place in range(1, 28)), end], None)
     for _ in range(3):
-        node = write(unended(node), [end], Origin(node.id, 27, "continue"))
-        assert added_nothing(node)
+        node = write(steps_to_continue(node), [end], Origin(node.id, 27, "continue"))
+        assert is_empty_continuation(node)
     assert store.trouble is None
     same(tree, done(opened().load("c")).tree)
 
@@ -173,31 +180,31 @@ def test_an_answer_that_ended_is_continued_twice(opened: Callable[[], Store]) ->
 def test_a_row_that_is_there_already_is_not_called_a_deletion(
     opened: Callable[[], Store],
 ) -> None:
-    store, tree = opened(), Tree()
+    store, tree = opened(), ConversationTree()
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "t", question))
+    done(store.add_node("c", "t", question))
     with pytest.raises(FileAccessError, match=r"a bug in ropechat: UNIQUE constraint failed: node\.id"):
-        done(store.keep("c", "t", question))
+        done(store.add_node("c", "t", question))
     assert "deleted" not in (store.trouble or "")
 
 
 def test_what_adds_nothing() -> None:
-    tree, draw = Tree(), random.Random(1)
+    tree, draw = ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
     end = record(draw, "", 2)._replace(id=STOP, finish_reason="stop")
     word = record(draw, "word", 1)
 
     def made(origin: Origin | None, drawn: Sequence[Step], reason: Any = "stop") -> Node:
         node = tree.answer(question.id, "m", Sampling(seed=1), origin)
-        tree.give(node.id, [word])
+        tree.add_prefix(node.id, [word])
         for step in drawn:
             tree.add(node.id, step)
-        tree.end(node.id, State.DONE, reason)
+        tree.end(node.id, NodeState.DONE, reason)
         return node
 
     before = Origin("x", 1, "continue")
-    assert added_nothing(made(before, [end]))
-    assert not added_nothing(made(before, [word, end]))
-    assert not added_nothing(made(before, [], "cancelled"))
-    assert not added_nothing(made(Origin("x", 1, "fork"), [end]))
-    assert not added_nothing(made(None, [end]))
+    assert is_empty_continuation(made(before, [end]))
+    assert not is_empty_continuation(made(before, [word, end]))
+    assert not is_empty_continuation(made(before, [], "cancelled"))
+    assert not is_empty_continuation(made(Origin("x", 1, "fork"), [end]))
+    assert not is_empty_continuation(made(None, [end]))

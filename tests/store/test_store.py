@@ -14,20 +14,19 @@ import pytest
 from chats import answer, branched, record
 from stores import done, put
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Origin, State, Tree, typed
+from ropechat.conversation import ConversationTree, NodeState, Origin, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec, schema
 from ropechat.store.store import Store
 
 
-def same(one: Tree, other: Tree) -> None:
+def same(one: ConversationTree, other: ConversationTree) -> None:
     assert list(one.nodes) == list(other.nodes)
     assert one.current == other.current
     for id, node in one.nodes.items():
         loaded = other[id]
-        assert dataclasses.replace(loaded, written=node.written) == node
+        assert dataclasses.replace(loaded, final_text=node.final_text) == node
         assert loaded.text == node.text
 
 
@@ -45,7 +44,7 @@ def test_a_chat_comes_back_as_it_was(opened: Callable[[], Store]) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_text_survives(opened: Callable[[], Store], seed: int) -> None:
-    draw, store, tree = random.Random(seed), opened(), Tree()
+    draw, store, tree = random.Random(seed), opened(), ConversationTree()
     text = "".join(
         chr(draw.choice([draw.randrange(0xD800), draw.randrange(0xE000, 0x110000), 0])) for _ in range(3000)
     )
@@ -53,7 +52,7 @@ def test_any_text_survives(opened: Callable[[], Store], seed: int) -> None:
     answer(draw, tree, text)
     put(store, tree)
     same(tree, done(store.load("chat-1")).tree)
-    half = Tree()
+    half = ConversationTree()
     half.write(Role.USER, "a\ud800b")
     put(store, half, "chat-2")
     assert done(store.load("chat-2")).tree.path()[0].text == "a�b"
@@ -66,7 +65,7 @@ def test_records_as_bytes() -> None:
     data = codec.encode(steps)
     assert codec.decode(data) == steps
     assert len(data) < 400 * len(steps)
-    [back] = codec.decode(codec.encode([typed(7, 3)]))
+    [back] = codec.decode(codec.encode([unscored_step(7, 3)]))
     assert (back.id, back.rank, back.position) == (7, 0, 3)
     assert math.isnan(back.logprob)
     for broken in (b"", b"\x02" + data[1:], data[:-3], data[:1] + data[5:], b"\x01" + b"x" * 40):
@@ -76,11 +75,11 @@ def test_records_as_bytes() -> None:
 
 @pytest.mark.slow
 def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store], tmp_path: Path) -> None:
-    store, tree, draw = opened(), Tree(), random.Random(1)
+    store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "q", question))
+    done(store.add_node("c", "q", question))
     node = tree.answer(question.id, "m", Sampling(seed=1))
-    recorder = store.record("c", node)
+    recorder = store.record_answer("c", node)
 
     def on_disk() -> int:
         with sqlite3.connect(tmp_path / "data" / "conversations.db") as other:
@@ -101,16 +100,21 @@ def test_streaming_is_flushed_by_time_and_by_number(opened: Callable[[], Store],
         assert time.monotonic() < end
         time.sleep(0.02)
     assert done(store.conversations())[0].running
-    done(recorder.end(State.DONE, "stop", given=1, prompt_tokens=5, first_after=0.5, ended_after=2.0))
+    done(
+        recorder.end(
+            NodeState.DONE, "stop", prefix_length=1, prompt_tokens=5, first_after=0.5, ended_after=2.0
+        )
+    )
     loaded = done(store.load("c")).tree[node.id]
     assert loaded.steps == [*steps, steps[0]]
-    assert (loaded.state, loaded.given, loaded.prompt_tokens, loaded.ended_after) == (State.DONE, 1, 5, 2.0)
+    counts = (loaded.prefix_length, loaded.prompt_tokens, loaded.ended_after)
+    assert (loaded.state, counts) == (NodeState.DONE, (1, 5, 2.0))
     assert not done(store.conversations())[0].running
 
 
 def test_the_question_is_on_disk_when_its_future_is_done(opened: Callable[[], Store], tmp_path: Path) -> None:
-    store, tree = opened(), Tree()
-    done(store.keep("c", "title", tree.write(Role.USER, "asked")))
+    store, tree = opened(), ConversationTree()
+    done(store.add_node("c", "title", tree.write(Role.USER, "asked")))
     other = sqlite3.connect(tmp_path / "data" / "conversations.db")
     assert other.execute("SELECT text FROM node").fetchall() == [("asked",)]
     other.close()
@@ -129,14 +133,14 @@ def test_list_rename_point(opened: Callable[[], Store]) -> None:
     assert done(store.conversations(1))[0].nodes == 6
     assert done(store.load("chat-0")).title == "new name"
     leaf = done(store.load("chat-0")).tree.leaves()[0]
-    done(store.point("chat-0", leaf.id))
+    done(store.set_current("chat-0", leaf.id))
     assert done(store.load("chat-0")).tree.current == leaf.id
     assert done(store.load("chat-1")).id == "chat-1"
     for id, why in (
         ("chat-", "several"),
-        ("nowhere", "there is none"),
-        ("", "there is none"),
-        ("%", "there is none"),
+        ("nowhere", "not found"),
+        ("", "not found"),
+        ("%", "not found"),
     ):
         with pytest.raises(HistoryError, match=why):
             done(store.load(id))
@@ -163,7 +167,7 @@ def test_search(opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch, wi
         monkeypatch.setattr("ropechat.store.store.ensure_search", lambda connection: False)
     store = opened()
     put(store, branched(), "chat-1", "title 1")
-    tree = Tree()
+    tree = ConversationTree()
     tree.write(Role.USER, "Größe and STRASSE")
     put(store, tree, "chat-2", "two")
     found = [[summary.id for summary in done(store.search(query))] for query in QUERIES]
@@ -220,8 +224,8 @@ def test_a_branch_is_deleted_alone(opened: Callable[[], Store]) -> None:
     put(store, tree)
     gone = tree.remove(tree.path()[2].id)
     done(store.remove(gone))
-    assert done(store.sweep()) is True
-    done(store.point("chat-1", tree.current))
+    assert done(store.purge()) is True
+    done(store.set_current("chat-1", tree.current))
     same(tree, done(store.load("chat-1")).tree)
 
 
@@ -249,24 +253,24 @@ def test_nobody_else_may_read(tmp_path: Path) -> None:
 def test_the_beginning_of_a_fork_is_copied(
     opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch, index: int
 ) -> None:
-    store, tree, draw = opened(), Tree(), random.Random(1)
+    store, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(store.keep("c", "t", question))
+    done(store.add_node("c", "t", question))
     first = tree.answer(question.id, "m", Sampling(seed=1))
-    recorder = store.record("c", first)
+    recorder = store.record_answer("c", first)
     for number in range(150):
         tree.add(first.id, record(draw, f"w{number}", number + 1))
         recorder.add(first.steps[-1])
-    done(recorder.end(State.DONE, "stop"))
+    done(recorder.end(NodeState.DONE, "stop"))
     made: list[int] = []
     encode = codec.encode
     monkeypatch.setattr(codec, "encode", lambda steps: made.append(len(steps)) or encode(steps))
     other = tree.answer(question.id, "m", Sampling(seed=1), Origin(first.id, index, "fork"))
     given = [*first.steps[:index], record(draw, "another", index + 1)]
-    recorder = store.record("c", other)
+    recorder = store.record_answer("c", other)
     recorder.begin(given, index)
     recorder.add(record(draw, "and on", index + 2))
-    done(recorder.end(State.DONE, "stop", given=len(given)))
+    done(recorder.end(NodeState.DONE, "stop", prefix_length=len(given)))
     assert sum(made) <= 48 + 2  # records of whole chunks were not made again
     loaded = done(opened().load("c")).tree[other.id]
     assert loaded.steps[: index + 1] == given
@@ -275,12 +279,12 @@ def test_the_beginning_of_a_fork_is_copied(
 
 def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Store]) -> None:
     one, other, draw = opened(), opened(), random.Random(1)
-    trees = [Tree(), Tree()]
+    trees = [ConversationTree(), ConversationTree()]
     recorders = []
     for store, tree, id in zip((one, other), trees, ("c1", "c2"), strict=True):
         question = tree.write(Role.USER, "q")
-        done(store.keep(id, id, question))
-        recorders.append(store.record(id, tree.answer(question.id, "m", Sampling(seed=1))))
+        done(store.add_node(id, id, question))
+        recorders.append(store.record_answer(id, tree.answer(question.id, "m", Sampling(seed=1))))
     for number, recorder in itertools.product(range(200), recorders):
         recorder.add(record(draw, f"w{number}", number + 1))
     for store in (one, other):
@@ -288,7 +292,7 @@ def test_two_programs_write_and_neither_stops_the_other(opened: Callable[[], Sto
     third = opened()  # its start leaves what the others write alone
     assert [summary.running for summary in done(third.conversations())] == [True, True]
     for recorder in recorders:
-        done(recorder.end(State.DONE, "stop"))
+        done(recorder.end(NodeState.DONE, "stop"))
     for id in ("c1", "c2"):
         assert len(done(third.load(id)).tree.path()[-1].steps) == 200
     assert one.trouble is None
@@ -300,9 +304,9 @@ def test_a_chat_deleted_by_another_is_said(opened: Callable[[], Store]) -> None:
     put(one, tree)
     done(other.delete("chat-1"))
     last = tree.write(Role.USER, "and then?")
-    with pytest.raises(FileAccessError, match="deleted elsewhere"):
-        done(one.keep("chat-1", "t", last))
-    assert "deleted elsewhere" in (one.trouble or "")
+    with pytest.raises(FileAccessError, match="deleted by another program"):
+        done(one.add_node("chat-1", "t", last))
+    assert "deleted by another program" in (one.trouble or "")
 
 
 # ---- Versions
@@ -349,8 +353,8 @@ def test_a_file_of_the_first_version_is_read_and_written(
         old.close()
     store = opened()
     assert done(store.load("c")).tree["q"].text == "Hi?"
-    done(store.start_at("q", "q"))
-    assert done(opened().load("c")).tree["q"].start == "q"
+    done(store.set_context_start("q", "q"))
+    assert done(opened().load("c")).tree["q"].context_start == "q"
 
 
 def test_a_newer_file_is_left_alone(opened: Callable[[], Store], tmp_path: Path) -> None:
@@ -361,7 +365,7 @@ def test_a_newer_file_is_left_alone(opened: Callable[[], Store], tmp_path: Path)
     connection.close()
     before = path.read_bytes()
     store = opened()
-    with pytest.raises(HistoryError, match=r"user_version: 99; this ropechat knows up to \d;"):
+    with pytest.raises(HistoryError, match=r"user_version: must be at most \d \(got 99\);"):
         done(store.conversations())
     assert "user_version" in (store.trouble or "")
     assert not store.close()

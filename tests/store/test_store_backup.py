@@ -12,8 +12,7 @@ import pytest
 from chats import answer, branched
 from stores import done, put
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Tree
+from ropechat.conversation import ConversationTree, Role
 from ropechat.store import backup
 from ropechat.store import filesystem as where
 from ropechat.store.store import FILE, Store
@@ -31,17 +30,17 @@ def test_a_copy_a_week_and_three_are_kept(opened: Callable[[], Store], tmp_path:
     store, folder = opened(), tmp_path / "data"
     done(store.conversations())
     copied(store)
-    assert backup.copies(folder) == []  # nothing to be copied
+    assert backup.list_copies(folder) == []  # nothing to be copied
     put(store, branched())
     for age in (30, 20, 10):
         made = folder / time.strftime("weekly-%Y%m%d.db", time.localtime(time.time() - age * DAY))
         made.write_bytes(b"old")
         os.utime(made, (time.time() - age * DAY,) * 2)
-    oldest, *kept = backup.copies(folder)
+    oldest, *kept = backup.list_copies(folder)
     copied(store)
-    assert backup.copies(folder)[:-1] == kept
+    assert backup.list_copies(folder)[:-1] == kept
     assert not oldest.exists()
-    newest = backup.copies(folder)[-1]
+    newest = backup.list_copies(folder)[-1]
     assert newest.stat().st_mode & 0o077 == 0
     with closing(sqlite3.connect(newest)) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -53,7 +52,7 @@ def test_a_copy_a_week_and_three_are_kept(opened: Callable[[], Store], tmp_path:
 
 
 def test_what_is_deleted_is_in_no_copy(opened: Callable[[], Store], tmp_path: Path) -> None:
-    store, tree = opened(), Tree()
+    store, tree = opened(), ConversationTree()
     tree.write(Role.USER, "zebraquux " * 100)
     answer(random.Random(1), tree, "yes")
     put(store, tree)
@@ -83,7 +82,7 @@ def test_a_damaged_database_names_the_last_copy(opened: Callable[[], Store], tmp
     path.write_bytes(path.read_bytes()[:5000])
     again = opened()
     done(again.conversations())
-    assert f"{backup.copies(path.parent)[-1].name} is the last weekly copy" in again.notices[0]
+    assert f"{backup.list_copies(path.parent)[-1].name} is the last weekly copy" in again.notices[0]
 
 
 MOUNTS = """/dev/vda / ext4 rw 0 0

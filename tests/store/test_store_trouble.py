@@ -16,12 +16,11 @@ import pytest
 from chats import branched, record
 from stores import done, put
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import State, Tree
+from ropechat.conversation import ConversationTree, NodeState, Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import repair, schema, writer
-from ropechat.store.process_lock import Owner, is_alive, others
+from ropechat.store.process_lock import ProcessLock, has_others, is_running
 from ropechat.store.store import Store
 
 
@@ -49,19 +48,19 @@ def test_a_full_disk_loses_nothing(opened: Callable[[], Store], monkeypatch: pyt
 
     monkeypatch.setattr("ropechat.store.store.open_database", open_full)
     monkeypatch.setattr(writer, "RETRY_SECONDS", 0.05)
-    store, tree, draw = opened(), Tree(), random.Random(1)
-    done(store.keep("c", "t", tree.write(Role.USER, "first")))
+    store, tree, draw = opened(), ConversationTree(), random.Random(1)
+    done(store.add_node("c", "t", tree.write(Role.USER, "first")))
     made[0].full = True
     question = tree.write(Role.USER, "second")
     with pytest.raises(FileAccessError, match="full; not on disk yet"):
-        done(store.keep("c", "t", question))
+        done(store.add_node("c", "t", question))
     node = tree.answer(question.id, "m", Sampling(seed=1))
-    recorder = store.record("c", node)
+    recorder = store.record_answer("c", node)
     steps = [record(draw, f"w{i}", i + 1) for i in range(100)]
     for step in steps:
         recorder.add(step)
     with pytest.raises(FileAccessError):
-        done(recorder.end(State.DONE, "stop"))
+        done(recorder.end(NodeState.DONE, "stop"))
     assert store.trouble == "database or disk is full"
     assert len(done(store.load("c")).tree) == 1  # reading goes on
     made[0].full = False
@@ -167,7 +166,7 @@ def test_damage_is_put_aside_and_the_rest_saved(
 
 def test_damage_waits_for_the_other_program(opened: Callable[[], Store], tmp_path: Path) -> None:
     put(opened(), branched())
-    holder = Owner(tmp_path / "data" / "running")
+    holder = ProcessLock(tmp_path / "data" / "running")
     for file in (tmp_path / "data").glob("conversations.db*"):
         file.unlink()
     (tmp_path / "data" / "conversations.db").write_text("no database\n" * 100)
@@ -188,15 +187,15 @@ def test_an_unreadable_chunk_keeps_the_text(opened: Callable[[], Store]) -> None
 
 
 def test_a_sound_file_is_not_touched_by_the_check(tmp_path: Path) -> None:
-    assert repair.checked(lambda: sqlite3.connect(":memory:")).execute("SELECT 1").fetchone() == (1,)
+    assert repair.open_checked(lambda: sqlite3.connect(":memory:")).execute("SELECT 1").fetchone() == (1,)
     with pytest.raises(sqlite3.OperationalError):  # not damage: not to be put aside
-        repair.checked(lambda: sqlite3.connect(tmp_path / "no" / "folder"))
+        repair.open_checked(lambda: sqlite3.connect(tmp_path / "no" / "folder"))
 
 
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "data")
-    with pytest.raises(FileAccessError, match="no conversation can be kept"):
+    with pytest.raises(FileAccessError, match="conversations cannot be stored"):
         done(store.conversations())
     assert store.trouble
     assert not store.close(0.5)
@@ -207,7 +206,7 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """20 kills; `python tests/crashes.py run N` does more."""
+    """20 kills; `python tests/support/crashes.py run N` does more."""
     found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
     assert {name: found[name] for name in crashes.FAULTS} == dict.fromkeys(crashes.FAULTS, 0), found
     assert found["questions"] > 0
@@ -222,22 +221,22 @@ from ropechat.errors import FileAccessError
 from ropechat.sampling import Sampling
 from ropechat.store import writer
 from ropechat.store.store import Store
-from ropechat.conversation_tree import State, Tree
+from ropechat.conversation import NodeState, ConversationTree
 writer.RETRY_SECONDS = 0.05
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-store, tree, draw = Store(Path(sys.argv[1])), Tree(), random.Random(1)
-store.keep("c", "t", tree.write(Role.USER, "before")).result(10)
+store, tree, draw = Store(Path(sys.argv[1])), ConversationTree(), random.Random(1)
+store.add_node("c", "t", tree.write(Role.USER, "before")).result(10)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 for number in range(20):
     question = tree.write(Role.USER, "q" * 20_000)
-    store.keep("c", "t", question)
+    store.add_node("c", "t", question)
     node = tree.answer(question.id, "m", Sampling(seed=1))
-    recorder = store.record("c", node)
+    recorder = store.record_answer("c", node)
     for index in range(100):
         tree.add(node.id, record(draw, f"w{index}", index + 1))
         recorder.add(node.steps[-1])
-    tree.end(node.id, State.DONE, "stop")
-    recorder.end(State.DONE, "stop")
+    tree.end(node.id, NodeState.DONE, "stop")
+    recorder.end(NodeState.DONE, "stop")
 end = time.monotonic() + 20
 while not store.trouble and time.monotonic() < end:
     time.sleep(0.01)
@@ -274,20 +273,20 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
 def test_an_answer_that_ends_while_another_program_starts_stays_as_it_ended(
     opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, tree, draw = opened(), Tree(), random.Random(1)
+    one, tree, draw = opened(), ConversationTree(), random.Random(1)
     question = tree.write(Role.USER, "q")
-    done(one.keep("c1", "t", question))
-    recorder = one.record("c1", tree.answer(question.id, "m", Sampling(seed=1)))
+    done(one.add_node("c1", "t", question))
+    recorder = one.record_answer("c1", tree.answer(question.id, "m", Sampling(seed=1)))
     recorder.add(record(draw, "word", 1))
     done(one.conversations())
 
     def ends_and_goes(folder: Path, name: str) -> bool:
-        done(recorder.end(State.DONE, "stop"))
+        done(recorder.end(NodeState.DONE, "stop"))
         return False
 
-    monkeypatch.setattr("ropechat.store.store.is_alive", ends_and_goes)
+    monkeypatch.setattr("ropechat.store.store.is_running", ends_and_goes)
     found = done(opened().load("c1")).tree.path()[-1]
-    assert (found.state, found.finish_reason, found.text) == (State.DONE, "stop", "word")
+    assert (found.state, found.finish_reason, found.text) == (NodeState.DONE, "stop", "word")
 
 
 def test_the_file_of_a_dead_owner_goes_while_it_is_locked(
@@ -297,28 +296,28 @@ def test_the_file_of_a_dead_owner_goes_while_it_is_locked(
     unlink, locked = Path.unlink, []
 
     def looked_at(path: Path) -> None:
-        locked.append(is_alive(path.parent, path.name))
+        locked.append(is_running(path.parent, path.name))
         unlink(path)
 
     monkeypatch.setattr(Path, "unlink", looked_at)
-    assert not is_alive(tmp_path, "dead")
+    assert not is_running(tmp_path, "dead")
     assert locked == [True]
 
 
 def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
-    owner = Owner(tmp_path)
-    assert is_alive(tmp_path, owner.name)
-    assert not others(tmp_path, owner.name)
-    assert others(tmp_path, "me")
+    owner = ProcessLock(tmp_path)
+    assert is_running(tmp_path, owner.name)
+    assert not has_others(tmp_path, owner.name)
+    assert has_others(tmp_path, "me")
     code = (
-        "from pathlib import Path; from ropechat.store.process_lock import Owner; "
-        f"owner = Owner(Path({str(tmp_path)!r})); print(owner.name)"
+        "from pathlib import Path; from ropechat.store.process_lock import ProcessLock; "
+        f"owner = ProcessLock(Path({str(tmp_path)!r})); print(owner.name)"
     )
     name = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
     assert (tmp_path / name).exists()
-    assert not is_alive(tmp_path, name)
+    assert not is_running(tmp_path, name)
     assert not (tmp_path / name).exists()
     owner.release()
-    assert not others(tmp_path, "me")
+    assert not has_others(tmp_path, "me")

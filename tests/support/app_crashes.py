@@ -1,6 +1,6 @@
 """Kill -9 of the whole chat on a pseudo-terminal, at random moments, with the built-in model.
 
-    python tests/app_crashes.py N            N kills, a line of results
+    python tests/support/app_crashes.py N            N kills, a line of results
 
 As in `crashes`, the program says what it does, here in a file: its session and its recorders are listened to.
 What it had said is looked for in a copy of its folder; the next one then opens the newest chat by itself, and
@@ -23,8 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from crashes import FAULTS, Claims  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
-from ropechat.conversation import Role  # noqa: E402
-from ropechat.conversation_tree import Node  # noqa: E402
+from ropechat.conversation import Node, Role  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
 
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
@@ -39,44 +38,46 @@ def chat() -> None:
     from ropechat.chat import events as ev
     from ropechat.chat.session import Session
     from ropechat.cli import main
-    from ropechat.store.store import Recorder
-    from ropechat.tui.app import ChatApp
+    from ropechat.store.store import AnswerWriter
+    from ropechat.tui.controllers.history import HistoryController
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
-    apply, add, end, open_chat = Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat
+    apply, add, end = Session.apply, AnswerWriter.add, AnswerWriter.end
+    open_chat = HistoryController._open_chat
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
 
-    def applied(self: Session, event: ev.Happening) -> bool:
+    def applied(self: Session, event: ev.EngineEvent) -> bool:
         taken, turn = apply(self, event), self.last
-        if isinstance(event, ev.Loaded):
+        if isinstance(event, ev.ModelLoaded):
             say("!loaded")
         if taken and turn is not None and isinstance(event, ev.Started):
             say(f"asked {turn.asked}")
-        for step in event.steps if taken and isinstance(event, ev.Given) else ():
+        for step in event.steps if taken and isinstance(event, ev.PrefixAccepted) else ():
             say(f"made {self.last.node} {time.time()} {step.id}")
-        if taken and turn is not None and isinstance(event, ev.Produced):
+        if taken and turn is not None and isinstance(event, ev.TokenGenerated):
             say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
         return taken
 
-    def added(self: Recorder, step: Any) -> None:
+    def added(self: AnswerWriter, step: Any) -> None:
         counts[self._id] += 1
         add(self, step)
 
-    def ended(self: Recorder, *arguments: Any, **facts: Any) -> Any:
+    def ended(self: AnswerWriter, *arguments: Any, **facts: Any) -> Any:
         done, count = end(self, *arguments, **facts), counts[self._id]
         done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
         return done
 
-    async def opened(self: ChatApp, id: str) -> None:
+    async def opened(self: HistoryController, id: str) -> None:
         await open_chat(self, id)
         for node in self.session.tree.path():
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
-    Session.apply, Recorder.add, Recorder.end, ChatApp._open_chat = applied, added, ended, opened  # type: ignore[method-assign]
+    Session.apply, AnswerWriter.add, AnswerWriter.end = applied, added, ended  # type: ignore[method-assign]
+    HistoryController._open_chat = opened  # type: ignore[method-assign]
     sys.exit(main())
 
 
@@ -149,7 +150,7 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
         if "!opened\n" in lines:
             shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
             same = shown == [[node.id, str(len(node.steps))] for node in kept]
-            asked = [node.written for node in kept if node.role is Role.USER]
+            asked = [node.final_text for node in kept if node.role is Role.USER]
             found["not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
         claims.take([line for line in lines if not line.startswith("!")], died)
         copy = folder / "copy"

@@ -2,10 +2,9 @@
 
 import random
 
-from ropechat.conversation import Role
-from ropechat.conversation_tree import Node, Origin, State, Tree
+from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.sampling import Sampling
-from ropechat.trace import Row, Stage, Step
+from ropechat.trace import Stage, Step, TokenDistribution
 
 
 def record(draw: random.Random, text: str, position: int) -> Step:
@@ -16,7 +15,7 @@ def record(draw: random.Random, text: str, position: int) -> Step:
         Stage("top_p", 12, 0.9375, 1.25),
         Stage("mine", 3, 0.5, 0.25),
     )
-    row = Row(position - 1, top, draw.uniform(1, 40), draw.uniform(0, 5), draw.random())
+    row = TokenDistribution(position - 1, top, draw.uniform(1, 40), draw.uniform(0, 5), draw.random())
     return Step(
         top[0][0],
         text.encode(),
@@ -33,20 +32,20 @@ def record(draw: random.Random, text: str, position: int) -> Step:
     )
 
 
-def answer(draw: random.Random, tree: Tree, text: str, origin: Origin | None = None) -> Node:
+def answer(draw: random.Random, tree: ConversationTree, text: str, origin: Origin | None = None) -> Node:
     """An answer of words to the current node, done."""
     assert tree.current is not None
     node = tree.answer(tree.current, "m", Sampling(seed=5, temperature=0.5), origin)
     for index, word in enumerate(text.split(" ")):
         tree.add(node.id, record(draw, word if not index else " " + word, 10 + index))
-    tree.end(node.id, State.DONE, "stop")
+    tree.end(node.id, NodeState.DONE, "stop")
     node.prompt_tokens, node.first_after, node.ended_after = 10, 0.25, 1.5
     return node
 
 
-def branched(seed: int = 0) -> Tree:
+def branched(seed: int = 0) -> ConversationTree:
     """A system text, two questions, two answers to the first."""
-    draw, tree = random.Random(seed), Tree()
+    draw, tree = random.Random(seed), ConversationTree()
     tree.write(Role.SYSTEM, "Be brief.")
     question = tree.write(Role.USER, "Why is the sky blue?\0 <b>&\x1b[31m 你好")
     first = answer(draw, tree, "Rayleigh scattering of light")

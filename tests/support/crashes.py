@@ -1,7 +1,7 @@
 """Kill -9 at random moments: a program that chats is killed, then what it had said is looked for on disk.
 
-    python tests/crashes.py write FOLDER     the program: a session and its inference thread, without a screen
-    python tests/crashes.py run N            N kills, a line of results
+    python tests/support/crashes.py write FOLDER   the program: a session and its inference thread, no screen
+    python tests/support/crashes.py run N            N kills, a line of results
 
 The program says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for
 each token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms,
@@ -26,9 +26,9 @@ from fakes import STORY, FakeEngine  # noqa: E402
 from ropechat.chat import events as ev  # noqa: E402
 from ropechat.chat.answer import Turn  # noqa: E402
 from ropechat.chat.inference import Inference  # noqa: E402
-from ropechat.chat.recorder import Keeper  # noqa: E402
+from ropechat.chat.recorder import ConversationRecorder  # noqa: E402
 from ropechat.chat.session import Session  # noqa: E402
-from ropechat.conversation_tree import State  # noqa: E402
+from ropechat.conversation import NodeState  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.store import FILE, Store  # noqa: E402
 
@@ -42,10 +42,10 @@ def say(line: str) -> None:
 
 
 def write(folder: Path) -> None:
-    """Chat until killed. Speeds and lengths are drawn anew for each answer."""
+    """Chat until killed. Each answer has a random speed and length of its own."""
     say("ready")
     draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3), Inference(), Store(folder)
-    session = Session("fake", Sampling(max_tokens=9999), keeper=Keeper(store))
+    session = Session("fake", Sampling(max_tokens=9999), recorder=ConversationRecorder(store))
     engine.context = 10**6
     thread.start()
     thread.submit(ev.Load(lambda: engine))
@@ -57,15 +57,15 @@ def write(folder: Path) -> None:
             follow(session, thread, session.ask("q" * draw.randint(1, 4000)))
         if draw.random() < 0.1:
             say(f"deleted {' '.join(session.tree.nodes)}")
-            store.delete(session.keeper.id).result()
+            store.delete(session.recorder.id).result()
 
 
 def follow(session: Session, thread: Inference, turn: Turn) -> None:
     """Have an answer written, and say what happens."""
     assert turn.request is not None
-    assert session.keeper.store is not None
+    assert session.recorder.store is not None
     thread.submit(turn.request)
-    while turn.answer.state.live:
+    while turn.answer.live:
         time.sleep(0.001)
         for event in thread.drain():
             session.apply(event)
@@ -75,8 +75,8 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
                 say(f"made {turn.node} {time.time()} {step.id}")
             if isinstance(event, ev.Produced):
                 say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
-    session.keeper.store.conversations().result()
-    say(f"ended {turn.node} {len(turn.answer.steps)}")
+    session.recorder.store.conversations().result()
+    say(f"ended {turn.node} {len(turn.answer.node.steps)}")
 
 
 def kill_one(folder: Path, seconds: float) -> tuple[list[str], float]:
@@ -142,9 +142,9 @@ class Claims:
             found["answers lost"] += id in self.ended and have < self.ended[id]
             found["most missing"] = max(found["most missing"], missing)
         for node in nodes.values():
-            found["still streaming"] += node.state is State.STREAMING
+            found["still streaming"] += node.state is NodeState.STREAMING
             both = zip(node.steps, self.tokens.get(node.id, []), strict=False)
-            whole = not node.steps or node.written == "".join(step.text for step in node.steps)
+            whole = not node.steps or node.final_text == "".join(step.text for step in node.steps)
             found["torn answers"] += not whole or any(step.id != said for step, said in both)
         store.close()
         with contextlib.closing(sqlite3.connect(folder / FILE)) as connection:

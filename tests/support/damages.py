@@ -1,6 +1,6 @@
 """A script: damages a sound model in many ways, loads each, and writes what was said to said.json.
 
-Run in a fresh interpreter, so that whatever reaches descriptors 1 and 2 is seen.
+Run in a fresh interpreter, so that everything that reaches descriptors 1 and 2 is seen.
 """
 
 import json

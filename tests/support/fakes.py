@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ropechat.trace import Row, Step
+from ropechat.trace import Step, TokenDistribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -208,7 +208,7 @@ def fake_step(
     bits = 0.05 + 10.0 * draw**8 + 0.6 * draw
     logprob = -bits * math.log(2)
     top = tuple((number, logprob - 0.3 * number) for number in range(top_k))
-    row = Row(position, top, 10.0, bits * 0.8, 0.9) if top_k else None
+    row = TokenDistribution(position, top, 10.0, bits * 0.8, 0.9) if top_k else None
     return Step(
         id=index,
         bytes=token,

@@ -13,12 +13,16 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from fakes import FakeEngine  # noqa: E402
 from payloads import BRACKETS, ESCAPES, in_markdown  # noqa: E402
 
-from ropechat.conversation import Role  # noqa: E402
-from ropechat.conversation_tree import Origin, State, Tree  # noqa: E402
+from ropechat.conversation import (  # noqa: E402
+    ConversationTree,
+    NodeState,
+    Origin,
+    Role,
+)
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.queries import Chat  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
-from ropechat.trace import Row, Step  # noqa: E402
+from ropechat.trace import Step, TokenDistribution  # noqa: E402
 
 CHATS = 40
 TEXTS = {"plain": ["plain"] * 40, "escapes": list(ESCAPES), "brackets": BRACKETS}
@@ -35,13 +39,24 @@ def step(text: str, position: int) -> Step:
     data = text.encode("utf-8", "surrogatepass")
     shown = data.decode("utf-8", "replace")
     return Step(
-        position, data, shown, -3.0, 1, 1.0, top, None, position, Row(position, top, 9.0, 1.0, 0.9), (), 0.5
+        position,
+        data,
+        shown,
+        -3.0,
+        1,
+        1.0,
+        top,
+        None,
+        position,
+        TokenDistribution(position, top, 9.0, 1.0, 0.9),
+        (),
+        0.5,
     )
 
 
-def tree(said: list[str], model: str) -> Tree:
+def tree(said: list[str], model: str) -> ConversationTree:
     """A system text, a question, a short answer for each text, and two answers that hold all of them."""
-    made, draw = Tree(), random.Random(1)
+    made, draw = ConversationTree(), random.Random(1)
     made.write(Role.SYSTEM, " ".join(said[:40]))
     question = made.write(Role.USER, "\n".join(said[:40]))
     both = ["\n".join(map(in_markdown, said[:40])), *said]
@@ -53,7 +68,7 @@ def tree(said: list[str], model: str) -> Tree:
         first = first or node.id
         for number, word in enumerate(words):
             made.add(node.id, step(f"{word}\n", number))
-        made.end(node.id, State.STOPPED, "cancelled", words[0])
+        made.end(node.id, NodeState.STOPPED, "cancelled", words[0])
     return made
 
 
@@ -62,11 +77,11 @@ def furnish(folder: Path, kind: str) -> None:
     said = texts(kind)
     store = Store(folder / "data")
     for number, title in enumerate(said[:CHATS]):
-        short = Tree()
+        short = ConversationTree()
         short.write(Role.USER, title)
         store.insert(Chat(f"chat{number:02}", title, short)).result(30)
     store.insert(Chat("whole", said[0], tree(said, said[0]))).result(30)
-    store.point("whole", None).result(30)
+    store.set_current("whole", None).result(30)
     store.close()
     personas = folder / "settings" / "ropechat" / "personas"
     personas.mkdir(parents=True)

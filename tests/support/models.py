@@ -85,7 +85,7 @@ def write_safetensors(path: Path, tensors: list[Tensor], dtype: str) -> None:
 def write_llama(
     directory: Path, *, dtype: str = "f32", shards: int = 1, seed: int = 0, **changes: Any
 ) -> Path:
-    """A model directory; `changes` are keys of config.json (None: no such key).
+    """A model directory; `changes` are keys of config.json (None: the key is absent).
 
     By default an odd little model: sizes that fill no vector register, one key/value head.
 

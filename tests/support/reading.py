@@ -1,11 +1,13 @@
 """A Markdown text of every kind, and short ways to read an answer in the chat."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from fakes import fake_step
 
-from ropechat.trace import Row, Stage, Step
+from ropechat.trace import Stage, Step, TokenDistribution
 from ropechat.tui.render import cursor as moves
+from ropechat.tui.render.blocks import AnswerBlock
 
 DOCUMENT = """# Title **x** #
 Some text with *emphasis*, `code` and a [link](http://example.org/x).
@@ -60,6 +62,12 @@ async def answered(c: Any, text: str = "Tell") -> Any:
     return c.app.transcript
 
 
+def feed(view: Any, block: AnswerBlock, steps: Iterable[Step]) -> None:
+    """Add tokens to an answer that has ended, and draw them."""
+    block.answer.steps += steps
+    view.feed(block)
+
+
 def telling_step(index: int, token: bytes, chosen: int) -> Step:
     """A step with candidates and stages that belong together."""
     top = ((7, -0.5), (8, -1.5), (9, -2.5), (3, -3.0))
@@ -67,7 +75,7 @@ def telling_step(index: int, token: bytes, chosen: int) -> Step:
     stages = (Stage("top_k", 3, 0.9, 0.9), Stage("top_p", 2, 0.83, 0.8))
     logprob = dict(top)[chosen]
     rank = [id for id, _ in top].index(chosen) + 1
-    row = Row(index, top, 3.0, 1.1, 0.98)
+    row = TokenDistribution(index, top, 3.0, 1.1, 0.98)
     return base._replace(id=chosen, logprob=logprob, rank=rank, entropy=1.1, top=top, row=row, stages=stages)
 
 
@@ -75,7 +83,7 @@ async def inspected(c: Any, token: bytes = b" dangle", chosen: int = 8) -> Any:
     """An answer whose last token has a telling record, under the inspector."""
     view = await answered(c)
     block = view.blocks[-1]
-    view.feed(block, [telling_step(len(block.steps), token, chosen)])
+    feed(view, block, [telling_step(len(block.steps), token, chosen)])
     await c.pilot.press("left", "enter")
     await c.pilot.pause(0.2)
     return c.app.inspector

@@ -1,7 +1,7 @@
 """Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
 
-    python tests/shots.py                         those of the README anew, in tests/shots
-    python tests/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all, at these sizes
+    python tests/support/shots.py                 the README's pictures, in tests/shots
+    python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all sizes
 
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
 is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
@@ -92,7 +92,7 @@ class Stage:
         width, height = self.app.size
         whole = f"{name}-{width}x{height}"
         if not self._wanted or name in self._wanted or whole in self._wanted:
-            self.app._disarm()  # hints of what was done on the way
+            self.app.hints.disarm()  # hints of what was done on the way
             await self.pilot.pause(0.2)
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / f"{whole}.svg").write_text(svg(self.app), encoding="utf-8")
@@ -152,7 +152,7 @@ async def surprise(stage: Stage, answer: int = -1) -> None:
 
 
 async def branches(stage: Stage) -> None:
-    """Fork at a less likely alternative, answer anew, and see both."""
+    """Fork at a less likely alternative, regenerate, and see both."""
     await stage.press("9")
     await stage.idle()
     await stage.take("forked")
@@ -163,7 +163,7 @@ async def branches(stage: Stage) -> None:
     await stage.press("f5")
     await stage.take("branches")
     tree = stage.app.session.tree
-    forks = [node for node in tree.nodes.values() if node.origin is not None and node.origin.change == "fork"]
+    forks = [node for node in tree.nodes.values() if node.origin is not None and node.origin.kind == "fork"]
     options = stage.app.screen.query_one("#nodes")
     options.highlighted = options.get_option_index(forks[-1].id)
     await stage.press("equals_sign")
@@ -210,14 +210,14 @@ async def dials(stage: Stage) -> None:
     """The sampling, tried on a token of the story; beside the facts where there is room."""
     await surprise(stage, -1)
     await stage.press("f9")
-    if stage.app.has_rail:
+    if stage.app.size.width >= 120:
         await stage.press("f7")
     else:
         await stage.press("escape", "f7")
     await stage.press("down", "down")
     await stage.take("sampling")
     await stage.press("escape")
-    if stage.app.has_rail:
+    if stage.app.size.width >= 120:
         await stage.press("f9")
     stage.app.transcript.move_to(None)
 

@@ -1,6 +1,6 @@
 """What a part of the screen looks like, row by row, against a file in tests/tui/snapshots.
 
-ROPECHAT_SNAPSHOTS=write writes the files anew; look at the difference before it is kept.
+ROPECHAT_SNAPSHOTS=write writes the files again; look at the difference before you keep it.
 """
 
 from __future__ import annotations

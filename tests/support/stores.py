@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ropechat.conversation_tree import Tree
+from ropechat.conversation import ConversationTree
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 
@@ -11,5 +11,5 @@ def done(future: Any) -> Any:
     return future.result(10)
 
 
-def put(store: Store, tree: Tree, id: str = "chat-1", title: str = "the sky") -> None:
+def put(store: Store, tree: ConversationTree, id: str = "chat-1", title: str = "the sky") -> None:
     done(store.insert(Chat(id, title, tree)))

@@ -95,14 +95,14 @@ def vocabularies() -> list[Tokenizer]:
 
 @pytest.mark.parametrize("tokenizer", vocabularies())
 def test_quoted_text_is_spelled_exactly(tokenizer: Tokenizer) -> None:
-    control = tokenizer.quoting(tokenizer.special_ids)
+    control = tokenizer.escaper(tokenizer.special_ids)
     names = [tokenizer.token(id) for id in sorted(tokenizer.special_ids)]
     text = "a " + " b".join(str(name) for name in names) + f"{names[0]}{names[-1]} c"
-    assert control.quote("plain") == "plain"
-    ids = control.encode(control.quote(text))
+    assert control.escape("plain") == "plain"
+    ids = control.encode(control.escape(text))
     assert not tokenizer.special_ids & set(ids)
     assert concatenated(tokenizer, ids).removeprefix(b" ") == text.encode()
-    real = f"{names[-1]}x{control.quote(str(names[-1]))}"
+    real = f"{names[-1]}x{control.escape(str(names[-1]))}"
     assert [id for id in control.encode(real) if id in tokenizer.special_ids] == [
         tokenizer.id_of(str(names[-1]))
     ]
@@ -110,24 +110,24 @@ def test_quoted_text_is_spelled_exactly(tokenizer: Tokenizer) -> None:
 
 def test_quoting_changes_no_id_of_other_text() -> None:
     tokenizer = Tokenizer.load(GOLDEN / "detok" / "sp", 700)
-    control = tokenizer.quoting(tokenizer.special_ids)
+    control = tokenizer.escaper(tokenizer.special_ids)
     for case in json.loads((GOLDEN / "detok" / "detok.json").read_text())["tokenizers"]["sp"]["cases"]:
         plain = tokenizer.encode("</s>" + case["text_in"], add_special_tokens=False)
-        quoted = control.encode("</s>" + case["text_in"] + control.quote("</s>"))
+        quoted = control.encode("</s>" + case["text_in"] + control.escape("</s>"))
         assert quoted[: len(plain) - 1] == plain[:-1]
 
 
 @pytest.mark.parametrize("tokenizer", vocabularies())
 def test_spans_of_quoted_text_cover_what_is_shown(tokenizer: Tokenizer) -> None:
     """Names as text, and as tokens, and characters that a normalizer changes."""
-    control = tokenizer.quoting(tokenizer.special_ids)
+    control = tokenizer.escaper(tokenizer.special_ids)
     names = [str(tokenizer.token(id)) for id in sorted(tokenizer.special_ids)]
     typed, last = f"ﬁ é\u0301 {names[0]}{names[-1]} c日\n ", names[-1]
-    reading = control.read(last + control.quote(typed) + last + "\n")
+    reading = control.read(last + control.escape(typed) + last + "\n")
     tokens = tokenizer.read_aligned(reading)
     data = reading.shown.encode()
     assert reading.shown == last + typed + last + "\n"
-    assert [token.id for token in tokens] == control.encode(last + control.quote(typed) + last + "\n")
+    assert [token.id for token in tokens] == control.encode(last + control.escape(typed) + last + "\n")
     assert b"".join(data[slice(*token.span)] for token in tokens) == data
     special = [data[slice(*token.span)].decode() for token in tokens if token.role == "special"]
     assert special == [last, last]

@@ -11,7 +11,7 @@ from model_folders import GOLDEN, byte_folder, byte_tokenizer
 
 from ropechat.tokenizer import Tokenizer
 from ropechat.tokenizer import cache as tokenizer_cache
-from ropechat.tokenizer.partial_bpe import letters_of
+from ropechat.tokenizer.partial_bpe import base_tokens
 
 VOCAB_SIZE = 1 << 20
 LETTERS = "ab 1\n!é日"
@@ -22,7 +22,7 @@ TEXTS = ["", " ", "Once upon a time", "naïve café 漢字 🙂 👨‍👩", "\
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where files are kept, of any size."""
     monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(tokenizer_cache, "_WORTH", 0)
+    monkeypatch.setattr(tokenizer_cache, "_MIN_FILE_BYTES", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
     return tmp_path / "cache" / "tokenizers"
 
@@ -45,7 +45,7 @@ def said(tokenizer: Tokenizer, text: str) -> list[Any]:
 def agree(model: Path, texts: list[str]) -> int:
     """Compare a kept tokenizer with the whole one; how many texts went by the pages."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ropechat.tokenizer.tokenizer.recall", lambda where, vocab_size: None)
+        patch.setattr("ropechat.tokenizer.tokenizer.load_cached", lambda where, vocab_size: None)
         whole = Tokenizer.load(model, VOCAB_SIZE)
     tokenizer, paged = Tokenizer.load(model, VOCAB_SIZE), 0
     assert not is_whole(tokenizer)
@@ -194,12 +194,12 @@ def test_long_texts_and_many_words_take_the_whole_vocabulary(tmp_path: Path) -> 
 )
 def test_models_that_are_read_whole(change: dict[str, Any], paged: bool) -> None:
     model = {"vocab": {"a": 0, "b": 1}, "merges": []} | change
-    assert (letters_of({"model": model, "pre_tokenizer": None}) is not None) is paged
+    assert (base_tokens({"model": model, "pre_tokenizer": None}) is not None) is paged
 
 
 @pytest.mark.parametrize(("content", "id"), [("c", 2), ("<x>", 1)])
 def test_letters_that_only_added_tokens_have(content: str, id: int) -> None:
     data = {"model": {"vocab": {"a": 0, "b": 1}, "merges": []}}
-    assert letters_of(data) == {"a": 0, "b": 1}
-    assert letters_of(data | {"added_tokens": [{"content": "<x>", "id": 2}]}) == {"a": 0, "b": 1, "<x>": 2}
-    assert letters_of(data | {"added_tokens": [{"content": content, "id": id}]}) is None
+    assert base_tokens(data) == {"a": 0, "b": 1}
+    assert base_tokens(data | {"added_tokens": [{"content": "<x>", "id": 2}]}) == {"a": 0, "b": 1, "<x>": 2}
+    assert base_tokens(data | {"added_tokens": [{"content": content, "id": id}]}) is None

@@ -30,7 +30,7 @@ TEXTS = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where files are kept, of any size."""
     monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(tokenizer_cache, "_WORTH", 0)
+    monkeypatch.setattr(tokenizer_cache, "_MIN_FILE_BYTES", 0)
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
     return tmp_path / "cache" / "tokenizers"
 
@@ -126,7 +126,7 @@ def test_a_slow_regex_is_found_once(tmp_path: Path, folder: Path, monkeypatch: p
         "ropechat.tokenizer.regex_safety._seconds", lambda *given: pytest.fail("probed again")
     )
     tokenizer = Tokenizer.load(model, 260)
-    with pytest.raises(TokenizerError, match="has a slow regex"):
+    with pytest.raises(TokenizerError, match="because of a slow regex"):
         tokenizer.encode("z" * (MAX_SLOW_BYTES + 1))
 
 
@@ -153,7 +153,7 @@ def test_merges_become_texts_where_that_is_clear(
         model = byte_folder(tmp_path / name, tokenizer=file)
         expected = everything(uncached(model))
         Tokenizer.load(model, 1 << 20)
-        kept = tokenizer_cache.recall(model / "tokenizer.json", 1 << 20)
+        kept = tokenizer_cache.load_cached(model / "tokenizer.json", 1 << 20)
         assert kept is not None
         merges = json.loads(kept.content() or b"")["model"]["merges"]
         assert merges == (["a b", "ab c"] if name == "plain" else pairs)
@@ -165,7 +165,7 @@ def test_merges_become_texts_where_that_is_clear(
 def test_another_file_or_vocabulary_is_checked_anew(tmp_path: Path, folder: Path) -> None:
     model = byte_folder(tmp_path / "model")
     Tokenizer.load(model, 260)
-    with pytest.raises(TokenizerError, match="ids from 0 to 99"):
+    with pytest.raises(TokenizerError, match="must be from 0 to 99"):
         Tokenizer.load(model, 100)
     file = model / "tokenizer.json"
     bad = byte_tokenizer()
@@ -195,13 +195,13 @@ def test_damage_and_others_files_are_ignored(tmp_path: Path, folder: Path) -> No
     for damage in damages:
         assert damage != whole
         kept.write_bytes(damage)
-        assert tokenizer_cache.recall(model / "tokenizer.json", 260) is None
+        assert tokenizer_cache.load_cached(model / "tokenizer.json", 260) is None
         assert everything(Tokenizer.load(model, 260)) == expected
         assert kept.read_bytes() == whole, "kept again"
     kept.chmod(0o620)
-    assert tokenizer_cache.recall(model / "tokenizer.json", 260) is None
+    assert tokenizer_cache.load_cached(model / "tokenizer.json", 260) is None
     kept.chmod(0o600)
-    assert tokenizer_cache.recall(model / "tokenizer.json", 260) is not None
+    assert tokenizer_cache.load_cached(model / "tokenizer.json", 260) is not None
 
 
 def test_damage_that_is_found_late(tmp_path: Path, folder: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_file_that_changed_meanwhile_is_not_mixed_in(tmp_path: Path, folder: P
         path.unlink()
     with (model / "tokenizer.json").open("a") as file:
         file.write(" ")
-    with pytest.raises(TokenizerError, match="changed since the model was loaded; load it again"):
+    with pytest.raises(TokenizerError, match="changed after the model was loaded; load the model again"):
         tokenizer.encode("long " * 5000)
 
 
@@ -243,7 +243,7 @@ def test_off_and_small_files_keep_nothing(
     monkeypatch.setenv("ROPECHAT_CACHE", "off")
     Tokenizer.load(model, 260)
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
-    monkeypatch.setattr(tokenizer_cache, "_WORTH", 1 << 20)
+    monkeypatch.setattr(tokenizer_cache, "_MIN_FILE_BYTES", 1 << 20)
     Tokenizer.load(model, 260)
     assert not folder.exists()
 
@@ -253,7 +253,7 @@ def test_a_lone_surrogate_is_not_kept() -> None:
 
 
 def test_no_more_than_so_many_files(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_cache, "_MOST_FILES", 3)
+    monkeypatch.setattr(tokenizer_cache, "_MAX_FILES", 3)
     models = [byte_folder(tmp_path / f"model{number}") for number in range(4)]
     for number, model in enumerate(models):
         Tokenizer.load(model, 260)
@@ -261,5 +261,5 @@ def test_no_more_than_so_many_files(tmp_path: Path, folder: Path, monkeypatch: p
             os.utime(path, (1000 + age, 1000 + age))
         if number == 2:
             Tokenizer.load(models[0], 260)  # used again
-    kept = [tokenizer_cache.recall(model / "tokenizer.json", 260) is not None for model in models]
+    kept = [tokenizer_cache.load_cached(model / "tokenizer.json", 260) is not None for model in models]
     assert kept == [True, False, True, True]

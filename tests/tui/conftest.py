@@ -28,7 +28,7 @@ class Chat:
         """Wait for a condition; the screen is up to date afterwards."""
         end = time.monotonic() + limit
         while not condition():
-            assert time.monotonic() < end, f"waited {limit} s in vain; the screen:\n{self.screen()}"
+            assert time.monotonic() < end, f"not true after {limit} s; the screen:\n{self.screen()}"
             await asyncio.sleep(0.01)
         await self.pilot.pause(0.05)
 
@@ -87,8 +87,7 @@ def chat() -> Callable[..., Any]:
         names = ("system", "store", "resume", "look", "models")
         system, store, resume, look, models = (settings.pop(name, None) for name in names)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look)
-        app.models = models
+        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look, models)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:

@@ -1,17 +1,19 @@
 """Tokens in the transcript: each keeps its record and its place; tint never splits a character."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from fakes import fake_step, pieces
 from reading import DOCUMENT
 
+from ropechat.conversation import Node, Role
 from ropechat.trace import Step
 from ropechat.tui.render import blocks
 from ropechat.tui.render import wrap as flow
-from ropechat.tui.render.blocks import AnswerBlock, shown
-from ropechat.tui.render.pieces import Mark, Piece, joined, overlay
+from ropechat.tui.render.blocks import AnswerBlock, to_display
+from ropechat.tui.render.spans import Mark, StyledSpan, join_styles, overlay_marks
 from ropechat.tui.render.tint import TINTS
 from ropechat.tui.render.width import graphemes
 from ropechat.tui.render.wrap import wrap
@@ -23,14 +25,19 @@ def step(text: str, bits: float, index: int = 0) -> Step:
 
 
 def block(*parts: tuple[str, float], width: int = 80) -> AnswerBlock:
-    made = AnswerBlock("answer")
+    made = empty_block([step(text, bits, index) for index, (text, bits) in enumerate(parts)])
     made.shape("tokens", width)
-    made.add(step(text, bits, index) for index, (text, bits) in enumerate(parts))
+    made.grow()
     return made
 
 
+def empty_block(steps: Sequence[Step]) -> AnswerBlock:
+    """A block that has drawn none of its answer's tokens."""
+    return AnswerBlock("answer", answer=Node("", None, Role.ASSISTANT, steps=list(steps)))
+
+
 def spans(made: AnswerBlock, row: int, tint: str = "surprisal") -> list[tuple[str, str]]:
-    drawn = overlay(made.rows.pieces(row), made.marks(row, tint))
+    drawn = overlay_marks(made.rows.pieces(row), made.marks(row, tint))
     return [(piece.text, piece.look) for piece in drawn]
 
 
@@ -98,9 +105,9 @@ def test_an_answer_that_begins_as_another_takes_it_over(view: Any, monkeypatch: 
     draw = random.Random(11)
     text = DOCUMENT + "A line of several words that has to be wrapped \x1b[31m once more.\n" * 6
     tokens = [step(part.decode(), 9 * draw.random(), at) for at, part in enumerate(pieces(text))]
-    old = AnswerBlock("answer")
+    old = empty_block(tokens)
     old.shape(view, 30)
-    old.add(tokens)
+    old.grow()
     seen: list[str] = []
 
     def wrapped(line: str, start: int, width: int) -> list[tuple[int, int]]:
@@ -111,19 +118,19 @@ def test_an_answer_that_begins_as_another_takes_it_over(view: Any, monkeypatch: 
         old.levels(tint)
     for count in (len(tokens), len(tokens) - 3, 150, 7, 1):
         assert old.rows
-        begun, alone = AnswerBlock("answer"), AnswerBlock("answer")
         steps = [*tokens[:count], step(" another", 3.0)]
+        begun, alone = empty_block(steps), empty_block(steps)
         with monkeypatch.context() as patched:
-            patched.setattr(blocks, "shown", lambda text: (seen.append(text), shown(text))[1])
+            patched.setattr(blocks, "to_display", lambda text: (seen.append(text), to_display(text))[1])
             patched.setattr(flow, "wrap", wrapped)
-            assert begun.begin_as(old, steps) == count
+            assert begun.begin_like(old) == count
             begun.shape(view, 30)
-            begun.add(steps[count:])
+            begun.grow()
             _ = begun.rows
         assert view == "prose" or sum(map(len, seen)) < 150
         seen.clear()
         alone.shape(view, 30)
-        alone.add(steps)
+        alone.grow()
         assert (begun.steps, begun.ends, begun.text) == (alone.steps, alone.ends, alone.text)
         assert [*map(begun.rows.pieces, range(begun.body))] == [*map(alone.rows.pieces, range(alone.body))]
         for tint in ("surprisal", "rank"):
@@ -138,10 +145,10 @@ def test_an_answer_that_begins_as_another_takes_it_over(view: Any, monkeypatch: 
 
 def test_what_differs_from_the_first_token_on_is_not_taken_over() -> None:
     old = block(("a", 0.1), (" b", 3.0))
-    made = AnswerBlock("answer")
-    assert made.begin_as(old, [step("a", 0.1), *old.steps[1:]]) == 0
+    assert empty_block([step("a", 0.1), *old.steps[1:]]).begin_like(old) == 0
+    made = empty_block(old.steps)
     made.begin("asked")
-    assert made.begin_as(old, old.steps) == 0
+    assert made.begin_like(old) == 0
     assert (made.text, made.steps, made.ends) == ("asked", [], [])
 
 
@@ -165,8 +172,8 @@ def test_marks_over_any_text_are_those_of_each_character() -> None:
             look = "x"
             for mark in marks:
                 if mark.start < mark.end and mark.start < at + last and mark.end > at + first:
-                    look = joined(look, mark.look)
+                    look = join_styles(look, mark.look)
             looks += [look] * (last - first)
-        drawn = overlay([Piece(text, "x", at)], marks)
+        drawn = overlay_marks([StyledSpan(text, "x", at)], marks)
         assert [look for piece in drawn for look in [piece.look] * len(piece.text)] == looks
         assert "".join(piece.text for piece in drawn) == text

@@ -8,11 +8,9 @@ import pytest
 from branches import answers, last, transcript
 from fakes import STOP, STORY, FakeEngine, pieces
 
-from ropechat.chat.answer import State
-from ropechat.conversation import Role
-from ropechat.conversation_tree import State as NodeState
-from ropechat.tui.format.lists import describe, own_text, rows, when
-from ropechat.tui.render.sparkline import curve
+from ropechat.conversation import NodeState, Role
+from ropechat.tui.format.lists import describe_node, format_time, snippet, tree_rows
+from ropechat.tui.render.sparkline import sparkline
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 from ropechat.tui.screens.fork import ForkScreen
@@ -104,7 +102,7 @@ async def test_edit_an_answer_and_go_on(chat: Any) -> None:
         old = c.app.session.tree.siblings(node.id)[0]
         assert node.steps[:10] == old.steps[:10]  # their records stay
         assert node.scored == 10
-        assert node.given == 12
+        assert node.prefix_length == 12
         await transcript(c, "c")
         new = c.app.session.tree[last(c).node]
         assert new.text.startswith(kept + "!!")
@@ -117,15 +115,15 @@ async def test_continue_a_stopped_answer(chat: Any) -> None:
     engine = FakeEngine(STORY, rate=200)
     async with chat(engine) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(last(c).answer.steps) > 5)
+        await c.until(lambda: len(last(c).answer.node.steps) > 5)
         await c.pilot.press("escape")
         await c.idle()
-        stopped = last(c).answer.text
+        stopped = last(c).answer.node.text
         engine.rate = 0
         await transcript(c, "c")
-        assert last(c).answer.text == STORY
+        assert last(c).answer.node.text == STORY
         assert answers(c) == [stopped, STORY]
-        assert last(c).answer.state is State.DONE
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_fork_at_a_token(chat: Any) -> None:
@@ -134,7 +132,7 @@ async def test_fork_at_a_token(chat: Any) -> None:
         await c.ask("Tell")
         await c.idle()
         first = c.app.session.tree[last(c).node]
-        c.app.fork(first.id, 20, first.steps[20].top[3][0])
+        c.app.answers.fork(first.id, 20, first.steps[20].top[3][0])
         await c.pilot.pause(0.1)
         await c.idle()
         node = c.app.session.tree[last(c).node]
@@ -144,32 +142,32 @@ async def test_fork_at_a_token(chat: Any) -> None:
         assert other.text == engine.token_bytes(other.id).decode()
         assert engine.prefixes[-1] == [step.id for step in node.steps[:21]]
         assert engine.settings[-1] == engine.settings[0]  # the seed too
-        c.app.fork(first.id, 20, first.steps[20].id)  # the same token: the same rest
+        c.app.answers.fork(first.id, 20, first.steps[20].id)  # the same token: the same rest
         await c.pilot.pause(0.1)
         await c.idle()
         assert engine.settings[-1].max_tokens == engine.settings[0].max_tokens - 21
         assert [step.id for step in c.app.session.tree[last(c).node].steps] == [s.id for s in first.steps]
-        assert (node.given, node.origin.index) == (21, 20)
+        assert (node.prefix_length, node.origin.index) == (21, 20)
         assert first.text == STORY
-        c.app.fork(first.id, 3, STOP)  # an end that was chosen is one
+        c.app.answers.fork(first.id, 3, STOP)  # an end that was chosen is one
         await c.pilot.pause(0.1)
         await c.idle()
-        assert last(c).answer.text == b"".join(pieces(STORY)[:3]).decode()
-        assert last(c).answer.state is State.DONE
+        assert last(c).answer.node.text == b"".join(pieces(STORY)[:3]).decode()
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_a_fork_while_it_writes_stops_first(chat: Any) -> None:
     engine = FakeEngine(STORY * 50, rate=100, context=10**6)
     async with chat(engine) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(last(c).answer.steps) > 5)
+        await c.until(lambda: len(last(c).answer.node.steps) > 5)
         first = last(c).node
-        c.app.fork(first, 2, 77)
+        c.app.answers.fork(first, 2, 77)
         await c.until(lambda: last(c).node != first)
         engine.rate = 0
         await c.idle()
         assert c.app.session.tree[first].state is NodeState.STOPPED
-        assert last(c).answer.state is State.DONE
+        assert last(c).answer.node.state is NodeState.DONE
 
 
 async def test_the_fork_screen_offers_previews_and_forks(chat: Any) -> None:
@@ -220,7 +218,7 @@ async def test_fork_from_the_inspector(chat: Any) -> None:
         await c.pilot.press("p")
         await c.until(lambda: "greedy" in c.screen())
         assert len(answers(c)) == 1
-        before = c.app._alternative()
+        before = c.app.reading._alternative()
         assert before is not None
         await c.pilot.press("enter")
         await c.until(lambda: len(answers(c)) == 2)
@@ -237,7 +235,7 @@ async def test_a_fork_that_leaves_no_room_is_taken_back(chat: Any) -> None:
         node = c.app.session.tree[last(c).node]
         assert node.finish_reason == "stop"
         engine.context = 6
-        c.app.fork(node.id, 5, 9)
+        c.app.answers.fork(node.id, 5, 9)
         await c.until(lambda: "Not sent" in c.screen())
         assert answers(c) == [node.text]
         assert last(c).node == node.id
@@ -250,7 +248,7 @@ async def test_another_models_answer_is_not_forked(chat: Any) -> None:
         await c.idle()
         node = c.app.session.tree[last(c).node]
         node.model = "other-7b"
-        c.app.fork(node.id, 0, 5)
+        c.app.answers.fork(node.id, 0, 5)
         await c.pilot.pause(0.05)
         assert "written by other-7b" in c.line("footer")
         await transcript(c, "r")
@@ -263,7 +261,7 @@ async def test_branches_and_compare(chat: Any) -> None:
         await c.ask("Tell")
         await c.idle()
         first = c.app.session.tree[last(c).node]
-        c.app.fork(first.id, 10, 77)
+        c.app.answers.fork(first.id, 10, 77)
         await c.pilot.pause(0.1)
         await c.idle()
         second = c.app.session.tree[last(c).node]
@@ -295,7 +293,7 @@ def test_what_the_screens_say() -> None:
     from chats import branched
 
     tree = branched()
-    lines = [(stem, describe(tree, node)) for stem, node in rows(tree)]
+    lines = [(stem, describe_node(tree, node)) for stem, node in tree_rows(tree)]
     assert lines == [
         ("", "system"),
         ("", "you"),
@@ -305,14 +303,14 @@ def test_what_the_screens_say() -> None:
         ("   ", "answer"),
     ]
     first, second = tree.siblings(tree.path()[2].id)
-    assert (own_text(first), own_text(second)) == ("Rayleigh scattering of light", "")
+    assert (snippet(first), snippet(second)) == ("Rayleigh scattering of light", "")
     assert verdict([first, first]) == f"{len(first.steps)} tokens shared · 0 and 0 follow · all cost the same"
     assert "cheaper under this model" in verdict([first, second])
-    assert len(curve(first.steps)) == len(first.steps)
-    assert curve([]) == ""
-    assert len(curve(first.steps * 100)) == 60
-    assert when(86400 * 365, 86400 * 365 + 60).count(":") == 1
-    assert when(86400 * 365, 86400 * 400).count("-") == 2
+    assert len(sparkline(first.steps)) == len(first.steps)
+    assert sparkline([]) == ""
+    assert len(sparkline(first.steps * 100)) == 60
+    assert format_time(86400 * 365, 86400 * 365 + 60).count(":") == 1
+    assert format_time(86400 * 365, 86400 * 400).count("-") == 2
 
 
 async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
@@ -321,23 +319,23 @@ async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
         for question in ("First?", "Second?"):
             await c.ask(question)
             await c.idle()
-        c.app._notice("notice", "said meanwhile")
+        c.app.notice("notice", "said meanwhile")
         before = list(c.app.transcript.blocks)
         await transcript(c, "r")
         assert c.app.transcript.blocks[:-2] == before[: before.index(c.app.transcript.blocks[-3]) + 1]
         assert c.app.transcript.blocks[-3].text == "One."
         assert "said meanwhile" not in c.screen()
         c.app.session.go(next(node.id for node in c.app.session.tree.nodes.values() if node.text == STORY))
-        c.app.show_path()
+        c.app.path.show()
         engine.gate.clear()
-        c.app.fork(last(c).node, 30, 77)
+        c.app.answers.fork(last(c).node, 30, 77)
         known = b"".join(pieces(STORY)[:30]).decode()
         await c.until(lambda: c.app.transcript.blocks[-1].text.startswith(known))
         assert last(c).answer.first_at is None  # the model has said nothing yet
         engine.gate.set()
         await c.idle()
-        assert last(c).answer.text.startswith(f"{known} word77")
-        assert c.app.transcript.blocks[-1].text == last(c).answer.text
+        assert last(c).answer.node.text.startswith(f"{known} word77")
+        assert c.app.transcript.blocks[-1].text == last(c).answer.node.text
 
 
 async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
@@ -351,10 +349,10 @@ async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
             raise RuntimeError("broken on purpose")
 
         engine.spell = spell  # type: ignore[method-assign]
-        c.app.fork(first, 5, 77)
+        c.app.answers.fork(first, 5, 77)
         await c.until(lambda: "broke off" in c.screen())
         assert [block.text for block in c.app.transcript.blocks if block.kind == "answer"] == [""]
-        assert last(c).answer.text == ""
+        assert last(c).answer.node.text == ""
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)])

@@ -11,10 +11,9 @@ import pytest
 from fakes import STORY, FakeEngine
 
 from ropechat import builtin
-from ropechat.chat.answer import State
-from ropechat.conversation import Role
+from ropechat.conversation import NodeState, Role
 from ropechat.errors import ModelNotFoundError
-from ropechat.tui.render.pieces import Mark
+from ropechat.tui.render.spans import Mark
 
 
 def answer(c: Any) -> Any:
@@ -34,12 +33,13 @@ async def test_first_frame_before_the_model(chat: Any) -> None:
         assert "loading" in c.line("title")
         assert "send" in c.line("footer")
         await c.ask("typed too early")  # waits for the model instead of getting lost
-        assert answer(c).state is State.WAITING
+        assert answer(c).live
+        assert not answer(c).started
         gate.set()
         await c.ready()
         await c.idle()
         assert "fake-1m·f32" in c.line("title")
-        assert answer(c).text == STORY
+        assert answer(c).node.text == STORY
 
 
 async def test_ask_and_answer(chat: Any) -> None:
@@ -58,7 +58,7 @@ async def test_ask_and_answer(chat: Any) -> None:
             (Role.ASSISTANT, "Hello there."),
             (Role.USER, "More?"),
         ]
-        assert all(step.row is not None and len(step.top) == 20 for step in answer(c).steps)
+        assert all(step.row is not None and len(step.top) == 20 for step in answer(c).node.steps)
         assert "tok/s" in c.line("title")
         assert "b/tok" in c.line("gauge")
         assert "ttft" in c.line("gauge")
@@ -70,11 +70,11 @@ async def test_stop_keeps_the_text(chat: Any, key: str) -> None:
     engine = FakeEngine(STORY, rate=10)  # far from its end when it is stopped, however slow the machine
     async with chat(engine) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(answer(c).steps) > 5)
+        await c.until(lambda: len(answer(c).node.steps) > 5)
         await c.pilot.press(key)
-        assert answer(c).state in (State.STOPPING, State.STOPPED)
+        assert answer(c).stopping
         await c.idle()
-        kept = answer(c).text
+        kept = answer(c).node.text
         assert kept
         assert STORY.startswith(kept)
         assert kept.split()[0] in c.screen()
@@ -93,7 +93,7 @@ async def test_stop_during_prefill_says_so_and_leaves_the_turn_out(chat: Any) ->
         assert "reading" in c.line("title")
         await c.pilot.press("escape")
         await c.idle()
-        assert answer(c).state is State.STOPPED
+        assert answer(c).node.state is NodeState.STOPPED
         assert "not part of what the model reads" in c.screen()
         engine.prefill = 0.0
         await c.ask("Short one")
@@ -112,7 +112,7 @@ async def test_an_answer_of_tokens_without_text_is_read_and_called_so(chat: Any)
     async with chat(engine) as c:
         await c.ask("Smile")
         await c.idle()
-        assert (len(answer(c).steps), answer(c).text) == (1, "")
+        assert (len(answer(c).node.steps), answer(c).node.text) == (1, "")
         assert "The answer broke off" in c.screen()
         told = "not part of what the model reads" not in c.screen()
         await c.ask("Go on")
@@ -126,7 +126,7 @@ async def test_quit_at_once_while_generating(chat: Any, key: str) -> None:
     engine = FakeEngine(STORY * 50, rate=50, context=10**6)
     async with chat(engine) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.until(lambda: len(answer(c).node.steps) > 2)
         begun = time.monotonic()
         await c.pilot.press(key)
         await c.until(lambda: not c.app.is_running, 2.0)
@@ -191,7 +191,7 @@ async def test_enter_on_nothing_and_while_writing(chat: Any) -> None:
         await c.pilot.press("enter", "space", "enter")
         assert not c.app.session.turns
         await c.ask("Tell")
-        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.until(lambda: len(answer(c).node.steps) > 2)
         await c.ask("too early")
         assert c.app.composer.text == "too early"
         assert "esc stops" in c.line("footer")
@@ -246,7 +246,7 @@ async def test_context_full_ends_the_answer_and_says_so(chat: Any) -> None:
     async with chat(FakeEngine(STORY, context=40)) as c:
         await c.ask("Tell")
         await c.idle()
-        assert answer(c).reason == "context"
+        assert answer(c).node.finish_reason == "context"
         assert "The context is full (40 tokens)" in c.screen()
         await c.ask("More")
         await c.until(lambda: "leave out the oldest" in c.screen())
@@ -268,7 +268,7 @@ async def test_token_limit_is_said(chat: Any) -> None:
     async with chat(FakeEngine(STORY), max_tokens=5) as c:
         await c.ask("Tell")
         await c.idle()
-        assert len(answer(c).steps) == 5
+        assert len(answer(c).node.steps) == 5
         assert "token limit" in c.screen()
 
 
@@ -277,14 +277,14 @@ async def test_error_while_writing_keeps_the_text(chat: Any) -> None:
     async with chat(engine) as c:
         await c.ask("Tell")
         await c.idle()
-        assert answer(c).state is State.FAILED
+        assert answer(c).node.state is NodeState.FAILED
         assert "The answer broke off" in c.screen()
         assert "[/bad] ␛[2J" in c.screen()
-        assert answer(c).text.split()[0] in c.screen()
+        assert answer(c).node.text.split()[0] in c.screen()
         engine.fail_after = None
         await c.ask("Again")
         await c.idle()
-        assert answer(c).state is State.DONE
+        assert answer(c).node.state is NodeState.DONE
 
 
 async def test_load_error_is_shown_and_is_the_exit_code(chat: Any) -> None:
@@ -321,7 +321,7 @@ async def test_the_builtin_model_says_what_it_is(chat: Any) -> None:
 async def test_new_chat_asks_first(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=30)) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.until(lambda: len(answer(c).node.steps) > 2)
         await c.pilot.press("ctrl+n")
         assert c.app.session.turns
         assert "ctrl+n again" in c.line("footer")
@@ -331,8 +331,8 @@ async def test_new_chat_asks_first(chat: Any) -> None:
         assert not any(block.node for block in c.app.transcript.blocks)
         assert "new chat" in c.line("title")
         await c.ask("Again")  # the old answer's last tokens must not land here
-        await c.until(lambda: len(answer(c).steps) > 2)
-        assert STORY.startswith(answer(c).text)
+        await c.until(lambda: len(answer(c).node.steps) > 2)
+        assert STORY.startswith(answer(c).node.text)
 
 
 async def test_help_lists_every_command(chat: Any) -> None:
@@ -356,13 +356,13 @@ async def test_help_lists_every_command(chat: Any) -> None:
 async def test_the_answer_goes_on_under_help_and_palette(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=300)) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(answer(c).steps) > 2)
+        await c.until(lambda: len(answer(c).node.steps) > 2)
         await c.pilot.press("f1")
         await c.pilot.resize_terminal(100, 30)
         await c.pilot.press("escape", "ctrl+p")
         await c.idle()
         await c.pilot.press("escape")
-        assert answer(c).text == STORY
+        assert answer(c).node.text == STORY
         assert "acorn caps" in c.screen()
 
 
@@ -400,11 +400,11 @@ async def test_nothing_runs_when_idle(chat: Any) -> None:
         await c.idle()
         await asyncio.sleep(0.6)
         ticks: list[int] = []
-        original = c.app._tick
-        c.app._tick = lambda: (ticks.append(1), original())
+        original = c.app.frames.tick
+        c.app.frames.tick = lambda: (ticks.append(1), original())
         await asyncio.sleep(0.5)
         assert not ticks
-        assert not c.app._ticker._active.is_set()
+        assert not c.app.frames.ticker._active.is_set()
 
 
 def test_no_default_key_is_another_key_in_disguise() -> None:

@@ -11,10 +11,9 @@ from fakes import STORY, FakeEngine
 from snapshots import compare, shown
 
 from ropechat.chat import presets
-from ropechat.chat.answer import State
-from ropechat.conversation_tree import Node
+from ropechat.conversation import Node, NodeState
 from ropechat.sampling import Sampling
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.compare import CompareScreen, verdict
 
@@ -32,7 +31,6 @@ def columns(c: Any) -> list[int]:
     return [n for n, side in enumerate(c.app.screen.query(".side"), 1) if side.display]
 
 
-@pytest.mark.slow
 async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
     async with chat(FakeEngine(["one two", "three four"]), size=(100, 30)) as c:
         await c.ask("Hi")
@@ -64,7 +62,6 @@ async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
             assert "/compare 1 2: two to 4 of the 2 answers" in c.line("footer")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "first"), [(80, [3, 4]), (120, [2, 3, 4]), (160, [1, 2, 3, 4])])
 async def test_a_series_is_written_and_compared(chat: Any, width: int, first: list[int]) -> None:
     engine = FakeEngine(FOUR)
@@ -113,7 +110,7 @@ async def test_a_series_says_how_far_it_is_and_ends_when_stopped(chat: Any) -> N
         await c.pilot.press("escape")
         await c.idle()
         engine.gate.set()
-        assert last(c).answer.state is State.STOPPED
+        assert last(c).answer.node.state is NodeState.STOPPED
         assert "of 3" not in c.line("footer")
         assert len(answers(c)) == 2
         await c.ask("And?")
@@ -143,7 +140,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
 
 async def test_a_series_gives_way_to_what_comes_between(chat: Any) -> None:
     engine = FakeEngine(FOUR)
-    async with chat(engine, look=Look(keys={"answer.several": ("Z",)})) as c:
+    async with chat(engine, look=ChatOptions(keys={"answer.several": ("Z",)})) as c:
         await c.ask("Hi")
         await c.idle()
         engine.gate.clear()
@@ -185,7 +182,7 @@ async def test_long_beginnings_are_cut_so_that_the_fork_is_in_sight(chat: Any) -
     async with chat(FakeEngine(STORY * 5, context=10**5), size=(80, 24)) as c:
         await c.ask("Tell")
         await c.idle()
-        c.app.fork(last(c).node, 300, 77)
+        c.app.answers.fork(last(c).node, 300, 77)
         await c.pilot.pause(0.1)
         await c.idle()
         await transcript(c, "equals_sign")
@@ -217,8 +214,10 @@ def test_what_a_comparison_says() -> None:
 
 
 def test_how_an_answer_was_drawn() -> None:
-    assert presets.told(Sampling(seed=4)) == "seed 4 · balanced"
-    assert presets.told(Sampling(temperature=1, min_p=0.1)) == "T 1 top_k 40 top_p 0.95 min_p 0.1"
+    assert presets.describe_sampling(Sampling(seed=4)) == "seed 4 · balanced"
+    assert (
+        presets.describe_sampling(Sampling(temperature=1, min_p=0.1)) == "T 1 top_k 40 top_p 0.95 min_p 0.1"
+    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (160, 45)])

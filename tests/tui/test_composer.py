@@ -87,7 +87,7 @@ async def test_files_are_put_behind_the_text(
         ("binary", "@binary: not UTF-8 text; only text can be attached"),
         ("nul", "@nul: not UTF-8 text; only text can be attached"),
         ("dangling", "@dangling: No such file or directory"),
-        ("/dev/zero", "@/dev/zero: no regular file; name a text file"),
+        ("/dev/zero", "@/dev/zero: must be a regular file; name a text file"),
     ],
 )
 async def test_files_that_cannot_be_attached(
@@ -181,7 +181,7 @@ async def test_an_edited_question_keeps_its_files(
         await c.ask("/rewrite")  # in an answer, an @path is a word
         await c.until(lambda: c.app.composer.text == "see @app.txt")
         await c.pilot.press("!", "enter")
-        await c.until(lambda: c.app.session.last.answer.text == "see @app.txt!")
+        await c.until(lambda: c.app.session.last.answer.node.text == "see @app.txt!")
 
 
 @pytest.mark.parametrize("name", ["@nofile.txt", "@no/file", "@nofile.txt).", '@"no file"', "@~/nofile"])
@@ -230,16 +230,16 @@ def test_what_was_attached_is_told_from_what_was_written(
         (tmp_path / name).write_text(content)
     written = 'see @a, (@b.md and @b.md! @"c c"\n\nmine:\n```\nown\n```'
     for text in (written, "@a", f"{written} @a"):
-        behind = draft.attachments(text)
+        behind = draft.read_attachments(text)
         assert behind
-        said, files = draft.parted(text + behind)
+        said, files = draft.split_attachments(text + behind)
         assert said == text
         assert "".join(files.values()) == behind
-        assert draft.attachments(text, files) == behind
-        assert draft.as_typed(text + behind) == text
+        assert draft.read_attachments(text, files) == behind
+        assert draft.to_draft(text + behind) == text
     own = "mine:\n\nx:\n```\nown\n```"  # looks like a file, and names none
-    assert draft.parted(own) == (own, {})
-    assert draft.as_typed("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"
+    assert draft.split_attachments(own) == (own, {})
+    assert draft.to_draft("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"
 
 
 async def test_the_gauge_counts_what_will_be_sent(

@@ -9,16 +9,16 @@ from fakes import STORY, FakeEngine, pieces
 from reading import answered
 from textual import events
 
-from ropechat.tui.render.find import pattern
+from ropechat.tui.render.find import compile_pattern
 
 
 def test_patterns() -> None:
-    assert pattern("  ") is None
+    assert compile_pattern("  ") is None
     cases = [("word", "a **wo*rd*** b"), ("two words", "two\n  words"), ("a.b", "xa.b"), ("ROPE", "ROPE")]
-    assert all(pattern(wanted).search(text) for wanted, text in cases)  # type: ignore[union-attr]
-    assert not pattern("ROPE").search("rope")  # type: ignore[union-attr]
-    assert pattern("rope").search("RoPE")  # type: ignore[union-attr]
-    assert not pattern("a.b").search("axb")  # type: ignore[union-attr]
+    assert all(compile_pattern(wanted).search(text) for wanted, text in cases)  # type: ignore[union-attr]
+    assert not compile_pattern("ROPE").search("rope")  # type: ignore[union-attr]
+    assert compile_pattern("rope").search("RoPE")  # type: ignore[union-attr]
+    assert not compile_pattern("a.b").search("axb")  # type: ignore[union-attr]
 
 
 async def test_find_marks_counts_and_goes_round(chat: Any) -> None:
@@ -36,7 +36,7 @@ async def test_find_marks_counts_and_goes_round(chat: Any) -> None:
         assert "Lily" in reverse
         await c.pilot.press("escape")
         assert not view.finder.active
-        assert not c.app.finding
+        assert not c.app.find.active
         assert c.app.composer.has_focus
 
 

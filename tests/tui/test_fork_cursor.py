@@ -11,8 +11,7 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
-from ropechat.chat.answer import State
-from ropechat.tui import app
+from ropechat.tui.controllers import frames
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 
@@ -20,8 +19,8 @@ from ropechat.tui.render.cursor import TokenPlace
 async def forked(c: Any, index: int = 3, token: int = 77) -> str:
     """Fork the newest answer from the inspector's side; the new answer's node."""
     before = last(c).node
-    c.app.fork(before, index, token)
-    await c.until(lambda: last(c).node != before and bool(last(c).answer.steps))
+    c.app.answers.fork(before, index, token)
+    await c.until(lambda: last(c).node != before and bool(last(c).answer.node.steps))
     return str(last(c).node)
 
 
@@ -53,7 +52,7 @@ async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
         await c.ask("Tell")
         await c.idle()
         view, drawn = c.app.transcript, []
-        index = len(last(c).answer.steps) - 40
+        index = len(last(c).answer.node.steps) - 40
         await transcript(c, "h")
         before = [c.strips()[y].text for y in range(24)]
         place = moves.place_of(view.page, TokenPlace(view.blocks[-1], index))
@@ -62,7 +61,7 @@ async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
         draw = view._draw
         monkeypatch.setattr(view, "_draw", lambda y, span: (drawn.append(y), draw(y, span))[1])
         engine.gate.clear()
-        c.app.fork(last(c).node, index, 77)
+        c.app.answers.fork(last(c).node, index, 77)
         await c.until(lambda: view.cursor_token() == (last(c).node, index))
         engine.gate.set()
         await c.idle()
@@ -122,7 +121,7 @@ async def test_a_fork_that_is_taken_back_leaves_no_cursor_waiting(chat: Any) -> 
         await c.ask("Hi")
         await c.idle()
         engine.context = 6
-        c.app.fork(last(c).node, 5, 9)
+        c.app.answers.fork(last(c).node, 5, 9)
         await c.until(lambda: "Not sent" in c.screen())
         assert c.app.transcript._awaited is None
         assert c.app.transcript.cursor is None
@@ -151,27 +150,27 @@ async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None
     async with chat(engine) as c:
         engine.gate.clear()
         await c.ask("Hi")
-        await c.until(lambda: last(c).answer.state is State.READING)
-        c.app._ticker.pause()
+        await c.until(lambda: last(c).answer.started)
+        c.app.frames.ticker.pause()
         held = asyncio.Event()
         c.app.call_later(held.wait)
         await asyncio.sleep(0.05)
         engine.gate.set()
         for _ in range(1000):
-            if last(c).answer.steps:
+            if last(c).answer.node.steps:
                 break
             await asyncio.sleep(0.01)
         waited = not held.is_set()
         held.set()
         assert waited
-        assert last(c).answer.steps
+        assert last(c).answer.node.steps
 
 
 @pytest.mark.parametrize(("held", "waits"), [(60.0, True), (0.01, False)])
 async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
     held: float, waits: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "HELD", held)
+    monkeypatch.setattr(frames, "FIRST_TOKEN_HOLD_S", held)
     engine = FakeEngine(STORY)
     async with chat(engine) as c:
         await c.ask("Tell")
@@ -179,7 +178,7 @@ async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
         engine.gate.clear()
         drawn: list[int] = []
         monkeypatch.setattr(c.app, "post_display_hook", lambda: drawn.append(1))
-        c.app.fork(last(c).node, 3, 77)
+        c.app.answers.fork(last(c).node, 3, 77)
         if waits:
             await asyncio.sleep(0.2)
             assert not drawn

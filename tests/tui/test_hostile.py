@@ -16,7 +16,7 @@ from program import OWN_TERMINAL, Program
 pytestmark = pytest.mark.timeout(500)  # some fifty views, each awaited
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(hostile.__file__).parent)!r}); "
 CODE += "import hostile; from pathlib import Path; sys.exit(hostile.chat(sys.argv[1], Path(sys.argv[2])))"
-ESC, ENTER, UP, DOWN, TAB = b"\x1b", b"\r", b"\x1b[A", b"\x1b[B", b"\t"
+ESC, ENTER, UP, DOWN, LEFT, TAB = b"\x1b", b"\r", b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\t"
 F1, F2, F3, F4 = b"\x1bOP", b"\x1bOQ", b"\x1bOR", b"\x1bOS"
 F5, F6, F7, F9 = b"\x1b[15~", b"\x1b[17~", b"\x1b[18~", b"\x1b[20~"
 FIND, PALETTE, RENAME, CLEAR, SEARCH = b"\x06", b"\x10", b"\x12", b"\x15", b"\x12"
@@ -27,28 +27,28 @@ VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
     ("prose", [F3], b"prose: Markdown"),
     ("tokens", [F3], b"tokens: the text"),
     ("transcript", [ESC], b"scroll"),
-    ("inspector", [b"h", F4], b"all others"),
+    ("inspector", [LEFT, F4], b"all others"),
     ("preview", [b"k", b"p"], b"greedy"),
     ("no inspector", [ESC, ESC], b"scroll"),
     ("find", [FIND, b"Q1Q"], b"to the matches"),
-    ("found", [ENTER, b"N", ESC], b"scroll"),
+    ("found", [ENTER, b"N", ESC, ESC], b"scroll"),
     ("looked for", [FIND, PASTE], b"Q"),
-    ("not found", [ESC], b"scroll"),
+    ("not found", [ESC, ESC], b"scroll"),
     ("branches", [F5], b"branches, 42 answers"),
-    ("no branches", [ESC], b"scroll"),
-    ("compare", [b"="], b"tokens shared"),
-    ("no compare", [ESC], b"scroll"),
+    ("no branches", [ESC], b"send"),
+    ("compare", [ESC, LEFT, b"="], b"tokens shared"),
+    ("no compare", [ESC], b"send"),
     ("chats", [F2], b"ords that were said"),
     ("search", [b"Q1Q"], b"with "),
     ("rename", [RENAME], b"gives the chat this title"),
     ("renamed", [PASTE], b"Q"),
-    ("no chats", [ESC, CLEAR, ESC], b"scroll"),
+    ("no chats", [ESC, CLEAR, ESC], b"send"),
     ("searched", [F2, PASTE], b"Q"),
-    ("not found in chats", [ESC], b"scroll"),
+    ("not found in chats", [ESC], b"send"),
     ("models", [F6], b"load or get"),
     ("wanted", [PASTE], b"Q"),
     ("a path", [CLEAR, b"/", PASTE], b"Q"),
-    ("no models", [ESC], b"scroll"),
+    ("no models", [ESC], b"send"),
     ("sampling", [F7], b"temperature"),
     ("typed", [ENTER, PASTE], b"Q"),
     ("no sampling", [ESC, ESC], b"send"),

@@ -43,12 +43,8 @@ async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
 
     async with chat(FakeEngine("ok"), size=(100, 40)) as c:
         inspector = await inspected(c)
-        c.app.fork = c.app.preview = None  # an app that offers neither
-        await c.pilot.press("p", "enter")
-        assert not asked
-        assert "no fork here" in c.line("footer")
-        c.app.fork = lambda *args: asked.append(("fork", *args))
-        c.app.preview = preview
+        c.app.answers.fork = lambda *args: asked.append(("fork", *args))
+        c.app.answers.preview = preview
         await c.pilot.press("k")
         assert inspector.chosen.id == 7
         await c.pilot.press("p")
@@ -81,7 +77,7 @@ async def test_f4_opens_and_escape_closes(chat: Any) -> None:
         assert c.app.composer.has_focus
         await c.pilot.press("f4", "f4")
         assert not c.app.inspector.display
-        assert c.app.reading
+        assert c.app.reading.reading
 
 
 async def test_an_empty_chat_has_nothing_to_inspect(chat: Any) -> None:
@@ -95,7 +91,7 @@ async def test_an_empty_chat_has_nothing_to_inspect(chat: Any) -> None:
 async def test_the_rail_shows_the_newest_token_while_it_is_written(chat: Any) -> None:
     engine = FakeEngine(STORY * 5, context=10**5, rate=60)
     async with chat(engine, size=(130, 40)) as c:
-        c.app.open_inspector()
+        c.app.reading.open()
         await c.ask("Tell")
         await c.until(lambda: "token" in c.app.inspector.text and " of " in c.app.inspector.text)
         first = c.app.inspector.text

@@ -12,7 +12,7 @@ import pytest
 from branches import answers, last, transcript
 from fakes import STORY, FakeEngine
 
-from ropechat.conversation_tree import State as NodeState
+from ropechat.conversation import NodeState
 from ropechat.store.store import Store
 from ropechat.tui.screens.chats import ChatsScreen
 
@@ -32,14 +32,14 @@ async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
         await transcript(c, "r")
         await c.ask("More?")
         await c.idle()
-        id, tree = c.app.session.keeper.id, c.app.session.tree
+        id, tree = c.app.session.recorder.id, c.app.session.tree
     loaded = store.load(id).result(5)
     assert loaded.title == "Hi?"
     assert {node.id: node.text for node in loaded.tree.nodes.values()} == {
         node.id: node.text for node in tree.nodes.values()
     }
     for node in tree.nodes.values():
-        assert dataclasses.replace(loaded.tree[node.id], written=node.written, steps=node.steps) == node
+        assert dataclasses.replace(loaded.tree[node.id], final_text=node.final_text, steps=node.steps) == node
     async with chat(FakeEngine("Fourth."), store=store, resume=id[:5]) as c:
         await c.until(lambda: last(c) is not None)
         assert "More?" in c.screen()
@@ -57,7 +57,7 @@ async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store:
     plain = engine.reply
 
     def reply(*args: Any, **options: Any) -> Any:
-        id = c.app.session.keeper.id
+        id = c.app.session.recorder.id
         seen.append([node.text for node in store.load(id).result(5).tree.nodes.values()])
         return plain(*args, **options)
 
@@ -83,7 +83,7 @@ async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Stor
         await c.idle()
         node = c.app.session.tree[last(c).node]
         assert node.model == "fake-1m"
-        assert store.load(c.app.session.keeper.id).result(5).tree[node.id].model == "fake-1m"
+        assert store.load(c.app.session.recorder.id).result(5).tree[node.id].model == "fake-1m"
 
 
 async def test_a_first_question_that_does_not_fit_leaves_no_chat(chat: Any, store: Store) -> None:
@@ -103,24 +103,24 @@ async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Sto
     async with chat(engine, store=store) as c:
         await c.ask("Tell")
         await c.idle()
-        id = c.app.session.keeper.id
+        id = c.app.session.recorder.id
         failed = store.load(id).result(5).tree.path()[-1]
         assert (failed.state, len(failed.steps)) == (NodeState.FAILED, 5)
         assert "broken on purpose" in failed.error
         engine.fail_after, engine.rate = None, 10
         await c.ask("Again")
-        await c.until(lambda: len(last(c).answer.steps) > 3)
+        await c.until(lambda: len(last(c).answer.node.steps) > 3)
         await c.pilot.press("escape")
         await c.idle()
         stopped = store.load(id).result(5).tree.path()[-1]
-        assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.text)
+        assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.node.text)
 
 
 async def test_the_list_of_chats(chat: Any, store: Store) -> None:
     async with chat(FakeEngine(["About apples.", "About pears."]), store=store, size=(100, 30)) as c:
         await c.ask("Apples?")
         await c.idle()
-        apples = c.app.session.keeper.id
+        apples = c.app.session.recorder.id
         await c.pilot.press("ctrl+n")
         await c.pilot.pause(0.05)
         assert not c.app.session.turns
@@ -134,7 +134,7 @@ async def test_the_list_of_chats(chat: Any, store: Store) -> None:
         await c.pilot.press("ctrl+r", "end", *"!!", "enter")
         await c.until(lambda: "Apples?!!" in c.screen())
         await c.pilot.press("down", "enter")
-        await c.until(lambda: c.app.session.keeper.id == apples)
+        await c.until(lambda: c.app.session.recorder.id == apples)
         assert "About apples." in c.screen()
         assert "Apples?!!" in c.line("title")
         await c.pilot.press("f2")
@@ -222,7 +222,7 @@ async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat
     async with chat(FakeEngine(" upon a time", has_chat_template=False), store=store) as c:
         await c.ask("Once")
         await c.idle()
-        id = c.app.session.keeper.id
+        id = c.app.session.recorder.id
     gate = threading.Event()
     engine = FakeEngine("x", has_chat_template=False)
 
@@ -232,7 +232,7 @@ async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat
 
     async with chat(load, store=store, resume="", wait=False) as c:
         await c.until(lambda: last(c) is not None)
-        assert c.app.session.keeper.id == id
+        assert c.app.session.recorder.id == id
         assert "▌ you" in c.screen()
         gate.set()
         await c.ready()

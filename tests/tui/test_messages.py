@@ -55,7 +55,7 @@ async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any,
             await told(c, "/continue")
             assert c.screen().count(said) == 1
         assert "not on disk" not in c.line("footer")
-        id, tree = c.app.session.keeper.id, c.app.session.tree
+        id, tree = c.app.session.recorder.id, c.app.session.tree
     kept = store.load(id).result(5).tree
     for id, node in tree.nodes.items():
         assert [step.id for step in kept[id].steps] == [step.id for step in node.steps]
@@ -103,7 +103,7 @@ async def test_the_time_in_a_dialogue_is_not_the_answers(chat: Any) -> None:
         await c.pilot.press("a")
         await c.idle()
         answer = last(c).answer
-        assert answer.text == "gamma"
+        assert answer.node.text == "gamma"
         assert answer.asked >= chosen
         assert last(c).request.asked == answer.asked  # what is kept on disk counts from there too
 
@@ -151,10 +151,10 @@ async def test_a_find_bar_that_was_left_is_closed(chat: Any) -> None:
     async with chat(FakeEngine("an apple")) as c:
         await told(c, "Fruit?")
         await c.pilot.press("ctrl+f", *"apple", "enter")
-        assert c.app.finding
+        assert c.app.find.active
         c.app.composer.focus()
         await c.pilot.pause(0.05)
-        assert not c.app.finding
+        assert not c.app.find.active
         assert not c.app.transcript.finder.active
         assert not c.app.find_bar.display or not c.app.query_one("#find").display
         await c.pilot.press(*"and")
@@ -171,7 +171,7 @@ async def test_stop_while_nothing_is_written_says_so_and_stays(chat: Any) -> Non
         await c.until(lambda: c.app.session.generating)
         await told_while(c, "/stop")
         await c.idle()
-        assert last(c).answer.reason == "cancelled"
+        assert last(c).answer.node.finish_reason == "cancelled"
         assert c.app.composer.has_focus
 
 
@@ -189,7 +189,7 @@ async def test_without_room_for_the_overview_each_press_says_so(chat: Any, given
             else:
                 await c.pilot.press(given)
             assert "the overview needs 150 columns; this screen has 120" in c.line("footer")
-            c.app._disarm()
+            c.app.hints.disarm()
         await c.pilot.resize_terminal(160, 40)
         await c.pilot.pause(0.1)
         assert c.app.overview.display
@@ -218,10 +218,10 @@ async def test_an_unknown_persona_and_setting_name_what_was_meant(chat: Any) -> 
             personas.save(name, f"You are a {name}.")
         assert "nobody: no such persona; kept: pirate, teacher" in await told(c, "/persona nobody")
         assert "pirat: no such persona; did you mean pirate?" in await told(c, "/persona pirat")
-        assert "tmp: no such setting; did you mean temperature?" in await told(c, "/set tmp 1")
+        assert "tmp: unknown setting; did you mean temperature?" in await told(c, "/set tmp 1")
         everything = "temperature, top_k, top_p, min_p, repetition_penalty, max_tokens, seed"
         await told(c, "/set qqq 1")
-        assert f"qqq: no such setting; there are {everything}" in " ".join(c.screen().split())
+        assert f"qqq: unknown setting; there are {everything}" in " ".join(c.screen().split())
 
 
 async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any) -> None:
@@ -240,21 +240,21 @@ async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any)
 async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok"), store=store) as c:
         for text in ("word " * 40 + "end", "/a/path" * 30 + "/end"):
-            c.app._say_hint(text)
+            c.app.hint(text)
             await c.pilot.pause(0.05)
             footer = c.app.footer
             assert footer.size.height == 3
             assert "".join(text.split()) in "".join(c.screen().split())
             assert "…" not in c.line("footer")
-            c.app._disarm()
+            c.app.hints.disarm()
             await c.pilot.pause(0.05)
             assert footer.size.height == 1
             assert "send" in c.line("footer")
-        c.app._say_hint("word " * 60)
+        c.app.hint("word " * 60)
         await c.pilot.resize_terminal(160, 24)
         await c.pilot.pause(0.1)
         assert c.app.footer.size.height == 2
-        c.app._say_hint("word " * 4000)
+        c.app.hint("word " * 4000)
         await c.pilot.pause(0.05)
         assert c.app.footer.size.height == 8
         assert c.line("footer").endswith("…")
@@ -290,4 +290,4 @@ async def test_the_key_of_the_view_says_what_it_switches_to(chat: Any) -> None:
             titles = [command.title for command in c.app.get_system_commands(c.app.screen)]
             assert other.capitalize() in titles
             await c.pilot.press("f3")
-            c.app._disarm()
+            c.app.hints.disarm()

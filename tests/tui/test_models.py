@@ -54,6 +54,12 @@ def model_files(folder: Path, padding: int = 0) -> dict[str, bytes]:
     return files | {"tokenizer.json": json.dumps(byte_tokenizer()).encode()}
 
 
+def stage(c: Any) -> Stage | None:
+    """Of the chat's download; None for none."""
+    download = c.app.chat.downloads.current
+    return None if download is None else download.stage
+
+
 async def opened(c: Any, key: str = "f6") -> ModelsScreen:
     await c.pilot.press(key)
     await c.until(lambda: isinstance(c.app.screen, ModelsScreen) and c.app.screen._read)
@@ -116,11 +122,11 @@ async def test_a_model_is_not_changed_under_an_answer(chat: Any, hub: Hub) -> No
     models, engine = Models(), FakeEngine("word " * 200, rate=100, context=10**4)
     async with chat(engine, models=models) as c:
         await c.ask("Hi?")
-        await c.until(lambda: len(c.app.session.last.answer.steps) > 3)
-        c.app.switch_model("other")
+        await c.until(lambda: len(c.app.session.last.answer.node.steps) > 3)
+        c.app.models.switch_model("other")
         await c.until(lambda: c.app.session.info.name == "other")
-        assert c.app.session.last.answer.state == "stopped"
-        assert c.app.session.last.answer.text.startswith("word word")
+        assert c.app.session.last.answer.node.state == "stopped"
+        assert c.app.session.last.answer.node.text.startswith("word word")
 
 
 async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub) -> None:
@@ -130,11 +136,11 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         await c.idle()
         models.gate.clear()
         await c.ask("/model other")
-        c.app.action_resume()
+        c.app.commands.run("answer.resume")
         assert "another model is being loaded" in c.line("footer")
         models.gate.set()
         await c.until(lambda: c.app.session.info.name == "other")
-        c.app.action_resume()
+        c.app.commands.run("answer.resume")
         assert "only that model can go on" in c.line("footer")
 
 
@@ -209,7 +215,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: "download org/tiny" in c.screen())
         assert not hub.requests  # nothing is asked before it is wanted
         await c.pilot.press("enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(lambda: stage(c) is Stage.PLANNED)
         await c.until(lambda: "⏎ downloads" in c.screen())
         assert "fit in memory" in c.screen()
         gate = threading.Event()
@@ -221,7 +227,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
 
         hub.body = held
         await c.pilot.press("enter")
-        download = c.app.download
+        download = c.app.chat.downloads.current
         await c.until(lambda: download.stage is Stage.RUNNING and "kB of" in c.screen())
         await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.PAUSED)
@@ -243,11 +249,11 @@ async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> 
     async with chat(FakeEngine("ok"), size=(100, 36), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/tiny", "enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(lambda: stage(c) is Stage.PLANNED)
         await c.pilot.press("enter")
         await c.until(lambda: bool(list(tmp_path.rglob("*.incomplete"))))
         await c.pilot.press("ctrl+x")
-        await c.until(lambda: c.app.download.stage is Stage.CANCELLED)
+        await c.until(lambda: stage(c) is Stage.CANCELLED)
         await c.until(lambda: "what came is removed" in c.screen())
         assert not list(tmp_path.rglob("*.incomplete"))
 
@@ -260,18 +266,18 @@ async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
     async with chat(FakeEngine("ok"), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/tiny", "enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.PLANNED)
+        await c.until(lambda: stage(c) is Stage.PLANNED)
         hub.seconds_per_piece = 0.3
         await c.pilot.press("enter", "escape")
         await c.ask("Hi?")
         await c.idle()
         await c.until(lambda: "org/tiny is downloaded: F6 loads it" in c.screen())
-        assert c.app._watch is None  # nothing looks any more
+        assert c.app.models.watching is False  # nothing looks any more
 
 
 async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
         await opened(c)
         await c.pilot.press(*"org/nowhere", "enter")
-        await c.until(lambda: c.app.download is not None and c.app.download.stage is Stage.FAILED)
+        await c.until(lambda: stage(c) is Stage.FAILED)
         await c.until(lambda: "check the spelling" in c.screen())

@@ -20,7 +20,7 @@ from ropechat.chat import personas
 from ropechat.store.store import Store
 from ropechat.tui.controllers.sidebar import WIDTH
 from ropechat.tui.format import lists as listing
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.personas import PersonasScreen
@@ -167,7 +167,7 @@ async def test_a_key_hides_it_and_a_setting_too(chat: Any) -> None:
         assert c.app.transcript.size.width == 160
         await c.ask("/overview")
         await c.until(lambda: c.app.overview.display)
-    async with chat(FakeEngine("ok"), size=(100, 30), look=Look(overview=False)) as c:
+    async with chat(FakeEngine("ok"), size=(100, 30), look=ChatOptions(overview=False)) as c:
         assert not c.app.overview.display
         await c.pilot.press("ctrl+l")
         assert "150 columns" in c.line("footer")
@@ -188,10 +188,10 @@ async def test_an_answer_that_streams_costs_it_nothing(
         await c.until(lambda: c.app.session.generating and bool(asked))
         await c.pilot.pause(0.1)
         begun = len(asked), len(drawn)
-        look = c.app.show_rail
-        monkeypatch.setattr(c.app, "show_rail", lambda: (seen.append(1), look()))
+        look = c.app.sidebar.refresh
+        monkeypatch.setattr(c.app.sidebar, "refresh", lambda: (seen.append(1), look()))
         engine.gate.set()
-        await c.until(lambda: len(last(c).answer.steps) > 40)
+        await c.until(lambda: len(last(c).answer.node.steps) > 40)
         assert seen  # the screen was brought up to date meanwhile
         assert c.app.session.generating
         assert (len(asked), len(drawn)) == begun
@@ -267,23 +267,23 @@ def test_a_text_between_things_is_not_left_alone() -> None:
 
 def test_a_short_tree_keeps_what_tells_branches_apart() -> None:
     tree = branched()
-    kept = [node.text[:10] for _, node in listing.short_rows(tree)]
+    kept = [node.text[:10] for _, node in listing.branch_rows(tree)]
     assert kept == ["Why is the", "Rayleigh s", "Rayleigh, ", "And red at"]
-    assert [stem for stem, _ in listing.short_rows(tree)] == ["", "├─ ", "└─ ", "   "]
+    assert [stem for stem, _ in listing.branch_rows(tree)] == ["", "├─ ", "└─ ", "   "]
 
 
 def test_days_are_counted_by_midnights() -> None:
     noon = time.mktime((2026, 3, 10, 12, 0, 0, 0, 0, -1))
     assert [listing.days_ago(noon - hours * 3600, noon) for hours in (0, 11, 13, 35, 37)] == [0, 0, 1, 1, 2]
     assert listing.days_ago(1e300, noon) > 1  # of a file that a stranger wrote
-    assert listing.when(1e300, noon).count("-") == 2
+    assert listing.format_time(1e300, noon).count("-") == 2
 
 
 @pytest.mark.parametrize("height", [45, 20])
 async def test_what_it_looks_like(
     chat: Any, store: Store, height: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "when", lambda seconds: "12:34")
+    monkeypatch.setattr(listing, "format_time", lambda seconds: "12:34")
     now = time.time()
     for number, (title, days) in enumerate((("haiku", 0), ("regex", 1), ("oddities", 40), ("the sky", 0))):
         tree = branched(number)

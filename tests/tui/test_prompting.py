@@ -9,7 +9,7 @@ import pytest
 from branches import last, transcript
 from fakes import STORY, FakeEngine
 
-from ropechat.chat.context import WhenFull
+from ropechat.chat.context import OverflowPolicy
 from ropechat.conversation import Message, Role
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.screens.facts import FactsScreen
@@ -53,7 +53,7 @@ async def test_another_system_text_begins_a_branch_and_changes_nothing(chat: Any
         await c.idle()
         assert said(engine) == ["Be long.", "And?", "Two.", "More?"]
         c.app.session.go(next(id for id, text in old.items() if text == "Hi?"))
-        c.app.show_path()
+        c.app.path.show()
         await c.ask("Again?")  # the old branch goes on under its own text
         await c.idle()
         assert said(engine) == ["Be brief.", "Hi?", "One.", "Again?"]
@@ -113,7 +113,7 @@ async def test_names_of_personas_stay_in_their_folder(chat: Any, name: str) -> N
     async with chat(FakeEngine("ok"), system="A") as c:
         await command(c, f"/persona save {name}")
         assert not list(Path(personas_folder()).glob("**/*"))
-        assert "are allowed" in c.line("footer") or "no such persona" in c.line("footer")
+        assert "must be 1 to 40 letters" in c.line("footer") or "no such persona" in c.line("footer")
 
 
 async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:
@@ -167,8 +167,10 @@ async def test_a_question_that_does_not_fit_asks(chat: Any) -> None:
         assert len(c.app.session.turns) == 2
 
 
-@pytest.mark.parametrize(("key", "later"), [("s", WhenFull.ASK), ("a", WhenFull.SLIDE)])
-async def test_slide_leaves_out_as_few_as_needed_and_says_so(chat: Any, key: str, later: WhenFull) -> None:
+@pytest.mark.parametrize(("key", "later"), [("s", OverflowPolicy.ASK), ("a", OverflowPolicy.SLIDE)])
+async def test_slide_leaves_out_as_few_as_needed_and_says_so(
+    chat: Any, key: str, later: OverflowPolicy
+) -> None:
     engine = filled()
     async with chat(engine, size=(100, 40)) as c:
         await overflow(c)
@@ -181,7 +183,7 @@ async def test_slide_leaves_out_as_few_as_needed_and_says_so(chat: Any, key: str
         assert c.app.session.when_full is later
         used = len(engine.prompt_ids(c.app.session.messages()))
         await c.until(lambda: f" {used}/48" in c.line("gauge"))
-        assert c.app.session.turns[0].answer.text == "alpha " * 5  # nothing is gone
+        assert c.app.session.turns[0].answer.node.text == "alpha " * 5  # nothing is gone
         await transcript(c, "r")  # the same is read for another answer
         assert said(engine) == ["two " * 4, "beta " * 5, "three " * 6]
 
@@ -229,7 +231,7 @@ async def test_slide_and_stop_are_remembered(chat: Any) -> None:
 
 @pytest.mark.slow
 async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: Any) -> None:
-    for setting in WhenFull:
+    for setting in OverflowPolicy:
         engine = FakeEngine(["ok"], context=30)
         async with chat(engine) as c:
             await command(c, f"/context {setting}")
@@ -242,8 +244,8 @@ async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: A
             await c.until(lambda: isinstance(c.app.screen, ContextScreen) or c.screen().count("Not sent") > 0)
 
 
-@pytest.mark.parametrize("setting", WhenFull)
-async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setting: WhenFull) -> None:
+@pytest.mark.parametrize("setting", OverflowPolicy)
+async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setting: OverflowPolicy) -> None:
     """With turns before it: no sheet whose ways cannot work, one number on all places, no new chat."""
     engine = FakeEngine(["ok", "fine"], context=48, facts={"max_position_embeddings": 1000})
     async with chat(engine, system="S", size=(100, 40)) as c:
@@ -264,7 +266,7 @@ async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setti
         assert "new chat with" not in screen
         assert len(engine.asked) == 1
         assert c.app.composer.text == long
-        assert not c.app.session.tree[c.app.session.turns[-1].asked].start
+        assert not c.app.session.tree[c.app.session.turns[-1].asked].context_start
 
 
 async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) -> None:
@@ -282,9 +284,9 @@ async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) ->
         assert "begin a new chat with ctrl+n" in " ".join(c.screen().split())
 
 
-@pytest.mark.parametrize("setting", [WhenFull.ASK, WhenFull.SLIDE])
+@pytest.mark.parametrize("setting", [OverflowPolicy.ASK, OverflowPolicy.SLIDE])
 async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns(
-    chat: Any, setting: WhenFull
+    chat: Any, setting: OverflowPolicy
 ) -> None:
     """What the answer begins with counts as well: sliding makes room for it, instead of asking again."""
     engine = FakeEngine(["alpha " * 5, "beta " * 40, "beta " * 40], context=48)
@@ -294,16 +296,16 @@ async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns
         await c.idle()
         await c.ask("two")
         await c.idle()
-        assert last(c).answer.reason == "context"
+        assert last(c).answer.node.finish_reason == "context"
         await c.ask("/continue")
-        if setting is WhenFull.ASK:
+        if setting is OverflowPolicy.ASK:
             await c.until(lambda: isinstance(c.app.screen, ContextScreen))
             await c.pilot.press("s")
         await c.until(lambda: len(engine.asked) == 3)
         await c.idle()
         assert not isinstance(c.app.screen, ContextScreen)
         assert said(engine) == ["two"]
-        assert last(c).answer.text.startswith("beta " * 30)
+        assert last(c).answer.node.text.startswith("beta " * 30)
 
 
 async def test_an_answer_that_alone_fills_the_context_cannot_go_on(chat: Any) -> None:
@@ -333,7 +335,7 @@ async def test_the_line_after_an_answer_and_the_sheet(chat: Any) -> None:
         answer = last(c).answer
         assert answer.reused == 3
         assert answer.prefill_rate == pytest.approx(
-            (answer.prompt_tokens - 3) / (answer.first_at - answer.read_from)
+            (answer.node.prompt_tokens - 3) / (answer.first_at - answer.read_from)
         )
         for words in ("prefill", "decode", "kv 3 reused", "ttft", "b/tok"):
             assert words in c.line("gauge")
@@ -371,7 +373,7 @@ async def test_what_there_is_to_know_of_prompts_is_said_once_above_the_question(
     engine = Folding("Fine.")
     engine.chat.told_in_vain = ["enable_thinkin"]
     async with chat(engine, size=(100, 30), system="Be short.") as c:
-        assert "enable_thinkin: this model's chat template has no such variable" in c.screen()
+        assert "enable_thinkin: this model's chat template does not use this variable" in c.screen()
         await c.ask("Hello?")
         await c.until(lambda: not c.app.session.generating)
         await c.ask("Again?")

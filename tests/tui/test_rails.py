@@ -9,8 +9,8 @@ from branches import last
 from fakes import STORY, FakeEngine
 from reading import answered
 
-from ropechat.tui.options import Look
-from ropechat.tui.render.sparkline import cumulative
+from ropechat.tui.options import ChatOptions
+from ropechat.tui.render.sparkline import cumulative_curve
 from ropechat.tui.screens.facts import FactsScreen
 from ropechat.tui.screens.sampling import SamplingScreen
 from ropechat.tui.screens.tokens import TokensScreen
@@ -33,7 +33,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.pilot.press("2")
         assert "sampling precise" in c.line("title")
         await c.pilot.press("enter", *["backspace"] * 2, "x", "enter")
-        await c.until(lambda: "is no number" in c.screen())
+        await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing
         assert c.app.dials.display
         await c.pilot.press("escape")
@@ -75,7 +75,7 @@ async def test_facts_stay_beside_the_chat_and_are_kept_up_to_date(chat: Any) -> 
         for _ in range(2):
             await c.ask("Hi")
             await c.idle()
-            assert f"{len(last(c).answer.steps)} drawn" in c.screen()
+            assert f"{len(last(c).answer.node.steps)} drawn" in c.screen()
         await c.pilot.press("f4")  # the inspector above them
         assert "Newest answer" in c.screen()
         assert c.app.inspector.size.height > 10
@@ -131,7 +131,7 @@ async def test_a_digit_without_such_an_alternative_does_nothing(chat: Any) -> No
 
 
 async def test_digits_can_be_other_keys(chat: Any) -> None:
-    async with chat(FakeEngine("a b c d"), look=Look(keys={"alternative.2": ("z",)})) as c:
+    async with chat(FakeEngine("a b c d"), look=ChatOptions(keys={"alternative.2": ("z",)})) as c:
         await opened(c)
         before = len(c.app.session.tree)
         await c.pilot.press("z")
@@ -222,7 +222,7 @@ def test_the_curve_of_the_sum() -> None:
 
     steps = [fake_step(1, b"a", "a")] * 8
     total = sum(-step.logprob for step in steps) / 0.6931471805599453
-    upper, lower = cumulative(steps, 8, total, 8)
+    upper, lower = cumulative_curve(steps, 8, total, 8)
     assert (lower, upper) == ("⠠⠔⠊⠁", "   ⢀⣀⡠⠔⠊")  # a straight line
-    short = cumulative(steps, 16, 3 * total, 8)
+    short = cumulative_curve(steps, 16, 3 * total, 8)
     assert [len(row) for row in short] == [0, 4]  # half the length, a third of the height

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from fakes import STORY, FakeEngine, fake_step
-from reading import answered, row_of_cursor
+from reading import answered, feed, row_of_cursor
 from rich.color import Color, ColorSystem
 from rich.style import Style
 
-from ropechat.tui.format.theme import DARK, LIGHT, tints
+from ropechat.tui.format.theme import DARK, LIGHT, tint_styles
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.tint import NAMES
 
@@ -198,7 +198,7 @@ async def test_marks_of_markdown_under_the_cursor_are_seen_in_prose(chat: Any) -
         view = await answered(c)
         block = view.blocks[-1]
         parts = enumerate((" ", "**", "bold", "**", " end"), 9)
-        view.feed(block, [fake_step(index, text.encode(), text) for index, text in parts])
+        feed(view, block, [fake_step(index, text.encode(), text) for index, text in parts])
         await c.pilot.press("f3")
         view.move_to(moves.TokenPlace(block, 2))
         await c.pilot.pause(0.1)
@@ -277,13 +277,13 @@ async def test_tints_go_round(chat: Any) -> None:
 
 @pytest.mark.parametrize("dark", [True, False])
 def test_tints_differ_with_256_colours(dark: bool) -> None:
-    styles = [Style.parse(words) for words in tints(dark, ansi=False)[1:]]
+    styles = [Style.parse(words) for words in tint_styles(dark, ansi=False)[1:]]
     backgrounds = {style.bgcolor.downgrade(ColorSystem.EIGHT_BIT).number for style in styles if style.bgcolor}
     plain = Color.parse(str((DARK if dark else LIGHT).background)).downgrade(ColorSystem.EIGHT_BIT).number
     assert len(backgrounds | {plain}) == 5
 
 
 def test_tints_differ_with_16_colours_and_with_none() -> None:
-    for words in (tints(True, ansi=True), tints(True, ansi=True, colourless=True)):
+    for words in (tint_styles(True, ansi=True), tint_styles(True, ansi=True, colourless=True)):
         assert len(set(words)) == 5
-    assert all(Style.parse(words).color is None for words in tints(True, True, True))
+    assert all(Style.parse(words).color is None for words in tint_styles(True, True, True))

@@ -13,9 +13,9 @@ from fakes import FakeEngine, fake_step
 
 from ropechat.chat import presets
 from ropechat.inspector.explain import explain
-from ropechat.inspector.what_if import tried
+from ropechat.inspector.what_if import resample
 from ropechat.sampling import Sampling
-from ropechat.trace import Row
+from ropechat.trace import TokenDistribution
 from ropechat.tui.screens.sampling import SamplingScreen
 
 
@@ -23,7 +23,7 @@ def step_of(logits: np.ndarray, listed: int) -> Any:
     shift = float(np.log(np.exp(logits).sum()))
     order = np.argsort(-logits, kind="stable")
     top = tuple((int(id), float(logits[id]) - shift) for id in order[:listed])
-    return fake_step(0, b"x", "x")._replace(top=top, row=Row(0, top, shift, 1.0, 0.9))
+    return fake_step(0, b"x", "x")._replace(top=top, row=TokenDistribution(0, top, shift, 1.0, 0.9))
 
 
 def sampled(logits: np.ndarray, settings: Sampling, seen: set[int]) -> dict[int, float]:
@@ -67,7 +67,7 @@ SETTINGS = [
 def test_a_trial_is_the_draw_where_all_is_listed(settings: Sampling, spread: float) -> None:
     logits = np.random.default_rng(3).normal(size=60) * spread
     seen = {int(np.argmax(logits)), 7}
-    found = tried(step_of(logits, 60), settings, 60, seen)
+    found = resample(step_of(logits, 60), settings, 60, seen)
     true = sampled(logits, settings, seen if settings.repetition_penalty != 1 else set())
     assert {one.id: one.sampled for one in found.candidates if one.cut is None} == pytest.approx(true)
 
@@ -78,7 +78,7 @@ def test_a_trial_on_twenty_of_many_is_right_or_says_that_it_is_an_estimate(
     settings: Sampling, spread: float
 ) -> None:
     logits = np.random.default_rng(4).normal(size=2000) * spread
-    found = tried(step_of(logits, 20), settings, 2000)
+    found = resample(step_of(logits, 20), settings, 2000)
     true = sampled(logits, settings, set())
     shown = {one.id: one.sampled for one in found.candidates if one.cut is None}
     assert not found.exact or shown == pytest.approx(
@@ -90,8 +90,8 @@ def test_a_trial_on_twenty_of_many_is_right_or_says_that_it_is_an_estimate(
 
 def test_trials_can_be_exact_with_twenty_of_many() -> None:
     logits = np.random.default_rng(4).normal(size=2000) * 3
-    assert tried(step_of(logits, 20), Sampling(temperature=0.7, top_k=10, top_p=0.9), 2000).exact
-    assert not tried(step_of(logits / 9, 20), Sampling(temperature=1.5, top_k=0, top_p=0.9), 2000).exact
+    assert resample(step_of(logits, 20), Sampling(temperature=0.7, top_k=10, top_p=0.9), 2000).exact
+    assert not resample(step_of(logits / 9, 20), Sampling(temperature=1.5, top_k=0, top_p=0.9), 2000).exact
 
 
 @pytest.mark.parametrize("bias", [((4, 1.5),), ((9, -100.0), (11, -2.0))])
@@ -116,11 +116,11 @@ def test_what_was_drawn_with_a_bias_is_explained(bias: Any, spread: float) -> No
 @pytest.mark.parametrize(
     ("bias", "words"),
     [
-        (((1, 101.0),), "logit_bias: 101.0 is not allowed; a number from -100 to 100 is"),
-        (((-1, 1.0),), "logit_bias: -1 is not allowed; an integer from 0"),
-        (((1, float("nan")),), "logit_bias: nan is not allowed"),
-        ((1, 2), "logit_bias: (1, 2) is not allowed; [id, bias] pairs are"),
-        (7, "logit_bias: 7 is not allowed"),
+        (((1, 101.0),), "logit_bias: must be a number from -100 to 100 (got 101.0)"),
+        (((-1, 1.0),), "logit_bias: must be an integer from 0 to 2147483647 (got -1)"),
+        (((1, float("nan")),), "logit_bias: must be a number from -100 to 100 (got nan)"),
+        ((1, 2), "logit_bias: must be a list of [id, bias] pairs (got (1, 2))"),
+        (7, "logit_bias: must be a list of [id, bias] pairs (got 7)"),
     ],
 )
 def test_biases_that_cannot_be(bias: Any, words: str) -> None:
@@ -147,7 +147,7 @@ def test_presets() -> None:
 def test_steps_stay_within_what_is_allowed(name: str) -> None:
     settings = Sampling()
     for by in [1] * 300 + [-1] * 600 + [1] * 3:
-        settings = presets.stepped(settings, name, by)  # Sampling refuses what is not
+        settings = presets.step_value(settings, name, by)  # Sampling refuses what is not
     assert settings != Sampling() or name in ("top_p", "repetition_penalty")
 
 
@@ -176,11 +176,11 @@ async def test_set(chat: Any, line: str, field: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("top 3", "several settings begin so: top_k, top_p"),
-        ("nothing 3", "no such setting; there are temperature, top_k"),
+        ("top 3", "several settings begin with this: top_k, top_p"),
+        ("nothing 3", "unknown setting; there are temperature, top_k"),
         ("top_p 0", "is not allowed"),
-        ("temp warm", "is no number"),
-        ("top_k 2.5", "is no number"),
+        ("temp warm", "must be a number"),
+        ("top_k 2.5", "must be a number"),
         ("temp", "temperature 0.7"),
     ],
 )
@@ -224,7 +224,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         assert ": 2 could be drawn" in c.screen()
         assert c.screen().count("cut by top-k") > 3
         await c.pilot.press("enter", "x", "enter")
-        await c.until(lambda: "is no number" in c.screen())
+        await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing
         assert isinstance(c.app.screen, SamplingScreen)
         await c.pilot.press("k", "right", "r")

@@ -11,10 +11,10 @@ from reading import answered, inspected
 from snapshots import compare, shown
 
 from ropechat.chat import personas
-from ropechat.models.catalog import Row
+from ropechat.models.catalog import ModelSummary
 from ropechat.tui.commands.keymap import Keymap, KeymapError
 from ropechat.tui.format import stats as facts
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens import branches, chats, models
 from ropechat.tui.screens import dialog as sheet
 from ropechat.tui.screens.branches import BranchesScreen
@@ -28,7 +28,7 @@ from ropechat.tui.screens.sampling import SamplingScreen
 
 SIZES = [(80, 24), (60, 20), (160, 45)]
 MODELS = [
-    Row(
+    ModelSummary(
         "org/small",
         Path("/models/small"),
         269_000_000,
@@ -40,24 +40,26 @@ MODELS = [
         True,
         458_000_000,
     ),
-    Row("org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000),
-    Row(
+    ModelSummary(
+        "org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000
+    ),
+    ModelSummary(
         "org/huge", Path("/models/huge"), 10**11, 0, "llama", 7 * 10**10, "float32", 131072, True, 2 * 10**11
     ),
-    Row("org/broken", Path("/models/broken"), 12, reason="config.json: no such file"),
+    ModelSummary("org/broken", Path("/models/broken"), 12, reason="config.json: no such file"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """No clock, no speed, no memory of this machine."""
-    monkeypatch.setattr(facts, "per_second", lambda value: "" if value is None else "100 tok/s")
-    monkeypatch.setattr(facts, "seconds", lambda value: "1.00 s")
+    monkeypatch.setattr(facts, "format_rate", lambda value: "" if value is None else "100 tok/s")
+    monkeypatch.setattr(facts, "format_seconds", lambda value: "1.00 s")
     monkeypatch.setattr(facts, "free_memory", lambda: 16 * 10**9)
     monkeypatch.setattr(models, "free_memory", lambda: 16 * 10**9)
     monkeypatch.setattr(models, "found_models", lambda current: (list(MODELS), MODELS[0].path))
-    monkeypatch.setattr(branches, "when", lambda seconds: "12:34")
-    monkeypatch.setattr(chats, "when", lambda seconds: "12:34")
+    monkeypatch.setattr(branches, "format_time", lambda seconds: "12:34")
+    monkeypatch.setattr(chats, "format_time", lambda seconds: "12:34")
 
 
 async def on(c: Any, screen: type) -> Any:
@@ -135,7 +137,7 @@ async def test_branches_and_comparison(chat: Any, size: tuple[int, int]) -> None
     async with chat(FakeEngine([STORY, STORY, "Another answer."]), size=size, seed=7) as c:
         await answered(c)
         node = c.app.session.last.node
-        c.app.fork(node, 10, 77)
+        c.app.answers.fork(node, 10, 77)
         await c.idle()
         await c.ask("And then?")
         await c.idle()
@@ -166,7 +168,9 @@ async def test_the_chosen_row_shows_with_few_colours_and_with_none(
 
 
 async def test_keys_in_sheets_can_be_others_and_are_shown(chat: Any) -> None:
-    chosen = Look(keys={"branches.mark": ("x",), "sheet.leave": ("ctrl+w",), "chat.branches": ("f12",)})
+    chosen = ChatOptions(
+        keys={"branches.mark": ("x",), "sheet.leave": ("ctrl+w",), "chat.branches": ("f12",)}
+    )
     async with chat(FakeEngine(["one", "two"]), look=chosen) as c:
         await answered(c)
         await c.pilot.press("f12")
@@ -188,7 +192,7 @@ async def test_keys_in_sheets_can_be_others_and_are_shown(chat: Any) -> None:
 
 
 async def test_keys_of_the_sampling_can_be_others(chat: Any) -> None:
-    chosen = Look(keys={"dials.greedy": ("g",), "dials.less": ("-",), "dials.more": ("+",)})
+    chosen = ChatOptions(keys={"dials.greedy": ("g",), "dials.less": ("-",), "dials.more": ("+",)})
     async with chat(FakeEngine("ok"), look=chosen) as c:
         await c.pilot.press("f7")
         await on(c, SamplingScreen)

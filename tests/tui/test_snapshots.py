@@ -1,6 +1,6 @@
 """What the main views look like, row by row: text and styles against tests/tui/snapshots.
 
-ROPECHAT_SNAPSHOTS=write writes them anew; look at the difference before it is kept.
+ROPECHAT_SNAPSHOTS=write writes them again; look at the difference before you keep it.
 """
 
 from __future__ import annotations

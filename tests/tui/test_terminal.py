@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 from payloads import ESCAPES
-from textual import screen as textual_screen
 
-from ropechat.tui.terminal.screen import REPAINTS, TURN, QuickSelector, take_short_turns
+from ropechat.tui.terminal.screen import SWITCH_INTERVAL_S, QuickSelector, take_short_turns
 
 SUPPORT = Path(__file__).parents[1] / "support"
 HEAD = f"""
@@ -331,14 +330,8 @@ def test_after_a_key_the_next_wait_is_short(monkeypatch: pytest.MonkeyPatch) -> 
     assert [wait == 10.0 for wait in waits] == [True, True, False, True]
 
 
-def test_repaints_and_threads_take_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_take_short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[float] = []
     monkeypatch.setattr(sys, "setswitchinterval", turns.append)
-    monkeypatch.setattr(textual_screen, "UPDATE_PERIOD", 1 / 60)
-    monkeypatch.setenv("TEXTUAL_FPS", "30")
     take_short_turns()
-    assert textual_screen.UPDATE_PERIOD == 1 / 60  # as the user has it
-    monkeypatch.delenv("TEXTUAL_FPS")
-    take_short_turns()
-    assert textual_screen.UPDATE_PERIOD == 1 / REPAINTS
-    assert turns == [TURN, TURN]
+    assert turns == [SWITCH_INTERVAL_S]

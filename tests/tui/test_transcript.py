@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 from payloads import BRACKETS, ESCAPES, FORBIDDEN
+from reading import feed
 from rich.cells import cell_len
 from textual import events
 
@@ -55,7 +56,7 @@ async def test_a_reader_who_scrolls_up_is_left_alone(chat: Any) -> None:
             await c.pilot.press("pagedown")
         assert view.follow
         await c.ask("More")  # asking brings the end back
-        await c.until(lambda: len(c.app.session.last.answer.steps) > 30)
+        await c.until(lambda: len(c.app.session.last.answer.node.steps) > 30)
         assert round(view.scroll_y) == view.max_scroll_y
 
 
@@ -131,8 +132,8 @@ async def test_escapes_never_reach_the_screen(chat: Any) -> None:
                 assert not raw(c)
                 assert widths(c) == {80}
             c.app.composer.set_text(question)
-            c.app._say_hint(question)
-            c.app.action_find()
+            c.app.hint(question)
+            c.app.commands.run("view.find")
             c.app.find_bar.value = some[0]
             await c.pilot.pause(0.1)
             assert not raw(c)
@@ -147,7 +148,7 @@ async def test_an_escape_split_over_tokens_does_not_pass(chat: Any) -> None:
         block = c.app.transcript.blocks[-1]
         for payload in ESCAPES:
             steps = [fake_step(0, b"", character) for character in payload + "\n"]
-            c.app.transcript.feed(block, steps)
+            feed(c.app.transcript, block, steps)
             await c.pilot.pause()
             assert not raw(c)
 
@@ -169,11 +170,11 @@ async def test_brackets_are_only_text(chat: Any) -> None:
                 assert widths(c) == {80}
             await c.pilot.press("f3")
         for text in BRACKETS[::25]:
-            c.app._say_hint(text)
+            c.app.hint(text)
             c.app.composer.placeholder = "Message"
-            c.app._notice("notice", text)
-            c.app.session.turns[0].question = text
-            c.app._redraw()
+            c.app.notice("notice", text)
+            c.app.session.turns[0].question_node.final_text = text
+            c.app.refresh_status()
             await c.pilot.pause()
 
 
@@ -208,11 +209,11 @@ async def test_long_chats_cost_no_more(chat: Any) -> None:
         await c.ask("Hi")
         await c.idle()
         block = c.app.transcript.blocks[-1]
-        c.app.transcript.feed(block, [fake_step(i, b" word", " word") for i in range(50_000)])
+        feed(c.app.transcript, block, [fake_step(i, b" word", " word") for i in range(50_000)])
         await c.pilot.pause(0.1)
         begun = time.process_time()
         for number in range(200):
-            c.app.transcript.feed(block, [fake_step(number, b" more", " more")] * 7)
+            feed(c.app.transcript, block, [fake_step(number, b" more", " more")] * 7)
         assert time.process_time() - begun < 1.0
 
 
@@ -257,7 +258,7 @@ async def test_a_new_theme_is_seen_at_once(chat: Any) -> None:
 async def test_an_end_draws_what_a_whole_redraw_draws(chat: Any, view: str) -> None:
     async with chat(FakeEngine(STORY * 12 + "\n- an *open* list\n\n\n", context=10**6)) as c:
         if view == "prose":
-            c.app.action_toggle_view()
+            c.app.commands.run("view.toggle")
         await c.ask("Tell me")
         await c.until(lambda: not c.app.session.generating)
         drawn = [strip.text for strip in c.strips()[:-2]]

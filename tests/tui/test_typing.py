@@ -11,7 +11,7 @@ from fakes import STORY, FakeEngine
 from textual import events
 
 from ropechat.store.store import Store
-from ropechat.tui.options import Look
+from ropechat.tui.options import ChatOptions
 
 QUESTION = "continue please: here is why, xyz 123 /?"
 WIDE = (160, 45)
@@ -30,11 +30,11 @@ def frame(c: Any) -> str:
 
 async def types(c: Any, before: str = "") -> None:
     """What is typed arrives in the composer, behind what stands there, and does nothing else."""
-    tree, focused = len(c.app.session.tree), c.app.session.keeper.id
+    tree, focused = len(c.app.session.tree), c.app.session.recorder.id
     await c.pilot.press(*QUESTION)
     await c.pilot.pause(0.05)
     assert c.app.composer.text == before + QUESTION
-    assert (len(c.app.session.tree), c.app.session.keeper.id) == (tree, focused)
+    assert (len(c.app.session.tree), c.app.session.recorder.id) == (tree, focused)
     assert not c.app.session.generating
     assert "send" in c.line("footer")
     assert frame(c) == ""
@@ -88,7 +88,7 @@ async def test_typing_arrives_after_an_answer_ended_by_itself(chat: Any) -> None
 async def test_esc_that_stops_an_answer_stays_in_the_composer(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=50)) as c:
         await c.ask("Tell")
-        await c.until(lambda: bool(last(c).answer.steps))
+        await c.until(lambda: bool(last(c).answer.node.steps))
         await c.pilot.press("escape")
         await c.idle()
         await types(c)
@@ -176,7 +176,7 @@ async def test_reading_is_framed_and_letters_act_in_it(chat: Any) -> None:
 
 
 async def test_the_way_back_is_shown_with_chosen_keys(chat: Any) -> None:
-    look = Look(keys={"chat.stop": ("f12",), "read.write": ("q",)})
+    look = ChatOptions(keys={"chat.stop": ("f12",), "read.write": ("q",)})
     async with chat(FakeEngine(STORY), look=look) as c:
         await told(c)
         await c.pilot.press("f12", "left")
@@ -204,7 +204,7 @@ async def test_the_footer_tells_who_has_the_keys_after_the_window_was_left(chat:
         index = c.app.transcript.cursor.index
         c.app.post_message(events.AppBlur())
         await c.pilot.pause(0.05)
-        c.app._redraw()
+        c.app.refresh_status()
         assert "send" not in c.line("footer")
         await c.pilot.press("left")
         assert c.app.transcript.cursor.index == index - 1
@@ -216,7 +216,7 @@ async def test_the_footer_tells_who_has_the_keys_after_the_window_was_left(chat:
 async def test_the_footer_while_reading_an_answer_that_is_written(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 3, rate=100)) as c:
         await c.ask("Tell")
-        await c.until(lambda: len(last(c).answer.steps) > 20)
+        await c.until(lambda: len(last(c).answer.node.steps) > 20)
         await c.pilot.press("f4")
         assert c.line("footer").split()[:2] == ["esc", "stop"]
         assert "token" in c.line("footer")
@@ -351,7 +351,7 @@ async def test_ctrl_c_clears_the_draft_then_quits(chat: Any) -> None:
 async def test_ctrl_c_stops_an_answer_and_leaves_the_draft(chat: Any) -> None:
     async with chat(FakeEngine(STORY, rate=50)) as c:
         await c.ask("Tell")
-        await c.until(lambda: bool(last(c).answer.steps))
+        await c.until(lambda: bool(last(c).answer.node.steps))
         await c.pilot.press(*"unsent", "ctrl+c")
         await c.idle()
         assert c.app.composer.text == "unsent"
@@ -439,15 +439,15 @@ async def test_any_keys_lose_no_draft_and_send_nothing(run: int, chat: Any, tmp_
     async with chat(FakeEngine([STORY, "two", "three four five"]), store=store, size=size) as c:
         await told(c, "Tell")
         asked: list[str] = []
-        real = c.app._send
+        real = c.app.writing.send
         c.app.composer._send = lambda text: asked.append(text) or real(text)
         markers: list[str] = []
         for step in range(60):
             if chance.random() < 0.15:
                 await c.pilot.click(offset=(chance.randrange(size[0]), chance.randrange(size[1])))
-            elif chance.random() < 0.2 and len(c.app.screen_stack) == 1 and c.app.has_keys(c.app.composer):
-                markers.append(f"<{run}-{step}>")
-                await c.pilot.press(*markers[-1])
+            elif chance.random() < 0.2 and not c.app.covered and c.app.chat_focus is c.app.composer:
+                markers.append(chr(0x4E00 + step))  # a character, which nothing can be typed into
+                await c.pilot.press(markers[-1])
             else:
                 await c.pilot.press(chance.choice(KEYS))
             lost = [marker for marker in markers if not kept(c, marker)]

@@ -124,7 +124,7 @@ async def test_the_seed_of_an_answer_is_locked_and_freed(chat: Any) -> None:
         await told(c, "/seed free")
         assert c.app.session.sampling.seed is None
         assert "seed 5; the newest" in await told(c, "/seed 5")
-        assert "is no number" in await told(c, "/seed five")
+        assert "must be a number" in await told(c, "/seed five")
 
 
 async def test_chats_are_searched_from_the_line(chat: Any, store: Store) -> None:
@@ -178,7 +178,7 @@ async def test_other_names_lead_to_ours(chat: Any, said: str, known: str) -> Non
 
 
 def test_other_names_name_commands() -> None:
-    from ropechat.tui.controllers.slash import SAID_OTHERWISE, names
+    from ropechat.tui.commands.dispatch import SAID_OTHERWISE, names
 
     assert set(SAID_OTHERWISE.values()) <= set(names())
     assert not set(SAID_OTHERWISE) & set(names())

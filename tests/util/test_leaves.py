@@ -1,14 +1,13 @@
-"""sampling, conversation, trace and text: what they promise without an engine."""
+"""sampling, trace and text: what they promise without an engine."""
 
 import json
 import math
 
 import pytest
 
-from ropechat.conversation import Conversation, Message, Role
 from ropechat.sampling import Sampling
-from ropechat.trace import Row, TokenScore, Trace
-from ropechat.util.text import cells, clean, fit, inert_json, one_line, visible
+from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.util.text import cell_width, clean, escape_json, fit, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -37,24 +36,11 @@ def test_sampling_takes_its_limits() -> None:
         Sampling().seed = 1  # type: ignore[misc]
 
 
-def test_conversation_hands_out_copies() -> None:
-    chat = Conversation([Message(Role.SYSTEM, "s")])
-    assert chat.append(Role.USER, "u") == Message(Role.USER, "u")
-    chat.messages.clear()
-    assert [m.content for m in chat] == ["s", "u"]
-    chat.replace_last("v")
-    assert chat.messages[-1] == Message(Role.USER, "v")
-    chat.truncate(1)
-    assert len(chat) == 1
-    with pytest.raises(ValueError):
-        chat.append("narrator", "x")  # type: ignore[arg-type]
-
-
 def test_clean_leaves_nothing_that_acts() -> None:
     harmful = [*range(0x20), 0x7F, *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F)]
     harmful += [*range(0x2066, 0x206A), 0x2028, 0x2029, 0xD800, 0xDFFF, *range(0xE0000, 0xE0080)]
     for code in set(harmful) - {0x0A, 0x09}:
-        escaped = inert_json(json.dumps(f"a{chr(code)}b", ensure_ascii=False))
+        escaped = escape_json(json.dumps(f"a{chr(code)}b", ensure_ascii=False))
         assert escaped.isprintable()
         assert json.loads(escaped) == f"a{chr(code)}b"
         cleaned = clean(f"a{chr(code)}b")
@@ -77,11 +63,11 @@ def test_clean_works_on_pieces() -> None:
 
 
 def test_cells_and_fit() -> None:
-    assert (cells("abc"), cells("日本"), cells("é"), cells("👍")) == (3, 4, 1, 2)
+    assert (cell_width("abc"), cell_width("日本"), cell_width("é"), cell_width("👍")) == (3, 4, 1, 2)
     assert fit("abc", 5) == "abc  "
     assert fit("abcdef", 4) == "abc…"
     assert fit("日本語", 4) == "日… "
-    assert all(cells(fit("a日本語x", width)) == width for width in range(1, 12))
+    assert all(cell_width(fit("a日本語x", width)) == width for width in range(1, 12))
 
 
 def _token(index: int, logprob: float | None, span: tuple[int, int], role: str = "text") -> TokenScore:
@@ -89,7 +75,7 @@ def _token(index: int, logprob: float | None, span: tuple[int, int], role: str =
 
 
 def test_trace_sums_what_was_scored() -> None:
-    row = Row(3, (), 0.0, 0.0, 0.0)
+    row = TokenDistribution(3, (), 0.0, 0.0, 0.0)
     tokens = (
         _token(0, None, (0, 0), "bos"),
         _token(1, -1.0, (0, 2)),

@@ -43,7 +43,7 @@ class Dialogue:
 
 
 def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
-    """The question as somebody may type it; what the answer copies stays as it is."""
+    """The question as a user may type it; what the answer copies stays unchanged."""
     while True:
         text = dressed(turn.question, rng, part)
         if turn.copied in text:

@@ -90,7 +90,7 @@ def _batch(rows: list[Example], width: int) -> Batch:
 
 
 def batches(all_examples: list[Example], tokens: int, seed: int) -> Iterator[Batch]:
-    """Batches without end, of about `tokens` each, in an order that the seed says; every epoch anew."""
+    """Endless batches of about `tokens` each; the seed decides the order, which differs in every epoch."""
     for epoch in itertools.count():
         rng = random.Random(f"{seed}/{epoch}")
         order = list(range(len(all_examples)))

@@ -88,7 +88,7 @@ def typed(text: str, rng: random.Random) -> str:
 
 
 def dressed(text: str, rng: random.Random, part: Part) -> str:
-    """A question as somebody may type it."""
+    """A question as a user may type it."""
     text = framed(reworded(text, rng), rng, part)
     text = typed(text, rng)
     return mistyped(text, rng) if rng.random() < 0.09 else text

@@ -84,7 +84,7 @@ def _step(c: int, rng: random.Random, part: Part) -> tuple[Turn, int] | None:
 
 
 def _in_words(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
-    """Apples that somebody gets or loses."""
+    """Apples that a person gets or loses."""
     sign = "+" if kind == "get" else "-"
     wording, pair = draw(_SUMS[kind], rng, part), _pair(rng, part, sign)
     if wording is None or pair is None or sum(pair) > 40:

@@ -1,14 +1,14 @@
-"""What rendering a chat template may cost, for the process that renders and the one that asks. A leaf."""
+"""Limits of rendering a chat template, shared by the renderer process and its client."""
 
 MAX_SOURCE_BYTES = 256 << 10
 MAX_OUTPUT_BYTES = 4 << 20
 MAX_REQUEST_BYTES = 16 << 20
 """Template, messages and variables as JSON."""
 MAX_MEMORY_BYTES = 256 << 20
-"""Address space beyond what the idle process has."""
+"""Address space in addition to that of the idle process."""
 CPU_SECONDS = 2.0
 WALL_SECONDS = 20.0
-"""For a process that is stopped or starved: the limit on processor time comes first otherwise."""
+"""For a process that is stopped or starved; any other one reaches the limit of CPU time first."""
 MAX_ERROR_LENGTH = 500
 HEAD_BYTES = 4
-"""Each message between the two is its length, big-endian, and JSON."""
+"""Each message is its length, big-endian, followed by JSON."""

@@ -1,7 +1,7 @@
-"""The other end of `template_child`: one warm process for all chat templates, started when it is needed.
+"""The client of the renderer process (`sandbox`): one process for all chat templates, started on demand.
 
-It is shared by all threads (one rendering at a time), started again after a death, and ended with this
-process: at exit, and by the end of its input when this process is killed. A forked child has its own.
+It is shared by all threads (one rendering at a time), restarted if it dies, and ends with this process: at
+exit, or at the end of its input if this process is killed. A forked child starts its own.
 """
 
 import atexit
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 
 _LAUNCH = "import sys; sys.path += sys.argv[1:]; from ropechat.engine.templates.sandbox import serve; serve()"
 _PACKAGES = ("jinja2", "markupsafe")
-_MAX_REPLY = 6 * MAX_OUTPUT_BYTES + 1024  # JSON in ASCII takes up to 6 bytes for one of UTF-8
+_MAX_REPLY = 6 * MAX_OUTPUT_BYTES + 1024  # ASCII JSON takes up to 6 bytes per UTF-8 byte
 
 
 class TemplateFailureError(Exception):
     """A rendering failed. line: in the template.
 
-    kind: "raised" (the template refuses the messages), "failed", "limit", "stopped" (by others: the template
-    is not at fault).
+    kind: "raised" (the template rejects the messages), "failed", "limit", or "stopped" (killed from outside).
     """
 
     def __init__(self, kind: str, what: str, line: int | None = None) -> None:
@@ -49,11 +48,11 @@ class TemplateFailureError(Exception):
 
 
 class _DiedError(Exception):
-    """The process ended, or answers nonsense."""
+    """The process ended or sent an invalid reply."""
 
 
 def _library_folders() -> list[str]:
-    """Where the process finds ropechat and jinja2; it looks at no other folder but the standard library's."""
+    """The folders of ropechat and jinja2, the only ones on the process's path but the standard library."""
     from importlib.util import find_spec
 
     folders = [str(Path(__file__).resolve().parents[3])]
@@ -68,7 +67,7 @@ def _library_folders() -> list[str]:
 
 
 class TemplateProcess:
-    """A process that renders; `start` need not be called."""
+    """A renderer process; `start` is optional."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,19 +81,19 @@ class TemplateProcess:
         return None if process is None else process.pid
 
     def start(self) -> None:
-        """Start the process if none runs; it gets ready by itself."""
+        """Start the process if none runs, without waiting for it."""
         with self._lock:
             self._ensure()
 
     def render(self, source: str, names: Mapping[str, Any], now: datetime.datetime) -> str:
-        """The text of a template with these names (JSON values). strftime_now tells `now`.
+        """Render a template with these variables (JSON values). `now`: the time of strftime_now.
 
-        Raises TemplateFailureError, FileAccessError when no process can be started, InternalError.
+        Raises TemplateFailureError, FileAccessError if no process can be started, InternalError.
         """
         request = {"source": source, "names": dict(names), "now": now.isoformat()}
         data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(data) > MAX_REQUEST_BYTES:
-            limit = f"is given {len(data)} bytes of messages; at most {MAX_REQUEST_BYTES} are allowed"
+            limit = f"messages must be at most {MAX_REQUEST_BYTES} bytes (got {len(data)})"
             raise TemplateFailureError("limit", limit)
         with self._lock:
             self._ensure()
@@ -102,14 +101,14 @@ class TemplateProcess:
                 reply = self._exchange(len(data).to_bytes(HEAD_BYTES, "big") + data)
             except TimeoutError:
                 self._end()
-                raise TemplateFailureError("stopped", f"gives no text within {WALL_SECONDS:g} s") from None
+                raise TemplateFailureError("stopped", f"did not finish within {WALL_SECONDS:g} s") from None
             except _DiedError:
                 self._explain(self._end(patience=1.0))
-            except BaseException:  # Ctrl-C in the middle: what still comes would answer the next request
+            except BaseException:  # Ctrl-C: a late reply would be taken for that of the next request
                 self._end()
                 raise
             if reply.get("kind") == "limit":
-                self._end()  # after a MemoryError nothing in it is to be relied on
+                self._end()  # its state is unreliable after a MemoryError
         text, line = reply.get("text"), reply.get("line")
         if isinstance(text, str):
             return text
@@ -117,7 +116,7 @@ class TemplateProcess:
         raise TemplateFailureError(str(reply.get("kind")), str(reply.get("error")), where)
 
     def close(self) -> None:
-        """End the process, in the middle of a rendering if need be."""
+        """End the process, also during a rendering."""
         process = self._process
         if process is not None:
             process.kill()
@@ -128,10 +127,10 @@ class TemplateProcess:
                 self._lock.release()
 
     def forget(self) -> None:
-        """In a forked child: the process is the parent's, and the lock may be held by a thread not here."""
+        """Reset after a fork: the process is the parent's, and the lock may be held by a missing thread."""
         self._lock = threading.Lock()
         if self._process is not None:
-            self._process.returncode = 0  # not ours to wait for
+            self._process.returncode = 0  # the parent waits for it
             self._process = None
             for descriptor in (self._to, self._from):
                 with contextlib.suppress(OSError):
@@ -154,11 +153,11 @@ class TemplateProcess:
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env={},
-                start_new_session=True,  # no terminal, and Ctrl-C goes to us alone
+                start_new_session=True,  # no terminal, and no Ctrl-C
             )
         except OSError as error:
             raise FileAccessError(
-                f"{sys.executable}: {error.strerror}; chat templates are rendered in a process of their own"
+                f"{sys.executable}: cannot start the process that renders chat templates: {error.strerror}"
             ) from None
         finally:
             os.close(child_reads)
@@ -168,9 +167,9 @@ class TemplateProcess:
                 os.close(self._from)
 
     def _end(self, patience: float = 0.0) -> int:
-        """Kill and reap the process; how it ended, as Popen.returncode.
+        """Kill and reap the process; return its exit status, as Popen.returncode.
 
-        patience: seconds for one that is ending by itself, so that the code tells why.
+        patience: seconds to wait for a process that is already ending, to get its own exit status.
         """
         process, self._process = self._process, None
         if process is None:
@@ -218,20 +217,20 @@ class TemplateProcess:
 
     def _explain(self, code: int) -> NoReturn:
         if code == -signal.SIGPROF:
-            limit = f"takes more than {CPU_SECONDS:g} s of processor time; that is the limit"
+            limit = f"must take at most {CPU_SECONDS:g} s of CPU time"
             raise TemplateFailureError("limit", limit)
         if code > 0:
             raise InternalError(
-                f"chat templates: the process that renders them ended with code {code}; reinstall ropechat"
+                f"chat templates: the renderer process ended with exit code {code}; reinstall ropechat"
             )
         if code == -signal.SIGKILL:
-            raise TemplateFailureError("stopped", "the process that renders it was killed; try again")
+            raise TemplateFailureError("stopped", "the renderer process was killed; try again")
         name = signal.Signals(-code).name if code else "without a reply"
-        raise TemplateFailureError("limit", f"ends the process that renders it ({name}): beyond a limit")
+        raise TemplateFailureError("limit", f"ended the renderer process ({name}) by exceeding a limit")
 
 
 def _wait(descriptor: int, deadline: float, *, to_write: bool = False) -> None:
-    import select  # late, as all that only a running process takes
+    import select  # imported here: only a running process needs it
 
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT if to_write else select.POLLIN)
@@ -240,7 +239,7 @@ def _wait(descriptor: int, deadline: float, *, to_write: bool = False) -> None:
 
 
 SHARED = TemplateProcess()
-"""The process of this process."""
+"""The renderer process of this program."""
 
 atexit.register(SHARED.close)
 os.register_at_fork(after_in_child=SHARED.forget)

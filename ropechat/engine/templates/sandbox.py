@@ -1,11 +1,11 @@
-"""The process in which chat templates run: jinja2's sandbox, within limits that the kernel keeps.
+"""The renderer process of chat templates: jinja2's sandbox, within limits enforced by the kernel.
 
-The sandbox stops a template from running code; it does not stop one from taking all time and memory. So the
-templates of strangers are rendered here, in a process without files, network, environment or terminal, that
-is killed when it takes too much. Requests come in on descriptor 0, replies go out on 1; the end of the input,
-which is also the end of the parent, ends it.
+The sandbox stops a template from running code, but not from using all time and memory. So untrusted templates
+are rendered in a process without files, network, environment or terminal, which is killed when it exceeds a
+limit. Requests are read from descriptor 0, replies are written to 1; the end of the input ends the process.
 
-Limits that a system lacks are left out (macOS has no RLIMIT_AS); time and output are limited everywhere.
+Limits that a system does not support are skipped (macOS has no RLIMIT_AS); time and output are always
+limited.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import json
 import os
 import resource
 import signal
-import unicodedata  # noqa: F401  (the compiler wants it for names beyond ASCII; later no file can be opened)
+import unicodedata  # noqa: F401  (the compiler needs it for non-ASCII names; no file can be opened later)
 from collections.abc import Iterator
 from encodings import ascii, latin_1, unicode_escape  # noqa: F401  (as above)
 from types import TracebackType
@@ -35,9 +35,9 @@ from ropechat.engine.templates.limits import (
     MAX_OUTPUT_BYTES,
 )
 
-_FEW_COMPILED = 8
+_MAX_COMPILED = 8
 _UNSAFE_GLOBALS = ("lipsum", "cycler", "joiner")
-_FILE = "<template>"  # what jinja2 calls a template without a name
+_FILE = "<template>"  # jinja2's name of an unnamed template
 
 
 class RefusalError(jinja2.TemplateError):
@@ -45,13 +45,13 @@ class RefusalError(jinja2.TemplateError):
 
 
 class OutputLimitError(Exception):
-    """The text is longer than allowed."""
+    """The rendered text exceeds the limit."""
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's text for training; here it means its content."""
+    """`{% generation %}`, which marks the assistant's text for training; renders its content."""
 
-    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
+    tags = {"generation"}  # noqa: RUF012  (as declared by jinja2)
 
     def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
         line = next(parser.stream).lineno
@@ -66,7 +66,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers: without HTML escapes, keys in their order."""
+    """`tojson` as in transformers: without HTML escapes, keys in order."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -77,9 +77,9 @@ def _raise_exception(message: object = "") -> None:
 
 
 def environment() -> jinja2.Environment:
-    """What templates rely on: trim_blocks, lstrip_blocks, loop controls, the generation tag, `tojson`.
+    """The environment that templates expect: trim_blocks, lstrip_blocks, loop controls, generation, `tojson`.
 
-    optimized=False: else constants are folded, and so computed, while the template is compiled.
+    optimized=False: constant folding would execute expressions while the template is compiled.
     """
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[GenerationTag, loopcontrols]
@@ -92,14 +92,14 @@ def environment() -> jinja2.Environment:
 
 
 class Renderer:
-    """Renders requests, JSON of {"source", "names", "now"}; keeps the few templates that it compiled last."""
+    """Renders requests, JSON of {"source", "names", "now"}; caches the last compiled templates."""
 
     def __init__(self) -> None:
         self._environment = environment()
         self._compiled: dict[str, jinja2.Template] = {}
 
     def reply(self, body: bytes) -> dict[str, Any]:
-        """{"text"}, or {"error", "line", "kind"} with the kind "raised", "failed" or "limit"."""
+        """Return {"text"}, or {"error", "line", "kind"} with the kind "raised", "failed" or "limit"."""
         try:
             request = json.loads(body)
             now = datetime.datetime.fromisoformat(request["now"])
@@ -107,20 +107,18 @@ class Renderer:
         except RefusalError as error:
             return _failure("raised", str(error), error)
         except OutputLimitError:
-            return _failure("limit", f"renders more than {MAX_OUTPUT_BYTES} bytes; that is the limit")
+            return _failure("limit", f"must render at most {MAX_OUTPUT_BYTES} bytes")
         except MemoryError:
-            return _failure(
-                "limit", f"takes more than {MAX_MEMORY_BYTES >> 20} MB of memory; that is the limit"
-            )
+            return _failure("limit", f"must take at most {MAX_MEMORY_BYTES >> 20} MB of memory")
         except RecursionError as error:
-            return _failure("limit", "nested or recursing too deep; that is beyond a limit", error)
+            return _failure("limit", "is nested or recurses too deeply", error)
         except Exception as error:
             return _failure("failed", str(error).removesuffix(".") or type(error).__name__, error)
 
     def _text(self, source: str, names: dict[str, Any]) -> str:
         if source not in self._compiled:
             template = self._environment.from_string(source)
-            while len(self._compiled) >= _FEW_COMPILED:
+            while len(self._compiled) >= _MAX_COMPILED:
                 del self._compiled[next(iter(self._compiled))]
             self._compiled[source] = template
         pieces, size = [], 0
@@ -152,7 +150,7 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _address_space() -> int:
-    """Bytes of address space in use; 0 where the system does not tell."""
+    """Bytes of address space in use; 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -161,7 +159,7 @@ def _address_space() -> int:
 
 
 def lock_down() -> None:
-    """From here on: no new file, socket, process or byte on disk, and memory up to the limit."""
+    """Forbid new files, sockets, processes and writes to disk, and limit memory."""
     used = _address_space()
     limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NPROC": 0, "RLIMIT_NOFILE": 0}
     if used:
@@ -191,7 +189,7 @@ def _write(data: bytes) -> None:
 
 
 def _warm_up() -> Renderer:
-    """Use once what is loaded late, while files can still be opened."""
+    """Trigger late imports while files can still be opened."""
     renderer = Renderer()
     now = "2025-01-01T00:00:00"
     for source in ("{{ 'é' ~ [1]|tojson(indent=1) }}{{ strftime_now('%d %b %Y') }}{{ x.y.z }}", "{% if %}"):
@@ -200,11 +198,11 @@ def _warm_up() -> Renderer:
 
 
 def serve() -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGPIPE, signal.SIGPROF):
-        signal.signal(number, signal.SIG_DFL)  # whoever started us may ignore or block them
+        signal.signal(number, signal.SIG_DFL)  # the parent may ignore or block them
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     renderer = _warm_up()
     lock_down()
@@ -212,8 +210,8 @@ def serve() -> None:
         body = _read(int.from_bytes(head, "big"))
         if body is None:
             break
-        # A timer of processor time whose signal nobody catches: it ends the process also in the middle of one
-        # long operation, and unlike RLIMIT_CPU it begins anew with each rendering.
+        # A CPU timer with an uncaught signal ends the process even during one long operation; it restarts
+        # with each rendering, unlike RLIMIT_CPU.
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
         data = json.dumps(renderer.reply(body)).encode()
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,8 +1,8 @@
-"""Chat templates: the messages of a conversation as one text, as the model was trained on it.
+"""Chat templates: converting messages to one text, in the form on which the model was trained.
 
-A template is the model's: chat_template.jinja (with others by name in additional_chat_templates/), or
-chat_template of tokenizer_config.json, a text or a list of named ones. It is rendered, and compiled, in a
-process of its own with hard limits (`template_child`), when it is first used.
+A model's template is chat_template.jinja (with named ones in additional_chat_templates/), or chat_template
+in tokenizer_config.json: a string or a list of named ones. It is compiled and rendered on use, in a process
+of its own with hard limits (`sandbox`).
 """
 
 import datetime
@@ -25,19 +25,19 @@ CONFIG = "tokenizer_config.json"
 DEFAULT = "default"
 RESERVED = ("messages", "add_generation_prompt")
 SYSTEM_FOLDED = (
-    "this model's chat template takes no system message; it is put before the first user message instead"
+    "this model's chat template has no system message; the text is put before the first user message"
 )
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MAX_NAMED = 64
-_WAY_OUT = "use --raw to go on without it"
+_WAY_OUT = "use --raw to continue without it"
 
 
 class ChatTemplate:
-    """A model's chat template. One that cannot be used says so when it is rendered: the model still runs.
+    """A model's chat template. An invalid one raises only when rendered, so the model can still be used.
 
-    source: the template's text. where: the file it stands in, for messages. special_tokens: names it may use.
-    name: what it is called beside others. others: the model's other templates by name.
-    problem: why it cannot be used, if that is known.
+    source: the template's text. where: its file, for messages. special_tokens: variables for the template.
+    name: its name among the model's templates. others: the model's other templates by name.
+    problem: why it is invalid, if known.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ChatTemplate:
         self.name = name
         self.others: dict[str, ChatTemplate] = {}
         self.folds_system: bool | None = None
-        """Whether it refuses system messages or leaves them out (see `prompt`); None until that is known."""
+        """Whether it rejects or omits system messages (see `prompt`); None until known."""
         self._special_tokens = dict(special_tokens or {})
         self._problem = problem
 
@@ -62,10 +62,10 @@ class ChatTemplate:
     def load(
         cls, directory: Path, config: Mapping[str, Any], where: str | None = None
     ) -> "ChatTemplate | None":
-        """The template of a model folder (`config`: its tokenizer_config.json), or None when it has none.
+        """Load the template of a model folder (`config`: its tokenizer_config.json); None if it has none.
 
-        where: what `config` was read from, if that is another file. As in transformers, files go before
-        tokenizer_config.json. Raises UnsafePathError, FileAccessError.
+        where: the source of `config`, if it is another file. As in transformers, separate files take
+        precedence over tokenizer_config.json. Raises UnsafePathError, FileAccessError.
         """
         tokens = _special_tokens(config)
         found = {made.name: made for made in _of_files(directory, tokens)}
@@ -76,29 +76,29 @@ class ChatTemplate:
         chosen = found.pop(DEFAULT, None)
         if chosen is None:
             names = ", ".join(sorted(found))
-            problem = f"no template named {DEFAULT}; there is {names:.200}; choose one with --template"
+            problem = f"no template named {DEFAULT} (available: {names:.200}); choose one with --template"
             chosen = cls("", next(iter(found.values())).where, tokens, problem=problem)
         chosen.others = found
         return chosen
 
     @property
     def names(self) -> list[str]:
-        """The names of the model's templates that `select` takes."""
+        """The names of the model's templates, for `select`."""
         return sorted({*self.others, *([] if self._problem else [self.name])})
 
     def select(self, name: str) -> "ChatTemplate":
-        """Another of the model's templates. Raises ChatTemplateError that lists them."""
+        """Return the model's template with this name. Raises ChatTemplateError listing the available ones."""
         if name == self.name:
             return self
         if name not in self.others:
             names = ", ".join(self.names) or "none"
             raise ChatTemplateError(
-                f"{self.where}: chat_template: no template named {name!r}; there is {names}"
+                f"{self.where}: chat_template: no template named {name!r}; available: {names}"
             )
         return self.others[name]
 
     def mentions(self, variable: str) -> bool:
-        """Whether the template's text has this word; a variable that it does not mention changes nothing."""
+        """Whether the template contains this word; an unmentioned variable has no effect."""
         return variable in self.source
 
     def render(
@@ -109,12 +109,11 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         now: datetime.datetime | None = None,
     ) -> str:
-        """The text of a conversation; with `add_generation_prompt` it ends where the reply begins.
+        """Render a conversation; with `add_generation_prompt` the text ends where the reply starts.
 
-        variables: more names for the template, JSON values (`enable_thinking`, `tools` ...). now: what
-        strftime_now tells; default the local time.
-        Raises ChatTemplateError for a template that fails, refuses these messages, or renders nothing;
-        RequestError for variables and texts that are at fault.
+        variables: for the template, JSON values (`enable_thinking`, `tools` ...). now: the time of
+        strftime_now; default the local time. Raises ChatTemplateError if the template fails, rejects the
+        messages or renders nothing; RequestError for invalid variables and texts.
         """
         try:
             return self._text(
@@ -130,10 +129,10 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
     ) -> str:
-        """What a model is fed: `render`, with the system message where this template can take it.
+        """Render the prompt of a model: `render`, with a workaround for templates without system messages.
 
-        A template that refuses a system message, or silently leaves it out, is given its text at the head of
-        the first user message; `folds_system` tells so from then on. Raises as `render`.
+        If a template rejects or omits the system message, its text is put before the first user message, and
+        `folds_system` becomes True. Raises as `render`.
         """
         folded = _fold_system(messages)
         if folded is not None:
@@ -151,7 +150,7 @@ class ChatTemplate:
         folded: Sequence[Message],
         render: Callable[[Sequence[Message]], str],
     ) -> bool | None:
-        """Whether the system message is refused, or makes no difference; None where that cannot be told."""
+        """Whether the system message is rejected or has no effect; None if that cannot be determined."""
 
         def text_of(these: Sequence[Message]) -> str | None:
             try:
@@ -173,11 +172,11 @@ class ChatTemplate:
         now: datetime.datetime,
         messages: Sequence[Message],
     ) -> str:
-        """One rendering. Raises TemplateFailureError, and ChatTemplateError for what no process need see."""
+        """Render once. Raises TemplateFailureError; ChatTemplateError for errors found before rendering."""
         if self._problem is not None:
             raise ChatTemplateError(f"{self.where}: chat_template: {self._problem}; {_WAY_OUT}")
         if len(self.source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
-            limit = f"longer than {MAX_SOURCE_BYTES} bytes; that is the limit"
+            limit = f"must be at most {MAX_SOURCE_BYTES} bytes"
             raise ChatTemplateError(f"{self.where}: chat_template: {limit}; {_WAY_OUT}")
         _check_unicode(messages)
         names = {
@@ -186,13 +185,13 @@ class ChatTemplate:
             "tools": None,
             "documents": None,
             **self._special_tokens,
-            **checked_variables(variables),
+            **validate_variables(variables),
         }
         text = template_process.SHARED.render(self.source, names, now)
         if not text:
-            raise TemplateFailureError("failed", "renders an empty text for these messages")
+            raise TemplateFailureError("failed", "rendered an empty text for these messages")
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise TemplateFailureError("failed", "renders a lone surrogate")
+            raise TemplateFailureError("failed", "rendered a lone surrogate")
         return text
 
     def _error(self, failure: TemplateFailureError, messages: Sequence[Message]) -> ChatTemplateError:
@@ -200,37 +199,37 @@ class ChatTemplate:
         if failure.kind != "raised":
             return ChatTemplateError(f"{self.where}: {place}: {failure.what}; {_WAY_OUT}")
         fault = _role_fault(messages)
-        what = f"refuses these messages: {failure.what or 'without a reason'}"
+        what = f"rejects these messages: {failure.what or 'no reason given'}"
         return ChatTemplateError(f"{self.where}: {place}: {what}; {fault or _WAY_OUT}")
 
 
 def warm(model: str) -> None:
-    """Start the process that renders if this model may have a template, so that it gets ready meanwhile."""
+    """Start the renderer process early if the model may have a template."""
     folder = Path(model)
     if folder.is_dir() and not (folder / FILE).exists():
         try:
             config = read_bytes(folder, CONFIG)
         except RopechatError:
-            return  # loading the model says so
+            return  # loading the model reports it
         if config is None or b'"chat_template"' not in config:
             return
     template_process.SHARED.start()
 
 
-def checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Variables for a template. Raises RequestError for a name or value that none can have."""
+def validate_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate template variables. Raises RequestError for an invalid name or value."""
     for name, value in variables.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise RequestError(
-                f"template variable: {name!r:.60}; a name of letters, digits and _ is required"
+                f"template variable: must be a name of letters, digits and _ (got {name!r:.60})"
             )
         if name in RESERVED:
-            raise RequestError(f"template variable: {name}: comes from the conversation; it cannot be set")
+            raise RequestError(f"template variable: {name}: cannot be set; it comes from the conversation")
         try:
             json.dumps(value)
         except (TypeError, ValueError, RecursionError):
             raise RequestError(
-                f"template variable: {name}: {value!r:.60}; what JSON can hold is allowed"
+                f"template variable: {name}: must be a JSON value (got {value!r:.60})"
             ) from None
     return dict(variables)
 
@@ -241,12 +240,12 @@ def _check_unicode(messages: Sequence[Message]) -> None:
             message.content.encode()
         except UnicodeEncodeError as error:
             raise RequestError(
-                f"message {number}: character {error.start} is a lone surrogate; text must be valid Unicode"
+                f"message {number}: must be valid Unicode (got a lone surrogate at character {error.start})"
             ) from None
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
-    """The messages with the leading system message at the head of the user message after it, if so it is."""
+    """Put a leading system message before the text of the user message after it; None if not applicable."""
     if len(messages) < 2 or messages[0].role is not Role.SYSTEM or messages[1].role is not Role.USER:
         return None
     text = f"{messages[0].content}\n\n{messages[1].content}"
@@ -254,21 +253,21 @@ def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
 
 
 def _role_fault(messages: Sequence[Message]) -> str | None:
-    """Where the roles do not take turns, which is what most templates that refuse are about."""
+    """Describe where user and assistant do not alternate, the most common reason for a rejection."""
     turns = [message.role for message in messages]
     offset = 1 if turns and turns[0] is Role.SYSTEM else 0
     for index, role in enumerate(turns[offset:]):
         expected = (Role.USER, Role.ASSISTANT)[index % 2]
         if role is not expected:
             return (
-                f"message {index + offset + 1} is of the {role}, where most templates want the {expected}: "
-                "let user and assistant take turns, after at most one system message"
+                f"message {index + offset + 1} is from the {role}, but most templates expect the {expected}: "
+                "user and assistant must alternate, after at most one system message"
             )
     return None
 
 
 def _of_files(directory: Path, tokens: Mapping[str, str]) -> Iterator[ChatTemplate]:
-    """The templates that are files of their own."""
+    """Yield the templates in separate files."""
     names = {DEFAULT: FILE}
     folder = directory / FOLDER
     if folder.is_dir():
@@ -281,7 +280,7 @@ def _of_files(directory: Path, tokens: Mapping[str, str]) -> Iterator[ChatTempla
             if data is not None:
                 yield ChatTemplate(data.decode("utf-8"), where, tokens, name=name)
         except UnicodeDecodeError as error:
-            problem = f"byte {error.start} is not UTF-8"
+            problem = f"must be UTF-8 (byte {error.start} is not)"
             yield ChatTemplate("", where, tokens, name=name, problem=problem)
         except ModelFileError as error:
             problem = str(error).removeprefix(f"{where}: ")
@@ -289,7 +288,7 @@ def _of_files(directory: Path, tokens: Mapping[str, str]) -> Iterator[ChatTempla
 
 
 def _of_config(where: str, config: Mapping[str, Any], tokens: Mapping[str, str]) -> Iterator[ChatTemplate]:
-    """The templates that stand in tokenizer_config.json."""
+    """Yield the templates in tokenizer_config.json."""
     value = config.get("chat_template")
     if value is None:
         return
@@ -304,14 +303,14 @@ def _of_config(where: str, config: Mapping[str, Any], tokens: Mapping[str, str])
         and isinstance(entry.get("template"), str)
     ]
     if not named:
-        problem = f"{value!r:.60}; a text, or a list of objects with name and template, is required"
+        problem = f"must be a string or a list of objects with name and template (got {value!r:.60})"
         yield ChatTemplate("", where, tokens, problem=problem)
     for name, source in named[:_MAX_NAMED]:
         yield ChatTemplate(source, where, tokens, name=name)
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a template sees: those that tokenizer_config.json gives a text."""
+    """The special tokens of tokenizer_config.json, as variables for the template."""
     tokens = {}
     for name in _SPECIAL_TOKENS:
         value = config.get(name)

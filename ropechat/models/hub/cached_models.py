@@ -1,4 +1,4 @@
-"""What lies in the Hub's cache on this machine: models, what they take up, and removing them."""
+"""The models in the Hub cache: listing them with their sizes, and removing them."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 from ropechat.errors import ModelFileError, ModelNotFoundError, UnsafePathError
 from ropechat.models.hub import cache
 from ropechat.models.hub.names import MAIN, HubName, is_repo
-from ropechat.models.weights import INDEX, SINGLE, Contents, choose, gguf_sets
+from ropechat.models.weights import INDEX, SINGLE, Contents, choose_files, gguf_sets
 
 _INCOMPLETE = ".incomplete"
 
 
 @dataclass(frozen=True)
-class Cached:
-    """A model in the cache. path: what is opened. missing: files that it lacks, so it cannot be loaded."""
+class CachedModel:
+    """A model in the cache. path: the path to open. missing: missing files; with any, it cannot be loaded."""
 
     name: HubName
     path: Path
@@ -27,13 +27,13 @@ class Cached:
 
 @dataclass(frozen=True)
 class Removal:
-    """Files and folders to remove, and the bytes that this frees."""
+    """Files and folders to remove, and the number of bytes this frees."""
 
     paths: tuple[Path, ...]
     size: int
 
     def execute(self) -> None:
-        """Remove them; what is gone already is no error. Raises OSError."""
+        """Remove them; missing ones are skipped. Raises OSError."""
         for path in self.paths:
             with contextlib.suppress(FileNotFoundError):
                 if path.is_dir() and not path.is_symlink():
@@ -42,9 +42,9 @@ class Removal:
                     path.unlink()
 
 
-def models() -> list[Cached]:
-    """Every model in the cache, whole or not, by name."""
-    found: list[Cached] = []
+def list_cached() -> list[CachedModel]:
+    """Every model in the cache, complete or not, sorted by name."""
+    found: list[CachedModel] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in sorted(cache.cache_folder().iterdir()):
             repo = folder.name.removeprefix(cache.PREFIX).replace("--", "/", 1)
@@ -53,13 +53,13 @@ def models() -> list[Cached]:
     return found
 
 
-def _models_of(repo: str, folder: Path) -> list[Cached]:
-    found: list[Cached] = []
+def _models_of(repo: str, folder: Path) -> list[CachedModel]:
+    found: list[CachedModel] = []
     for commit, revision in _revisions(folder):
         found += _in_snapshot(repo, revision, cache.snapshot_folder(repo, commit))
     partial = sum(_size(path) for path in _entries(folder / "blobs") if path.name.endswith(_INCOMPLETE))
     if partial and not any(one.missing for one in found):
-        found.append(Cached(HubName(repo), folder, partial, ("what a stopped download has not fetched yet",)))
+        found.append(CachedModel(HubName(repo), folder, partial, ("the rest of a stopped download",)))
     return found
 
 
@@ -71,7 +71,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _revisions(folder: Path) -> list[tuple[str, str]]:
-    """(commit, the name of it that people use) of each snapshot."""
+    """(commit, branch or tag, or the commit itself) of each snapshot."""
     names: dict[str, str] = {}
     refs = folder / "refs"
     for path in sorted(path for path in refs.rglob("*") if path.is_file()):
@@ -82,7 +82,7 @@ def _revisions(folder: Path) -> list[tuple[str, str]]:
     return [(commit, names.get(commit, commit)) for commit in commits]
 
 
-def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[Cached]:
+def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[CachedModel]:
     names = cache.file_names(folder)
     quants: list[str | None] = [None] if {SINGLE, INDEX} & set(names) else []
     sets = gguf_sets(names)
@@ -91,27 +91,27 @@ def _in_snapshot(repo: str, revision: str, folder: Path) -> Iterator[Cached]:
     for quant in quants:
         name = HubName(repo, revision, quant)
         try:
-            chosen, missing = cache.contents(folder, quant, str(name))
+            chosen, missing = cache.model_files(folder, quant, str(name))
         except (ModelNotFoundError, ModelFileError, UnsafePathError) as error:
-            yield Cached(name, folder, 0, (str(error),))
+            yield CachedModel(name, folder, 0, (str(error),))
             continue
         there = [folder / file for file in chosen.files if file not in missing]
         path = folder / chosen.gguf if chosen.gguf else folder
-        yield Cached(name, path, sum(map(_size, there)), tuple(missing))
+        yield CachedModel(name, path, sum(map(_size, there)), tuple(missing))
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, through links; 0 when it is not there."""
+    """Size of a file in bytes, following links; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def removal(name: HubName) -> Removal:
-    """What removing a model takes away: the repository, or with a quantization or revision only that.
+def plan_removal(name: HubName) -> Removal:
+    """Plan the removal of a repository, or only of the given quantization or revision.
 
-    Bytes that another snapshot of the repository uses stay. Raises ModelNotFoundError when it is not there.
+    Blobs used by another snapshot of the repository stay. Raises ModelNotFoundError if it is not cached.
     """
     folder = cache.repo_folder(name.repo)
     if not folder.is_dir():
@@ -122,12 +122,12 @@ def removal(name: HubName) -> Removal:
     commit = cache.commit_of(name)
     snapshot = None if commit is None else cache.snapshot_folder(name.repo, commit)
     if commit is None or snapshot is None or not snapshot.is_dir():
-        raise ModelNotFoundError(f"{name}: no such revision in the Hub cache; nothing to remove")
+        raise ModelNotFoundError(f"{name}: revision not in the Hub cache; nothing to remove")
     if name.quant is None:
         links = [snapshot / file for file in cache.file_names(snapshot)]
         refs = [path for path in (folder / "refs").rglob("*") if path.is_file() and _names(path, commit)]
         return _with_blobs(folder, links, [snapshot, *refs])
-    chosen: Contents = choose(cache.file_names(snapshot), name.quant, dict, str(name))
+    chosen: Contents = choose_files(cache.file_names(snapshot), name.quant, dict, str(name))
     links = [snapshot / file for file in chosen.files]
     return _with_blobs(folder, links, links)
 
@@ -137,7 +137,7 @@ def _names(ref: Path, commit: str) -> bool:
 
 
 def _with_blobs(folder: Path, links: Iterable[Path], paths: Iterable[Path]) -> Removal:
-    """`paths`, and the blobs that `links` and no other links of the repository lead to."""
+    """`paths`, and the blobs to which only `links` lead."""
     gone = set(links)
     snapshots = folder / "snapshots"
     kept = {path.resolve() for path in snapshots.rglob("*") if path not in gone and path.is_file()}
@@ -147,7 +147,7 @@ def _with_blobs(folder: Path, links: Iterable[Path], paths: Iterable[Path]) -> R
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of the regular files below a folder, links not followed."""
+    """Total size of the regular files below a folder, without following links."""
     return sum(
         os.lstat(path).st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
     )

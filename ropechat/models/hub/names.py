@@ -8,7 +8,7 @@ from ropechat.models.weights import is_plain
 MAIN = "main"
 _PART = r"[A-Za-z0-9](?:[\w.-]*\w)?"
 _REPO = rf"(?a){_PART}/{_PART}"
-_LONGEST_REPO = 96
+_MAX_REPO_LENGTH = 96
 _SITES = ("https://huggingface.co/", "huggingface.co/", "hf.co/")
 
 
@@ -25,10 +25,10 @@ class HubName(NamedTuple):
 
 
 def is_repo(text: str) -> bool:
-    """Whether a text has the form of a repository's id. The rules are huggingface_hub's validate_repo_id."""
+    """Whether a text is a valid repository id, by the rules of huggingface_hub's validate_repo_id."""
     return (
         re.fullmatch(_REPO, text) is not None
-        and len(text) <= _LONGEST_REPO
+        and len(text) <= _MAX_REPO_LENGTH
         and "--" not in text
         and ".." not in text
         and not text.endswith(".git")
@@ -36,7 +36,7 @@ def is_repo(text: str) -> bool:
 
 
 def parse(text: str) -> HubName | None:
-    """The Hub name that a text is, or None. QUANT and revision may come in either order."""
+    """Parse a Hub name; None if it is not one. QUANT and revision may come in either order."""
     for site in _SITES:
         text = text.removeprefix(site)
     repo = re.split("[:@]", text, maxsplit=1)[0]

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from ropechat.errors import DownloadError
 from ropechat.models.hub import client
-from ropechat.models.hub.plan import SHA256_DIGITS, Plan, RemoteFile, blob_path, partial_path
+from ropechat.models.hub.plan import SHA256_DIGITS, DownloadPlan, RemoteFile, blob_path, partial_path
 
 _PIECE = 1 << 20
 _TURN = 0.1  # seconds between two looks at a file that another download holds
@@ -42,9 +42,9 @@ class FileProgress:
 
 
 class Partial:
-    """The partial file of a download, held by one process at a time."""
+    """The partial file of a download, locked by one process at a time."""
 
-    def __init__(self, plan: Plan, progress: FileProgress, stop: threading.Event) -> None:
+    def __init__(self, plan: DownloadPlan, progress: FileProgress, stop: threading.Event) -> None:
         self._plan = plan
         self._wanted = progress.file
         self._progress = progress
@@ -52,11 +52,11 @@ class Partial:
         self._digest = _digest_of(progress.file)
 
     def gather(self, received: Callable[[int], None], wait: Callable[[int], bool]) -> None:
-        """Fetch the bytes, verify them and give them their final name, unless another process does so first.
+        """Download and verify the file and rename it, unless another process does so first.
 
-        received(count): called for bytes from the network. wait(failures): called after each failure that may
-        pass, with how many there were since the last byte came; False gives up. Wrong bytes are fetched anew
-        once. Raises DownloadError, StoppedError, OSError and what the session raises.
+        received(count): called for bytes from the network. wait(failures): called after each transient
+        failure with the number of failures since the last received byte; returning False gives up. Wrong
+        bytes are downloaded again once. Raises DownloadError, StoppedError, OSError and the session's errors.
         """
         blob, path = (
             blob_path(self._plan.name.repo, self._wanted),
@@ -89,7 +89,7 @@ class Partial:
 
     @contextlib.contextmanager
     def _held(self, path: Path, blob: Path) -> Iterator[IO[bytes] | None]:
-        """The partial file for us alone, read up to its end; None when another process completed it."""
+        """Lock the partial file and hash its content; None if another process completed it."""
         while True:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
@@ -111,9 +111,9 @@ class Partial:
                     return
 
     def _append(self, file: IO[bytes], received: Callable[[int], None]) -> None:
-        """Stream the rest of the file to the end of the partial one.
+        """Stream the rest of the file to the end of the partial file.
 
-        Raises _UselessError when the bytes cannot be right, BrokeOffError when they end early.
+        Raises _UselessError if the bytes are wrong, BrokeOffError if they end early.
         """
         size = self._wanted.size
         if self._progress.done >= size and not self._is_whole():
@@ -121,7 +121,7 @@ class Partial:
         start = self._progress.done
         try:
             with client.opened(self._plan.name, self._plan.commit, self._wanted.name, start) as response:
-                if start and response.status_code == 200:  # the server sends all of it
+                if start and response.status_code == 200:  # the server sends the whole file
                     self._forget(file)
                 elif start and not _continues(response, start):
                     raise _UselessError
@@ -132,7 +132,7 @@ class Partial:
                     self._take(piece)
                     received(len(piece))
         except Exception as error:
-            if client.status(error) == 416:  # no such range
+            if client.status(error) == 416:  # range not satisfiable
                 raise _UselessError from None
             raise
         if self._progress.done < size:
@@ -155,13 +155,13 @@ class Partial:
     def _wrong(self) -> str:
         kind = "sha256" if len(self._wanted.etag) == SHA256_DIGITS else "git hash"
         return (
-            f"{self._plan.name}: {self._wanted.name}: twice other bytes came than the Hub lists ({kind} or "
-            "size differs); none of them are kept; a proxy or mirror in between may alter files"
+            f"{self._plan.name}: {self._wanted.name}: received wrong bytes twice ({kind} or size differs "
+            "from the Hub's); they are discarded; a proxy or mirror may alter files"
         )
 
 
-def discard(plan: Plan) -> None:
-    """Remove what a stopped download has gathered; those that another process holds stay. Raises OSError."""
+def discard(plan: DownloadPlan) -> None:
+    """Remove the partial files of a download, except those locked by another process. Raises OSError."""
     for wanted in plan.files:
         path = partial_path(plan.name.repo, wanted)
         with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
@@ -170,27 +170,27 @@ def discard(plan: Plan) -> None:
 
 
 def _write(file: IO[bytes], piece: bytes) -> None:
-    """All of it: an unbuffered write may take less."""
+    """Write all of it: an unbuffered write may be partial."""
     view = memoryview(piece)
     while view:
         view = view[file.write(view) :]
 
 
 def _digest_of(file: RemoteFile) -> Any:
-    """The hash that the etag is: sha256, or git's: sha1 over "blob <size>", a zero byte and the content."""
+    """The hash of the etag: sha256, or git's sha1 of "blob <size>", a zero byte and the content."""
     if len(file.etag) == SHA256_DIGITS:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
 
 
 def _continues(response: Any, start: int) -> bool:
-    """Whether a response goes on at byte `start`."""
+    """Whether a response starts at byte `start`."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     return response.status_code == 206 and match is not None and int(match[1]) == start
 
 
 def _is_same(descriptor: int, path: Path) -> bool:
-    """Whether an open file still has this name: its last holder may have renamed it."""
+    """Whether an open file still has this name; its previous owner may have renamed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Fetching the files of a plan: resumed where it broke off, verified by hash, whole or not there at all.
+"""Downloading the files of a plan: resumable, verified by hash, and atomic.
 
-Bytes gather in a partial file that survives Ctrl-C, kill -9 and a lost connection. Only when its length and
-hash are right does it get its final name, by rename. The revision is noted last, when all files are in place.
+Bytes go to a partial file that survives Ctrl-C, kill -9 and a lost connection. It is renamed to its final
+name only when its length and hash are right. The revision is recorded last, when all files are in place.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from ropechat.errors import DownloadError, FileAccessError, RequestError, Ropech
 from ropechat.models.hub import cache, client
 from ropechat.models.hub.names import parse
 from ropechat.models.hub.partial import BrokeOffError, FileProgress, Partial, StoppedError
-from ropechat.models.hub.plan import Plan, RemoteFile, blob_path, make_plan
+from ropechat.models.hub.plan import DownloadPlan, RemoteFile, blob_path, make_plan
 from ropechat.models.weights import TOKENIZER
-from ropechat.util.text import byte_size
+from ropechat.util.text import format_bytes
 
-PAUSES: Sequence[float] = (0.5, 1, 2, 4, 8)  # seconds before trying again while no byte comes
+PAUSES: Sequence[float] = (0.5, 1, 2, 4, 8)  # seconds between retries without progress
 _WORKERS = 4
 _TICK = 0.1  # seconds
-_GRACE = 0.5  # seconds that threads have to end in
+_GRACE = 0.5  # seconds for the threads to end
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass
-class Progress:
-    """How far a download is. received: bytes that came over the network in this run."""
+class DownloadProgress:
+    """The progress of a download. received: bytes received over the network in this run."""
 
     files: list[FileProgress]
     received: int = 0
@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Bytes that are here."""
+        """Bytes on this machine."""
         return sum(one.done for one in self.files)
 
     @property
@@ -49,19 +49,19 @@ class Progress:
         return sum(one.file.size for one in self.files)
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[DownloadProgress], None]
 
 
-def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
-    """Fetch what is missing; returns the path to open.
+def fetch(plan: DownloadPlan, on_progress: OnProgress | None = None) -> Path:
+    """Download what is missing; return the path to open.
 
     on_progress: called about ten times a second, from this thread. An exception in this thread (Ctrl-C) stops
-    the download at once; what came is kept, and the next `fetch` goes on from there.
+    the download at once; received bytes are kept, and the next `fetch` resumes from them.
     Raises DownloadError, FileAccessError.
     """
     download = _Download(plan)
     threads = [
-        # Daemons: nobody waits long for one that waits for the network.
+        # Daemons: a thread that waits for the network must not delay the exit.
         threading.Thread(target=download.work_off, daemon=True)
         for _ in range(min(_WORKERS, len(plan.files)))
     ]
@@ -83,29 +83,29 @@ def fetch(plan: Plan, on_progress: OnProgress | None = None) -> Path:
         raise download.error
     if on_progress is not None:
         on_progress(download.progress)
-    _note(plan)
+    _write_refs(plan)
     return plan.path
 
 
 def pull(model: str, on_progress: OnProgress | None = None) -> Path:
-    """Download a Hub model, or what is missing of it; returns what `Engine.load` takes.
+    """Download a Hub model, or its missing files; return the path for `Engine.load`.
 
     model: org/name, org/name:QUANT or org/name@revision. Raises as `make_plan` and `fetch` do, RequestError.
     """
     name = parse(model)
     if name is None:
-        raise RequestError(f"{model}: no Hub id; org/name, org/name:QUANT and org/name@revision are allowed")
+        raise RequestError(f"model: must be org/name, org/name:QUANT or org/name@revision (got {model!r})")
     return fetch(make_plan(name), on_progress)
 
 
 class _Download:
-    """What the threads of one download share."""
+    """The state shared by the threads of a download."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: DownloadPlan) -> None:
         self.stop = threading.Event()
         self.error: RopechatError | None = None
         small_first = sorted(plan.files, key=lambda file: file.size)
-        self.progress = Progress([FileProgress(file) for file in small_first])
+        self.progress = DownloadProgress([FileProgress(file) for file in small_first])
         self._plan = plan
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[FileProgress] = queue.SimpleQueue()
@@ -113,7 +113,7 @@ class _Download:
             self._waiting.put(one)
 
     def work_off(self) -> None:
-        """Fetch file after file; the first error stops all threads."""
+        """Download file after file; the first error stops all threads."""
         with contextlib.suppress(queue.Empty):
             while not self.stop.is_set():
                 one = self._waiting.get_nowait()
@@ -127,7 +127,7 @@ class _Download:
                     self.stop.set()
 
     def _place(self, one: FileProgress) -> None:
-        """Make the file be there under its final name."""
+        """Download a file and link it under its final name."""
         blob, link = blob_path(self._plan.name.repo, one.file), self._plan.folder / one.file.name
         one.state = "running"
         if not link.is_file():
@@ -142,7 +142,7 @@ class _Download:
             self.progress.received += count
 
     def _wait(self, failures: int) -> bool:
-        """Pause before another try; False when there were enough."""
+        """Pause before a retry; False after too many failures."""
         if failures > len(PAUSES):
             return False
         if self.stop.wait(PAUSES[failures - 1]):
@@ -151,9 +151,8 @@ class _Download:
 
     def _explained(self, error: Exception, file: RemoteFile) -> RopechatError:
         name = self._plan.name
-        kept = (
-            f"{byte_size(self.progress.done)} of {byte_size(self.progress.total)} are kept for the next try"
-        )
+        done, total = format_bytes(self.progress.done), format_bytes(self.progress.total)
+        kept = f"{done} of {total} are kept for the next attempt"
         if isinstance(error, BrokeOffError):
             return DownloadError(f"{error}; {kept}")
         if isinstance(error, RopechatError):
@@ -161,13 +160,13 @@ class _Download:
         if isinstance(error, OSError) and not client.is_answer(error):
             if error.errno in _FULL:
                 where = cache.cache_folder()
-                return DownloadError(f"{name}: disk full at {file.name}; make room in {where}; {kept}")
+                return DownloadError(f"{name}: disk full at {file.name}; free space in {where}; {kept}")
             return FileAccessError(f"{error.filename or cache.cache_folder()}: {error.strerror or error}")
         return DownloadError(f"{client.explanation(error, name)}; {kept}")
 
 
 def _link(blob: Path, link: Path) -> None:
-    """Give a blob its name in the snapshot, at once; where there are no links the blob moves there."""
+    """Link a blob into the snapshot atomically; without support for links, move it."""
     link.parent.mkdir(parents=True, exist_ok=True)
     fresh = link.with_name(f".{os.getpid()}-{threading.get_ident()}")
     try:
@@ -180,10 +179,10 @@ def _link(blob: Path, link: Path) -> None:
     os.replace(fresh, link)
 
 
-def _note(plan: Plan) -> None:
-    """Note, as huggingface_hub does, which commit the revision is, and that there is no tokenizer.json."""
+def _write_refs(plan: DownloadPlan) -> None:
+    """Record, as huggingface_hub does, the revision's commit and the absence of tokenizer.json."""
     if plan.gguf is None and all(file.name != TOKENIZER for file in plan.files):
-        mark = cache.lacks(plan.name, plan.commit, TOKENIZER)
+        mark = cache.absence_mark(plan.name, plan.commit, TOKENIZER)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     if plan.name.revision == plan.commit:

@@ -7,10 +7,10 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from textual.keys import Keys, _character_to_key
+from textual.keys import Keys
 
-from ropechat.tui.commands.command import SHEETS, TYPED
-from ropechat.tui.commands.registry import ALL, BY_ID, WHILE_IDLE, WHILE_WRITING, Command
+from ropechat.tui.commands.registry import ALL, BY_ID, SHEETS, TYPED, WHILE_IDLE, WHILE_WRITING, Command
+from ropechat.tui.terminal.textual_compat import key_of_character
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -138,7 +138,7 @@ def _places(command: Command) -> Sequence[str]:
 def _known(command: Command, wanted: str) -> str:
     """The key as Textual names it."""
     *modifiers, name = wanted.split("+") if len(wanted) > 1 else [wanted]
-    name = _character_to_key(name) if len(name) == 1 else name
+    name = key_of_character(name) if len(name) == 1 else name
     key = "+".join([*sorted(part.lower() for part in modifiers), name])
     if not {part.lower() for part in modifiers} <= _MODIFIERS or not (len(name) == 1 or _is_name(name)):
         raise KeymapError(command.id, f"{wanted}: no such key; as in ctrl+o, f10, alt+enter, G or pageup")
@@ -153,7 +153,7 @@ def _is_name(name: str) -> bool:
     if name in _NAMES or name in _SHOWN:
         return True
     try:
-        return name == _character_to_key(unicodedata.lookup(name.replace("_", " ")))
+        return name == key_of_character(unicodedata.lookup(name.replace("_", " ")))
     except KeyError:
         return False
 

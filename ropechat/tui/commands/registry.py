@@ -1,18 +1,126 @@
-"""Every command of the chat, once: keys, footer, help, palette and typed commands come from these lists."""
+"""All commands, once: keys, footer, help, palette and typed commands come from these lists."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from ropechat.tui.commands import sheet_keys
-from ropechat.tui.commands.command import CONTEXTS, Command
+from ropechat.tui.format.lists import MAX_COMPARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ALL", "BY_ID", "COMMANDS", "CONTEXTS", "READING", "WRITING", "Command", "bindings", "by_slash"]
+CONTEXTS = {
+    "composer": "In the composer",
+    "transcript": "In the transcript (letters: while READING is shown)",
+    "everywhere": "Everywhere",
+    "sheet": "In every sheet over the chat",
+    "chats": "Among the chats",
+    "branches": "Among the branches",
+    "compare": "In a comparison",
+    "alternatives": "Among alternatives",
+    "models": "Among the models",
+    "dials": "In the sampling",
+    "personas": "Among personas",
+    "full": "When the context is full",
+}
+SHEETS = tuple(CONTEXTS)[3:]
+TYPED = ("composer", "everywhere", "chats", "models")  # where a letter is text
+TRANSCRIPT = ("answer", "question", "sibling", "read", "alternative")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command. action: of the transcript or dialog where its keys work; the app's commands have none.
+
+    keys: as Textual names them; none for a command that is only typed. shown: how people read them.
+    slash: what is typed for it behind a "/"; arguments: what may follow, for the help; needs_words: it does
+    nothing without them.
+    """
+
+    id: str
+    keys: str
+    shown: str
+    label: str
+    help: str
+    action: str = ""
+    priority: bool = False
+    slash: str = ""
+    arguments: str = ""
+    needs_words: bool = False
+
+    @property
+    def context(self) -> str:
+        """Where its keys work: one of CONTEXTS, by the first part of the id."""
+        place = self.id.partition(".")[0]
+        if place in TRANSCRIPT:
+            return "transcript"
+        return place if place in CONTEXTS else "everywhere"
+
+
+# --- in dialogs over the chat ---
+
+COMMON = (
+    Command("sheet.leave", "escape,q", "esc", "back", "Back; q too, where nothing is typed", "leave"),
+    Command("sheet.down", "down,j", "↓ j", "down", "Down", "move(1)"),
+    Command("sheet.up", "up,k", "↑ k", "up", "Up", "move(-1)"),
+)
+CHATS = (
+    Command("chats.rename", "ctrl+r", "^r", "rename", "Another title", "rename", True),
+    Command("chats.delete", "ctrl+x", "^x", "delete", "Delete the chat, when pressed twice", "delete", True),
+)
+BRANCHES = (
+    Command("branches.mark", "space", "space", "mark", "Mark an answer, to compare up to four", "mark", True),
+    Command("branches.compare", "equals_sign", "=", "compare", "The marked ones side by side", "compare"),
+    Command(
+        "branches.delete", "ctrl+x,d", "^x", "delete", "Delete a branch, when pressed twice", "delete", True
+    ),
+)
+COMPARE = (
+    Command("compare.left", "left,h", "← h", "left", "Choose the answer at the left", "choose(-1)"),
+    Command("compare.right", "right,l", "→ l", "right", "Choose the answer at the right", "choose(1)"),
+    Command("compare.keep", "enter", "⏎", "go on with it", "Go on with the chosen answer", "keep"),
+    *(
+        Command(
+            f"compare.keep_{n}", str(n), str(n), "keep", "Go on with the answer of this number", f"keep({n})"
+        )
+        for n in range(1, MAX_COMPARED + 1)
+    ),
+)
+ALTERNATIVES = (Command("alternatives.preview", "p,space", "p", "preview", "How it would go on", "preview"),)
+MODELS = (
+    Command("models.pause", "ctrl+t", "^t", "pause", "Pause the download, or go on", "pause", True),
+    Command("models.cancel", "ctrl+x", "^x", "cancel", "Cancel the download", "cancel", True),
+    Command(
+        "models.delete", "ctrl+d", "^d", "delete", "Delete what was downloaded, pressed twice", "delete", True
+    ),
+)
+DIALS = (
+    Command("dials.less", "left,h", "← h", "less", "A step down", "step(-1)"),
+    Command("dials.more", "right,l", "→ l", "more", "A step up", "step(1)"),
+    Command("dials.type", "enter", "⏎", "type", "Type a value", "type"),
+    Command("dials.greedy", "1", "1", "greedy", "Always the best token", "preset('greedy')"),
+    Command("dials.precise", "2", "2", "precise", "Few surprises", "preset('precise')"),
+    Command("dials.balanced", "3", "3", "balanced", "As at first", "preset('balanced')"),
+    Command("dials.creative", "4", "4", "creative", "More surprises", "preset('creative')"),
+    Command("dials.restore", "r", "r", "as it was", "As it was before", "restore"),
+)
+PERSONAS = (
+    Command("personas.name", "n", "n", "name and keep", "Keep this system text under a name", "name"),
+    Command(
+        "personas.delete", "ctrl+x", "^x", "delete", "Delete a persona, when pressed twice", "delete", True
+    ),
+)
+FULL = (
+    Command("full.slide", "s", "s", "leave out", "Leave out the oldest turns", "choose('slide')"),
+    Command("full.always", "a", "a", "always", "Do so from now on", "choose('always')"),
+    Command("full.fresh", "f", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
+)
+DIALOGS = (*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL)
+
+# --- in the chat ---
 
 WRITING = (  # what the composer does itself
     Command("composer.send", "enter", "⏎", "send", "Send what you wrote"),
@@ -37,62 +145,29 @@ BRANCHING = (
         "r",
         "regenerate",
         "Answer anew, beside the old answer",
-        "regenerate",
         slash="regen",
         arguments="[1-4]",
     ),
+    Command("answer.several", "R", "R", "four answers", "Answer anew four times, then compare"),
+    Command("answer.resume", "c", "c", "continue", "Go on with an answer", slash="continue"),
+    Command("question.edit", "e", "e", "edit", "Ask it otherwise", slash="edit"),
+    Command("answer.edit", "E", "E", "edit answer", "Write the answer otherwise", slash="rewrite"),
     Command(
-        "answer.several",
-        "R",
-        "R",
-        "four answers",
-        "Answer anew four times, then compare",
-        "several",
+        "answer.fork", "f", "f", "fork", "Put another token at the cursor", slash="fork", arguments="[TOKEN]"
     ),
-    Command("answer.resume", "c", "c", "continue", "Go on with an answer", "resume", slash="continue"),
-    Command("question.edit", "e", "e", "edit", "Ask it otherwise", "edit", slash="edit"),
-    Command(
-        "answer.edit", "E", "E", "edit answer", "Write the answer otherwise", "edit_answer", slash="rewrite"
-    ),
-    Command(
-        "answer.fork",
-        "f",
-        "f",
-        "fork",
-        "Put another token at the cursor",
-        "fork",
-        slash="fork",
-        arguments="[TOKEN]",
-    ),
-    Command(
-        "sibling.previous",
-        "left_square_bracket",
-        "[",
-        "previous answer",
-        "The answer beside this one",
-        "sibling(-1)",
-    ),
-    Command(
-        "sibling.next", "right_square_bracket", "]", "next answer", "The next one beside it", "sibling(1)"
-    ),
+    Command("sibling.previous", "left_square_bracket", "[", "previous answer", "The answer beside this one"),
+    Command("sibling.next", "right_square_bracket", "]", "next answer", "The next one beside it"),
     Command(
         "answer.compare",
         "equals_sign",
         "=",
         "compare",
         "Beside the answer it was made from, or others",
-        "compare",
         slash="compare",
         arguments="[NUMBER NUMBER ...]",
     ),
     Command(
-        "chat.branches",
-        "f5",
-        "F5",
-        "branches",
-        "All branches of this chat; compare up to four",
-        "branches",
-        slash="tree",
+        "chat.branches", "f5", "F5", "branches", "All branches of this chat; compare up to four", slash="tree"
     ),
 )
 PANELS = (
@@ -102,8 +177,7 @@ PANELS = (
         "F6",
         "models",
         "Load another model, or download one",
-        "models",
-        True,
+        priority=True,
         slash="model",
         arguments="[NAME]",
     ),
@@ -113,20 +187,12 @@ PANELS = (
         "F7",
         "sampling",
         "How tokens are drawn, and what a change would do",
-        "sampling",
-        True,
+        priority=True,
         slash="sampling",
         arguments="[PRESET]",
     ),
     Command(
-        "sampling.set",
-        "",
-        "",
-        "set",
-        "One setting of the sampler",
-        "sampling",
-        slash="set",
-        arguments="[NAME [VALUE]]",
+        "sampling.set", "", "", "set", "One setting of the sampler", slash="set", arguments="[NAME [VALUE]]"
     ),
     Command(
         "sampling.ban",
@@ -136,6 +202,7 @@ PANELS = (
         "Never draw a token; alone: what is banned",
         slash="ban",
         arguments="[TEXT | #ID]",
+        needs_words=True,
     ),
     Command(
         "sampling.bias",
@@ -145,6 +212,7 @@ PANELS = (
         "Draw it more or less; alone: what is weighed",
         slash="bias",
         arguments="[TEXT X | #ID X | off]",
+        needs_words=True,
     ),
     Command(
         "sampling.seed",
@@ -154,6 +222,7 @@ PANELS = (
         "Lock the newest answer's seed, or free it",
         slash="seed",
         arguments="[N | lock | free]",
+        needs_words=True,
     ),
     Command(
         "prompt.persona",
@@ -161,7 +230,6 @@ PANELS = (
         "",
         "personas",
         "System texts with a name",
-        "personas",
         slash="persona",
         arguments="[NAME | save NAME]",
     ),
@@ -171,7 +239,6 @@ PANELS = (
         "",
         "system text",
         "System text of what is asked next; - for none",
-        "personas",
         slash="system",
         arguments="[TEXT | -]",
     ),
@@ -183,16 +250,9 @@ PANELS = (
         "What happens to a question that does not fit",
         slash="context",
         arguments="[ask|slide|stop]",
+        needs_words=True,
     ),
-    Command(
-        "engine.facts",
-        "f9",
-        "F9",
-        "facts",
-        "Speed, cache and memory of the engine",
-        "facts",
-        slash="facts",
-    ),
+    Command("engine.facts", "f9", "F9", "facts", "Speed, cache and memory of the engine", slash="facts"),
 )
 READING = (  # what the transcript does itself
     Command("read.down", "j,down", "j ↓", "down", "Scroll; token below; next alternative", "row(1)"),
@@ -220,31 +280,30 @@ READING = (  # what the transcript does itself
     Command("alternative.more", "plus", "+", "favour", "Make it more likely in what comes", "bias(1)"),
     Command("alternative.less", "minus", "-", "disfavour", "Make it less likely in what comes", "bias(-1)"),
     Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
-    Command("read.find", "slash", "/", "find", "Find in this chat", "app.find"),
-    Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.next_tint"),
-    Command("read.write", "i", "i", "write", "Back to writing; the token stays in sight", "app.write"),
+    Command("read.find", "slash", "/", "find", "Find in this chat", "app.command('view.find')"),
+    Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.command('read.tint')"),
+    Command(
+        "read.write",
+        "i",
+        "i",
+        "write",
+        "Back to writing; the token stays in sight",
+        "app.command('read.write')",
+    ),
     Command("read.home", "g,home", "g", "begin", "To the beginning", "scroll_home"),
     Command("read.end", "G,end", "G", "end", "To the end; the view follows again", "scroll_end"),
     Command("read.page_down", "space,pagedown", "space", "page down", "A page on", "page_down"),
     Command("read.page_up", "pageup", "PgUp", "page up", "A page back", "page_up"),
 )
 COMMANDS = (
+    Command("composer.editor", "ctrl+g", "^g", "editor", "Write in $VISUAL or $EDITOR", slash="editor"),
+    Command("chat.stop", "escape", "esc", "stop", "Stop, keeping the text; else: to the transcript and back"),
     Command(
-        "composer.editor",
-        "ctrl+g",
-        "^g",
-        "editor",
-        "Write in $VISUAL or $EDITOR",
-        "external_editor",
-        slash="editor",
-    ),
-    Command(
-        "chat.stop",
-        "escape",
-        "esc",
+        "answer.stop",
+        "",
+        "",
         "stop",
         "Stop, keeping the text; else: to the transcript and back",
-        "stop",
         slash="stop",
     ),
     Command(
@@ -253,22 +312,27 @@ COMMANDS = (
         "^c",
         "stop",
         "Stop; copy a selection; clear the draft (↑ brings it back); twice: quit",
-        "interrupt",
-        True,
+        priority=True,
     ),
-    Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", "new_chat", True, "new"),
+    Command("chat.new", "ctrl+n", "^n", "new chat", "Begin a new chat", priority=True, slash="new"),
     Command(
         "chat.list",
         "f2",
         "F2",
         "chats",
         "Open, search, rename and delete chats",
-        "chats",
         slash="open",
         arguments="[WORDS]",
     ),
     Command(
-        "chat.rename", "", "", "rename", "Give this chat another title", slash="rename", arguments="TITLE"
+        "chat.rename",
+        "",
+        "",
+        "rename",
+        "Give this chat another title",
+        slash="rename",
+        arguments="TITLE",
+        needs_words=True,
     ),
     Command(
         "chat.export",
@@ -278,6 +342,7 @@ COMMANDS = (
         "Write this chat to a file",
         slash="export",
         arguments="md|json|html [FILE]",
+        needs_words=True,
     ),
     Command(
         "chat.import",
@@ -287,31 +352,21 @@ COMMANDS = (
         "Open a chat that was exported as json",
         slash="import",
         arguments="FILE",
+        needs_words=True,
     ),
-    Command("chat.delete", "", "", "delete", "Delete chats for good", "chats", slash="delete"),
+    Command("chat.delete", "", "", "delete", "Delete chats for good", slash="delete"),
     *BRANCHING,
     *PANELS,
-    Command("answer.copy", "y", "y", "copy", "Copy the answer", "copy", slash="copy", arguments="[code|all]"),
-    Command("answer.copy_code", "Y", "Y", "copy code", "Copy the answer's last code block", "copy_code"),
-    Command(
-        "view.toggle",
-        "f3",
-        "F3",
-        "prose",
-        "Tokens as they came, or Markdown as prose",
-        "toggle_view",
-        slash="prose",
-    ),
-    Command(
-        "view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", "inspect", slash="inspect"
-    ),
+    Command("answer.copy", "y", "y", "copy", "Copy the answer", slash="copy", arguments="[code|all]"),
+    Command("answer.copy_code", "Y", "Y", "copy code", "Copy the answer's last code block"),
+    Command("view.toggle", "f3", "F3", "prose", "Tokens as they came, or Markdown as prose", slash="prose"),
+    Command("view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", slash="inspect"),
     Command(
         "view.overview",
         "ctrl+l",
         "^l",
         "overview",
         "Chats, branches, personas and sampling at the left of a wide screen",
-        "overview",
         slash="overview",
     ),
     Command(
@@ -320,26 +375,27 @@ COMMANDS = (
         "",
         "tint on or off",
         "Tint on or off, or another one",
-        "toggle_tint",
         slash="tint",
         arguments="[NAME]",
     ),
+    Command("view.find", "ctrl+f", "^f", "find", "Find in this chat", slash="find", arguments="[TEXT]"),
+    Command("view.mouse", "f8", "F8", "mouse", "Leave the mouse to the terminal, and back", slash="mouse"),
+    Command("view.theme", "", "", "theme", "Change the colours", slash="theme"),
+    Command("app.palette", "ctrl+p", "^p", "commands", "All commands", priority=True),
+    Command("app.help", "f1", "F1", "help", "List keys and commands", slash="help"),
     Command(
-        "view.find", "ctrl+f", "^f", "find", "Find in this chat", "find", slash="find", arguments="[TEXT]"
-    ),
-    Command(
-        "view.mouse", "f8", "F8", "mouse", "Leave the mouse to the terminal, and back", "mouse", slash="mouse"
-    ),
-    Command("view.theme", "", "", "theme", "Change the colours", "change_theme", slash="theme"),
-    Command("app.palette", "ctrl+p", "^p", "commands", "All commands", "command_palette", True),
-    Command("app.help", "f1", "F1", "help", "List keys and commands", "help", slash="help"),
-    Command(
-        "app.quit", "ctrl+q", "^q", "quit", "Quit at once; also ^d on an empty line", "quit", True, "quit"
+        "app.quit",
+        "ctrl+q",
+        "^q",
+        "quit",
+        "Quit at once; also ^d on an empty line",
+        priority=True,
+        slash="quit",
     ),
 )
-ALL = (*WRITING, *COMMANDS, *READING, *sheet_keys.ALL)
+ALL = (*WRITING, *COMMANDS, *READING, *DIALOGS)
 BY_ID = {command.id: command for command in ALL}
-NO_PALETTE = ("chat.interrupt", "app.palette", *(f"alternative.{n}" for n in range(1, 10)))
+NO_PALETTE = ("chat.interrupt", "answer.stop", "app.palette", *(f"alternative.{n}" for n in range(1, 10)))
 WHILE_WRITING = (
     "chat.stop",
     "composer.newline",
@@ -359,10 +415,15 @@ def bindings(commands: Iterable[Command] = COMMANDS) -> list[Binding]:
     """Key bindings, each with an id that a keymap can name."""
     return [
         Binding(
-            command.keys, command.action, command.label, id=command.id, show=False, priority=command.priority
+            command.keys,
+            command.action or f"command('{command.id}')",
+            command.label,
+            id=command.id,
+            show=False,
+            priority=command.priority,
         )
         for command in commands
-        if command.action and command.keys
+        if command.keys
     ]
 
 

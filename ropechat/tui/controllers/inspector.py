@@ -1,255 +1,142 @@
-"""The reading half of the app: views, tints, token cursor, inspector and find."""
+"""Reading: views, tints, the token under the cursor and what the inspector says of it."""
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from textual.app import App
-from textual.widgets import Input, Label
-
-from ropechat.tui.commands.keymap import Keymap
-from ropechat.tui.commands.registry import BY_ID
-from ropechat.tui.format import status as panel
-from ropechat.tui.format.theme import tints
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
-from ropechat.tui.render.tint import BY_NAME, OFF
-from ropechat.tui.widgets.bars import cells
-from ropechat.tui.widgets.input import Field
-from ropechat.tui.widgets.inspector import Inspector, Preview
-from ropechat.tui.widgets.reader import Reader
-from ropechat.tui.widgets.side_panel import Rail
+from ropechat.tui.render.tint import BY_NAME, NAMES, OFF
+from ropechat.tui.widgets.inspector import Preview
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual.widget import Widget
-
-    from ropechat.chat.events import ModelInfo
-    from ropechat.trace import Step
-    from ropechat.tui.widgets.bars import Part
+    from ropechat.chat import events as ev
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.answers import AnswersController
+    from ropechat.tui.controllers.find import FindController
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.composer import Composer
+    from ropechat.tui.widgets.inspector import Inspector
+    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.side_panel import Rail
 
 LIVE = 0.2  # seconds between two looks at the newest token
 
 
-class Previewed(Protocol):
-    """How a text would go on: the steps, the alternative first."""
+class InspectorController:
+    """The commands over tokens that are there."""
 
-    @property
-    def steps(self) -> Sequence[Step]:
-        """One for each token."""
-
-
-class FindBar(Field):
-    """The text that is looked for."""
-
-    def __init__(self) -> None:
-        super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)
-
-
-class ReadingApp(App[None]):
-    """An app around one transcript; `fork` and `preview` are offered where a subclass has them."""
-
-    fork: Callable[..., None] | None = None  # (node, index of the token, id instead)
-    keymap = Keymap()
-    preview: Callable[..., bool] | None = None  # the same, and what to call with the result; False: busy
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.transcript = Reader(id="transcript")
-        self.inspector = Inspector(id="inspector")
-        self.rail = Rail(self.inspector, id="rail")
-        self.find_bar = FindBar()
-        self.found = Label("", id="found", markup=False)
-        self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
+    def __init__(
+        self,
+        view: View,
+        transcript: Reader,
+        inspector: Inspector,
+        rail: Rail,
+        composer: Composer,
+        find: FindController,
+        answers: AnswersController,
+    ) -> None:
+        self.view, self.keymap, self.transcript = view, view.keymap, transcript
+        self.inspector, self.rail, self.composer = inspector, rail, composer
+        self.find, self.answers = find, answers
         self._looked = 0.0
 
-    # --- who has the keys ---
-
-    def has_keys(self, widget: Widget) -> bool:
-        """Do keys go to a widget of the chat, or will they once the sheet over it is closed?"""
-        return bool(self.screen_stack) and self.screen_stack[0].focused is widget
-
-    def give_keys(self, widget: Widget) -> None:
-        """Keys go to a widget of the chat from now on: the next one, however soon it comes."""
-        widget.screen.set_focus(widget)
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {
+            "view.toggle": lambda words: self.toggle_view(),
+            "view.inspect": lambda words: self.inspect(),
+            "view.tint": self._tint,
+            "read.tint": lambda words: self.next_tint(),
+            "answer.fork": self._fork,
+        }
 
     @property
     def reading(self) -> bool:
         """Are letters commands? From when a key goes to a token, and while a text is looked for."""
-        return self.has_keys(self.transcript) and (self.transcript.commands or self.finding)
-
-    def action_write(self) -> None:
-        """Give the keys to where people write."""
-
-    # --- what the app around it does ---
-
-    def _say_hint(self, text: str) -> None:
-        """Say something at the bottom of the screen for a while."""
-
-    def _redraw(self) -> None:
-        """Bring the lines around the transcript up to date."""
-
-    def way_to(self, id: str) -> str:
-        """How a command is given from where the keyboard is: by its key, or typed."""
-        command = BY_ID[id]
-        typed = command.slash and command.context == "transcript" and not self.transcript.has_focus
-        return f"/{command.slash}" if typed else self.keymap.named(id)
+        return self.view.chat_focus is self.transcript and (self.transcript.commands or self.find.active)
 
     # --- views and tints ---
 
-    def action_toggle_view(self) -> None:
+    def toggle_view(self) -> None:
         """Tokens or prose."""
         prose = self.transcript.toggle_view() == "prose"
-        self._say_hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
-        self._redraw()
+        self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
+        self.view.refresh_status()
 
-    def action_next_tint(self) -> None:
+    def next_tint(self) -> None:
         """Another figure as tint, or none."""
         self.say_tint(self.transcript.next_tint())
 
-    def action_toggle_tint(self) -> None:
+    def toggle_tint(self) -> None:
         """Tint on or off."""
         self.say_tint(self.transcript.set_tint("surprisal" if self.transcript.tint == OFF else OFF))
 
     def say_tint(self, name: str) -> None:
         """Tell which figure is shown."""
-        self._say_hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
-        self._redraw()
+        self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
+        self.view.refresh_status()
 
-    def with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
-        """The meaning of the tint: beside the figures where there is room, instead of them for a reader.
+    def _tint(self, name: str) -> str:
+        if not name:
+            self.toggle_tint()
+        elif name not in NAMES:
+            return f"/tint {'|'.join(NAMES)}"
+        else:
+            self.say_tint(self.transcript.set_tint(name))
+        return ""
 
-        Figures that do not fit into `room` cells are left out at the left.
-        """
-        while figures and width < 120 and cells(figures) > room:
-            figures = figures[1:]
-        if self.transcript.page.view != "tokens" or width < 70:
-            return figures
-        if width < 120 and not self.has_keys(self.transcript):
-            return figures
-        colours = tints(self.current_theme.dark, self.native_ansi_color, self.no_color)
-        legend = panel.legend(self.transcript.tint, colours)
-        if width < 120:
-            return legend or figures
-        while figures and cells([*legend, *figures]) > room:
-            figures = figures[1:]
-        return [*legend, *figures]
+    # --- the inspector ---
 
-    # --- inspector ---
-
-    def know(self, info: ModelInfo) -> None:
-        """A model was loaded: tokens can be spelled."""
-        self.inspector.spell = info.token_bytes
-
-    def action_inspect(self) -> None:
+    def inspect(self) -> None:
         """Open the inspector on a token and read there; from there: close it."""
-        if self.inspector.display and self.has_keys(self.transcript):
-            self.close_inspector()
+        if self.inspector.display and self.view.chat_focus is self.transcript:
+            self.close()
             return
         if self.transcript.cursor is None:
             self.transcript.action_token(1)
-        self.open_inspector()
+        self.open()
         if self.transcript.cursor is not None:
             self.transcript.commands = True
-            self.give_keys(self.transcript)
+            self.view.give_keys(self.transcript)
 
-    def open_inspector(self) -> None:
+    def open(self) -> None:
         """Show the token under the cursor."""
         self.rail.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
-        self.call_after_refresh(self._keep_in_sight)
-        self._redraw()
+        self.view.call_after_refresh(self._keep_in_sight)
+        self.view.refresh_status()
 
     def _keep_in_sight(self) -> None:
         if (token := self.transcript.cursor) is not None:
             self.transcript.bring_into_sight(token)
 
-    def close_inspector(self) -> None:
+    def close(self) -> None:
         """Close it; the cursor stays."""
         self.transcript.choosing = False
         self.rail.show(self.inspector, False)
-        self._redraw()
+        self.view.refresh_status()
 
-    def on_reader_moved(self, message: Reader.Moved) -> None:
+    def moved(self, *, clicked: bool) -> None:
         """The cursor is on another token."""
-        if message.clicked and not self.inspector.display:
-            self.open_inspector()
+        if clicked and not self.inspector.display:
+            self.open()
         elif self.inspector.display and not self.transcript.awaits:
             self.transcript.choosing = self.transcript.cursor is not None
             self.inspector.show(self.transcript.cursor)
-        if message.clicked:
-            self.clicked()
-        self._redraw()
+        if clicked:
+            self._clicked()
+        self.view.refresh_status()
 
-    def clicked(self) -> None:
-        """A token was clicked: arrow keys go on from there."""
-        self.give_keys(self.transcript)
-
-    def on_reader_choose(self, message: Reader.Choose) -> None:
-        """Another alternative."""
-        self.inspector.choose(message.step)
-
-    def on_reader_take(self, message: Reader.Take) -> None:
-        """Enter: open the inspector, or go on from the alternative."""
-        if not self.inspector.display:
-            self.action_inspect()
+    def _clicked(self) -> None:
+        """A token was clicked: arrow keys go on from there, unless a draft is being written."""
+        if self.composer.text and self.view.chat_focus is self.composer:
+            key = self.keymap.named("view.inspect")
+            self.view.hint(f"your draft keeps the keys; {key} reads this token")
         else:
-            self._fork_here()
-
-    def on_reader_number(self, message: Reader.Number) -> None:
-        """A digit: go on from the alternative of that rank."""
-        if self.inspector.display and self.inspector.choose_rank(message.number):
-            self._fork_here()
-        else:
-            self._say_hint(
-                f"no alternative {message.number} here: {self.keymap.first('view.inspect')} lists them"
-            )
-
-    def on_reader_other(self) -> None:
-        """Not this token: go on from another one, drawn from what is left."""
-        token = self.transcript.cursor_token()
-        if token is None or not self.inspector.display or self.fork is None:
-            self._say_hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
-        elif (id := self.inspector.another(self.tried(*token))) is None:
-            self._say_hint("every recorded token was tried here")
-        else:
-            self.fork(*token, id)
-
-    def tried(self, node: str, index: int) -> set[int]:
-        """The tokens that already stand at a place of an answer, here or in the answers beside it."""
-        return set()
-
-    def on_reader_ask_preview(self) -> None:
-        """How would it go on?"""
-        found = self._alternative()
-        if found is None or self.preview is None:
-            self._say_hint("no alternative is selected" if self.preview else "no preview here")
-        elif not self.preview(*found, self._show_preview):
-            self._say_hint("busy: previews come when the answer is complete")
-
-    def _show_preview(self, result: Previewed) -> None:
-        if result.steps:
-            text = "".join(step.text for step in result.steps[1:])
-            note = f"· greedy · {len(result.steps) - 1} tokens"
-            self.inspector.show_preview(Preview(result.steps[0].id, text, note))
-
-    def _fork_here(self) -> None:
-        found = self._alternative()
-        if found is None or self.fork is None:
-            self._say_hint("no alternative is selected" if self.fork else "no fork here")
-        else:
-            self.fork(*found)
-
-    def _alternative(self) -> tuple[str, int, int] | None:
-        """(node, index of the token, id instead) of what is selected."""
-        token, choice = self.transcript.cursor_token(), self.inspector.chosen
-        if not self.inspector.display or token is None or choice is None:
-            return None
-        return *token, choice.id
+            self.view.give_keys(self.transcript)
 
     def watch_newest(self) -> None:
         """While the model writes and no token is selected, the inspector shows the newest one."""
@@ -266,73 +153,87 @@ class ReadingApp(App[None]):
             self._looked = now
             self.inspector.show(TokenPlace(block, len(block.steps) - 1))
 
-    # --- find ---
+    # --- alternatives ---
 
-    def action_find(self) -> None:
-        """Look for a text."""
-        self.screen.add_class("-finding")
-        self.find_bar.focus()
-
-    def find_text(self, text: str) -> None:
-        """Look for this text; n and N go from match to match."""
-        self.screen.add_class("-finding")
-        self.find_bar.value = text
-        self.give_keys(self.transcript)
-
-    def close_find(self) -> None:
-        """Look for nothing; who was at a token is there again."""
-        self.leave_find()
-        if self.transcript.commands:
-            self.give_keys(self.transcript)
+    def take(self) -> None:
+        """Enter: open the inspector, or go on from the alternative."""
+        if not self.inspector.display:
+            self.inspect()
         else:
-            self.action_write()
+            self._fork_here()
 
-    def leave_find(self) -> None:
-        """Look for nothing; the keyboard stays where it is."""
-        self.screen.remove_class("-finding")
-        self.find_bar.value = ""
-        self.transcript.find("")
+    def take_number(self, number: int) -> None:
+        """A digit: go on from the alternative of that rank."""
+        if self.inspector.display and self.inspector.choose_rank(number):
+            self._fork_here()
+        else:
+            self.view.hint(f"no alternative {number} here: {self.keymap.first('view.inspect')} lists them")
 
-    @property
-    def finding(self) -> bool:
-        """Is a text looked for?"""
-        return self.screen.has_class("-finding")
+    def take_other(self) -> None:
+        """Not this token: go on from another one, drawn from what is left."""
+        token = self.transcript.cursor_token()
+        if token is None or not self.inspector.display:
+            self.view.hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
+        elif (id := self.inspector.another(self.answers.tried(*token))) is None:
+            self.view.hint("every recorded token was tried here")
+        else:
+            self.answers.fork(*token, id)
 
-    def on_input_changed(self, message: Input.Changed) -> None:
-        """Mark matches while typing."""
-        if message.input is self.find_bar:
-            self.transcript.find(message.value)
-            self._count_found()
+    def preview(self) -> None:
+        """How would it go on?"""
+        found = self._alternative()
+        if found is None:
+            self.view.hint("no alternative is selected")
+        elif not self.answers.preview(*found, self._show_preview):
+            self.view.hint("busy: previews come when the answer is complete")
 
-    def on_input_submitted(self, message: Input.Submitted) -> None:
-        """Enter: the keys n and N go from match to match."""
-        if message.input is self.find_bar:
-            self.give_keys(self.transcript)
-            self._redraw()
+    def _show_preview(self, result: ev.PreviewReady) -> None:
+        if result.steps:
+            text = "".join(step.text for step in result.steps[1:])
+            note = f"· greedy · {len(result.steps) - 1} tokens"
+            self.inspector.show_preview(Preview(result.steps[0].id, text, note))
 
-    def on_reader_found(self) -> None:
-        """Another match is the current one."""
-        self._count_found()
+    def _fork_here(self) -> None:
+        found = self._alternative()
+        if found is None:
+            self.view.hint("no alternative is selected")
+        else:
+            self.answers.fork(*found)
 
-    def _count_found(self) -> None:
-        finder = self.transcript.finder
-        text = f"{finder.number:,}/{finder.count:,}" if finder.count else "none" if finder.active else ""
-        self.found.update(f" {text}  ⏎ n N  esc ")
+    def _alternative(self) -> tuple[str, int, int] | None:
+        """(node, index of the token, id instead) of what is selected."""
+        token, choice = self.transcript.cursor_token(), self.inspector.chosen
+        if not self.inspector.display or token is None or choice is None:
+            return None
+        return *token, choice.id
 
-    # --- leaving ---
+    def _fork(self, words: str) -> str:
+        """/fork: put the alternative that the inspector shows at the cursor, or choose one."""
+        if words:
+            return self.answers.fork_newest(words)
+        cursor = self.transcript.cursor_token()
+        if (found := self._alternative()) is not None:
+            self.answers.fork(*found)
+        elif cursor is not None:
+            self.answers.choose_fork(*cursor)
+        else:
+            return "put the cursor on a token first, or /fork NUMBER of the token"
+        return ""
+
+    # --- leaving, and what keys do here ---
 
     def step_back(self) -> bool:
         """Esc: close what is open, and write; False if nothing was."""
-        if self.finding:
-            self.close_find()
+        if self.find.active:
+            self.find.close()
         elif self.inspector.display or self.transcript.cursor is not None:
             if self.inspector.display:
-                self.close_inspector()
+                self.close()
             self.transcript.move_to(None)
-            self.action_write()
+            self.view.write()
         else:
             return False
-        self._redraw()
+        self.view.refresh_status()
         return True
 
     def reading_label(self) -> str:
@@ -340,27 +241,34 @@ class ReadingApp(App[None]):
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
             return f" READING  {back} or {write}: write "
-        return f" READING  type or {back}: write " if self.has_keys(self.transcript) else ""
+        return f" READING  type or {back}: write " if self.view.chat_focus is self.transcript else ""
 
-    def reading_keys(self) -> list[tuple[str, str]]:
+    def footer_keys(self) -> list[tuple[str, str]]:
+        """(key, label) pairs while the transcript or the field of what is looked for has the keys."""
+        if self.view.chat_focus not in (self.find.find_bar, self.transcript):
+            return []
+        generating = self.answers.session.generating
+        stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
+        return [*stop, *self._reading_keys()]
+
+    def _reading_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs while the transcript has the keys."""
         key = self.keymap.first if self.reading else self.keymap.beside_text
         last = [(key("chat.stop"), "write"), (key("app.help"), "help"), (key("app.quit"), "quit")]
-        if self.has_keys(self.find_bar):
+        if self.view.chat_focus is self.find.find_bar:
             return [("⏎", "to the matches"), (key("chat.stop"), "close"), *last[1:]]
         surprise = [(key("read.next", "read.previous"), "surprise")] if self.reading else []
-        if self.finding:
+        if self.find.active:
             return [(key("read.next", "read.previous"), "next"), (key("view.find"), "find"), *last]
         token = (key("read.left", "read.right"), "token")
-        fork = [key("read.take")] if self.fork else []
+        fork = key("read.take")
         if self.transcript.choosing:
             keys = [token, (key("read.down", "read.up"), "choice"), *surprise]
             if not self.reading:
-                return [*keys, *((one, "fork") for one in fork), *last]
+                return [*keys, (fork, "fork"), *last]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
-            keys += [(f"{one} {digits}", "fork") for one in fork]
-            keys += [(key("alternative.ban"), "ban")] if self.fork else []
-            return [*keys, *([(key("read.preview"), "preview")] if self.preview else []), *last]
+            keys += [(f"{fork} {digits}", "fork"), (key("alternative.ban"), "ban")]
+            return [*keys, (key("read.preview"), "preview"), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")
             return [(every, "token"), (key("read.take"), "inspect"), *surprise, *last]

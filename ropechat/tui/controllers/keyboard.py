@@ -1,115 +1,98 @@
-"""Where keys go: to the composer, unless something else visibly has them."""
+"""Where keys go, and keys that do one thing after another: stop, leave, write."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from textual import events
-from textual.containers import Horizontal
 
-from ropechat.tui.controllers.sidebar import Surveying
 from ropechat.tui.widgets.input import typed
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
+    from collections.abc import Callable
 
-ARMED = 3.0  # seconds in which a key may be pressed again
-READ = 20.0  # characters of a message that are read in a second
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
+    from ropechat.tui.controllers.hints import HintsController
+    from ropechat.tui.controllers.inspector import InspectorController
+    from ropechat.tui.controllers.sampling import SamplingController
+    from ropechat.tui.controllers.view import View
 
 
-class Keyboard(Surveying):
-    """Decides for each key who gets it, before the next one is looked at: none can overtake another."""
+class KeyboardController:
+    """Decides for each key who gets it. copy: puts a text into the clipboard; leave: ends the program."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.compose_line = Horizontal(id="compose")
-        self._hint = ""
-        self._armed = ""  # the command whose key does more when it is pressed again
-        self._disarmer: Timer | None = None
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        writing: ComposerController,
+        reading: InspectorController,
+        sampling: SamplingController,
+        hints: HintsController,
+        copy: Callable[[str], None],
+        leave: Callable[[], object],
+    ) -> None:
+        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
+        self.writing, self.reading, self.sampling, self.hints = writing, reading, sampling, hints
+        self.composer, self.transcript = writing.composer, reading.transcript
+        self._copy, self._leave = copy, leave
 
-    async def on_event(self, event: events.Event) -> None:
-        """Text goes to the composer where letters are no commands; the transcript's keys act at once."""
-        if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
-            self._disarm_by(event)
-            if len(self.screen_stack) == 1 and await self._directed(event):
-                return
-        await super().on_event(event)
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {
+            "chat.stop": lambda words: self._stop_or_leave(),
+            "answer.stop": self._stop,
+            "chat.interrupt": lambda words: self._interrupt(),
+            "read.write": lambda words: self.view.write(),
+        }
 
-    async def _directed(self, event: events.Key | events.Paste | events.MouseDown) -> bool:
-        """Is nothing left to do?"""
+    def key_for_transcript(self, event: events.Key | events.Paste | events.MouseDown) -> str:
+        """The key, where the transcript has the keys; else "". Text goes to the composer, unless letters are
+        commands.
+        """
         if isinstance(event, events.MouseDown):
-            return False
+            return ""
         if self._is_text(event):
-            self.action_write()
-        elif isinstance(event, events.Key) and self.has_keys(self.transcript):
-            await self._check_bindings(event.key, priority=True) or await self._check_bindings(event.key)
-            return True
-        return False
+            self.view.write()
+            return ""
+        return event.key if isinstance(event, events.Key) and self.view.chat_focus is self.transcript else ""
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
         """Is it for the composer, whoever has the keys?"""
-        fields = self.has_keys(self.composer) or self.has_keys(self.find_bar)
-        if fields or self.at_dials not in (None, self.dials):
+        fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
+        if fields or self.sampling.at_dials not in (None, self.sampling.dials):
             return False
         if isinstance(event, events.Paste):
             return True
-        for_dials = self.at_dials is not None and event.key in self.dials.own_keys
-        return bool(typed(event)) and not self.reading and not for_dials
+        for_dials = self.sampling.at_dials is not None and event.key in self.sampling.dials.own_keys
+        return bool(typed(event)) and not self.reading.reading and not for_dials
 
-    def on_app_blur(self, event: events.AppBlur) -> None:
-        """The window is left: keys go where they went once it is entered again, and the footer says so."""
-        event.prevent_default()
-
-    def action_write(self) -> None:
-        """Give the keys to the composer."""
-        self.transcript.commands = False
-        self.give_keys(self.composer)
-        self._redraw()
-
-    def action_focus_next(self) -> None:
-        """Tab goes through the fields of a sheet; in the chat it stays where people write."""
-        if len(self.screen_stack) > 1:
-            super().action_focus_next()
-        else:
-            self.action_write()
-
-    def action_focus_previous(self) -> None:
-        """As tab."""
-        if len(self.screen_stack) > 1:
-            super().action_focus_previous()
-        else:
-            self.action_write()
-
-    def show_reading(self) -> None:
-        """Frame the composer while keys go elsewhere."""
-        self.compose_line.border_title = self.reading_label()
-        self.compose_line.set_class(self.reading, "-reading")
-
-    # --- keys that do more when they are pressed again ---
-
-    def _say_hint(self, text: str) -> None:
-        self._hint = text
-        if self._disarmer is not None:
-            self._disarmer.stop()
-        self._disarmer = self.set_timer(max(ARMED, len(text) / READ), self._disarm)
-        self._redraw()
-
-    def _disarm(self) -> None:
-        self._hint = self._armed = ""
-        self._redraw()
-
-    def _disarm_by(self, event: events.Event) -> None:
-        """Whatever else is pressed in between begins anew."""
-        if not self._armed:
+    def _stop_or_leave(self) -> None:
+        """Stop the answer; with nothing to stop, move between composer and transcript."""
+        if self.chat.stop() or self.session.generating:
             return
-        if not isinstance(event, events.Key) or event.key not in self.keymap.keys(self._armed):
-            self._disarm()
+        if self.writing.leave_edit() or self.reading.step_back():
+            return
+        if self.view.chat_focus is self.composer:
+            self.view.give_keys(self.transcript)
+            self.view.refresh_status()
+        else:
+            self.view.write()
 
-    def _again(self, command: str, hint: str) -> bool:
-        """True when the key of a command is pressed again within a few seconds; the first press says so."""
-        if self._armed == command:
-            self._disarm()
-            return True
-        self._say_hint(hint)
-        self._armed = command
-        return False
+    def _stop(self, words: str) -> str:
+        stopped = self.chat.stop() or self.session.generating
+        return "" if stopped else "nothing to stop: no answer is being written"
+
+    def _interrupt(self) -> None:
+        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
+        selected = self.composer.selected_text or self.view.screen.get_selected_text()
+        if self.chat.stop() or self.session.generating:
+            return
+        if selected:
+            self._copy(selected)
+        elif self.composer.text and not self.view.covered:
+            self.writing.clear_draft()
+        elif self.hints.again("chat.interrupt", f"{self.keymap.named('chat.interrupt')} again quits"):
+            self._leave()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.download import Download, Stage
+from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
-from ropechat.models.resolve import hub_name
-from ropechat.tui.controllers.weighing import Weighing
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause as garbage
 from ropechat.util.text import one_line
@@ -16,81 +14,87 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from ropechat.chat.protocols import ModelLoader
+    from ropechat.chat.download import Download
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.sampling import SamplingController
+    from ropechat.tui.controllers.transcript import TranscriptController
+    from ropechat.tui.controllers.view import View
 
 LOOKS = 0.25  # seconds between two looks at a download
 
 
-class Switching(Weighing):
-    """The commands over models. models: loads any of them; model: what the loaded one was called."""
+class ModelsController:
+    """The commands over models."""
 
-    models: ModelLoader | None = None
-    model: str = ""
-    download: Download | None = None
-    _watch: Timer | None = None
+    def __init__(
+        self, chat: LiveChat, view: View, path: TranscriptController, sampling: SamplingController
+    ) -> None:
+        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
+        self.path, self.sampling = path, sampling
+        self.downloads = chat.downloads
+        self._wanted = ""  # the model that is being loaded in the place of another
+        self._watch: Timer | None = None
 
-    def action_models(self) -> None:
-        """The models here, and those to be had."""
-        if not self.closes(ModelsScreen):
-            self._push(ModelsScreen(self.model), self.switch_model)
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {"model.pick": self._pick}
+
+    def _pick(self, model: str) -> None:
+        if model:
+            self.switch_model(model)
+        elif not self.view.closes(ModelsScreen):
+            screen = ModelsScreen(self.chat.model, self.downloads, self.keymap)
+            self.view.push(screen, self.switch_model)
 
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is known to be sound."""
-        if self.models is None:
-            self._say_hint("this chat has one model only")
+        if self.chat.models is None:
+            self.view.hint("this chat has one model only")
             return
-        self.when_idle(lambda: self._switch(model))
+        self.chat.when_idle(lambda: self._switch(model))
 
     def _switch(self, model: str) -> None:
-        models = self.models
+        models = self.chat.models
         assert models is not None
         self._wanted = model
         self.session.await_model(one_line(model))
-        self._submit(ev.Load(lambda: models.load(model), lambda: models.check(model)))
-
-    _wanted = ""
+        self.chat.submit(ev.Load(lambda: models.load(model), lambda: models.check(model)))
 
     def loaded_another(self) -> None:
         """The model that was asked for is there."""
         if self._wanted:
             garbage.thaw()
-            self.model, self._wanted = self._wanted, ""
-            self.bias("off")  # its tokens are others
-            self.show_path()
+            self.chat.model, self._wanted = self._wanted, ""
+            self.sampling.bias("off")  # its tokens are others
+            self.path.show()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:
         """Say why, and what to do."""
         self._wanted = ""
         if event.kept and self.session.info is not None:
-            self._notice("error", f"Not loaded: {explain(event.error)}")
-            self._notice("notice", f"{one_line(self.session.info.name)} goes on.")
-            self._count()
+            self.view.notice("error", f"Not loaded: {explain(event.error)}")
+            self.view.notice("notice", f"{one_line(self.session.info.name)} goes on.")
+            self.view.count_draft()
         else:
-            self._notice("error", f"The model cannot be loaded: {explain(event.error)}")
+            self.view.notice("error", f"The model cannot be loaded: {explain(event.error)}")
             pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
-            self._notice("notice", f"{pick} chooses another one, {quit} leaves.")
+            self.view.notice("notice", f"{pick} chooses another one, {quit} leaves.")
 
     # --- downloads ---
 
-    def plan_download(self, model: str) -> str:
-        """Ask the Hub what a model consists of; returns why not, or ""."""
-        name = hub_name(model)
-        if name is None:
-            return f"{one_line(model)}: no Hub id"
-        if self.download is not None and self.download.stage in (Stage.RUNNING, Stage.PAUSING):
-            pause, cancel = self.keymap.named("models.pause"), self.keymap.named("models.cancel")
-            return f"{self.download.name} is being downloaded; {pause} pauses it, {cancel} cancels it"
-        self.download = Download(name)
-        self.watch_download()
-        return ""
+    @property
+    def watching(self) -> bool:
+        """Is a download looked at again and again?"""
+        return self._watch is not None
 
     def watch_download(self) -> None:
         """Look at the download again and again, as long as it works."""
         if self._watch is None:
-            self._watch = self.set_interval(LOOKS, self._look)
+            self._watch = self.view.set_interval(LOOKS, self._look)
 
     def _look(self) -> None:
-        download, screen = self.download, self.screen
+        download, screen = self.downloads.current, self.view.screen
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
             screen.show_download()
@@ -101,17 +105,16 @@ class Switching(Weighing):
         if ended and self._watch is not None:
             self._watch.stop()
             self._watch = None
-        self._redraw()
+        self.view.refresh_status()
 
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
         if download.stage is Stage.DONE:
-            self._notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
+            self.view.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
-            self._notice("error", download.error)
+            self.view.notice("error", download.error)
 
     def download_words(self) -> str:
         """What the title says of a download that runs."""
-        if self.download is None or self.download.stage not in (Stage.RUNNING, Stage.PAUSING):
-            return ""
-        return f"↓ {self.download.share:.0%}"
+        running = self.downloads.running
+        return "" if running is None else f"↓ {running.share:.0%}"

@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import presets
 from ropechat.errors import RopechatError
-from ropechat.tui.controllers.models import Switching
 from ropechat.tui.format import lists as listing
 from ropechat.tui.render.width import cells
-from ropechat.tui.widgets.sidebar import EDGE, Line, Overview, Section
+from ropechat.tui.widgets.sidebar import EDGE, Line, Section, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from textual.worker import Worker
 
-    from ropechat.conversation_tree import Node
+    from ropechat.chat.live import LiveChat
+    from ropechat.conversation import Node
     from ropechat.store.queries import Summary
+    from ropechat.tui.controllers.answers import AnswersController
+    from ropechat.tui.controllers.history import HistoryController
+    from ropechat.tui.controllers.system_prompt import SystemPromptController
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.sampling_panel import Dials
+    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.sidebar import Overview
 
 NEEDS = 150  # columns of a screen with an overview
 WIDTH, RAIL_WIDTH = 30, 48  # columns of the overview and of the rail at the right, as in app.tcss
@@ -30,40 +38,53 @@ DAYS = ("today", "yesterday", "older")
 NARROWEST = 8  # cells of a branch's text
 
 
-class Surveying(Switching):
-    """The overview: what it shows, when it is looked up anew, and what a click opens."""
+class SidebarController:
+    """The overview: what it shows, when it is looked up again, and what a click opens.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.overview = Overview(id="overview")
-        self._wanted_overview = True
+    wanted: is it shown where there is room? command: does a command by its id.
+    """
+
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        overview: Overview,
+        transcript: Reader,
+        rail: Rail,
+        dials: Dials,
+        history: HistoryController,
+        answers: AnswersController,
+        system_prompt: SystemPromptController,
+        command: Callable[[str], None],
+        *,
+        wanted: bool,
+    ) -> None:
+        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
+        self.overview, self.transcript, self.rail, self.dials = overview, transcript, rail, dials
+        self._history, self._answers, self._system_prompt = history, answers, system_prompt
+        self._command = command
+        self._wanted_overview = wanted
         self._chats: list[Summary] = []
         self._listed: Hashable = None  # how things stood when the chats were looked up
         self._surveyed: Hashable = None  # how things stood when the overview was drawn
 
-    def apply_look(self) -> None:
-        """Also: is it wanted?"""
-        super().apply_look()
-        self._wanted_overview = self.look.overview
-
-    def action_overview(self) -> None:
+    def toggle(self) -> None:
         """Show or hide it; where there is no room, say what it needs."""
         self._wanted_overview = not (self._wanted_overview and self._has_room)
-        self._redraw()
+        self.view.refresh_status()
         if self._wanted_overview and not self._has_room:
-            beside = "" if self.size.width < NEEDS else " beside the panel at the right"
+            beside = "" if self.view.size.width < NEEDS else " beside the panel at the right"
             needed = WIDTH + RAIL_WIDTH + READABLE if beside else NEEDS
-            has = f"this screen has {self.size.width}"
-            self._say_hint(f"the overview{beside} needs {needed} columns; {has}")
+            has = f"this screen has {self.view.size.width}"
+            self.view.hint(f"the overview{beside} needs {needed} columns; {has}")
 
     @property
     def _has_room(self) -> bool:
         beside = WIDTH + (RAIL_WIDTH if self.rail.display else 0)
-        return self.size.width >= NEEDS and self.size.width - beside >= READABLE
+        return self.view.size.width >= NEEDS and self.view.size.width - beside >= READABLE
 
-    def show_rail(self) -> None:
-        """Also what stands at the left; while nothing of it changes, it costs a comparison."""
-        super().show_rail()
+    def refresh(self) -> None:
+        """Bring it up to date; while nothing of it changes, it costs a comparison."""
         self.overview.display = self._wanted_overview and self._has_room
         if not self.overview.display:
             return
@@ -74,16 +95,15 @@ class Surveying(Switching):
             sections = (self._of_chats(), self._of_branches(), self._of_personas(), self._of_sampling())
             self.overview.show([section for section in sections if section is not None])
 
-    def sheet_closed(self) -> None:
-        """Chats and personas may have been renamed or deleted."""
+    def look_again(self) -> None:
+        """Chats may have been renamed or deleted."""
         self._listed = None
-        self.learn_personas()
 
     # --- when something changed ---
 
     def _asked(self) -> Hashable:
-        keeper, session = self.session.keeper, self.session
-        return keeper.id, keeper.title, len(session.tree), session.generating
+        recorder, session = self.session.recorder, self.session
+        return recorder.id, recorder.title, len(session.tree), session.generating
 
     def _standing(self) -> Hashable:
         session = self.session
@@ -103,19 +123,19 @@ class Surveying(Switching):
     def _look_up(self) -> None:
         """Have the chats listed anew when one was begun, renamed or deleted."""
         now = self._asked()
-        if self.session.keeper.store is not None and now != self._listed:
+        if self.session.recorder.store is not None and now != self._listed:
             self._listed = now
-            _: Worker[None] = self.run_worker(self._list_chats, group="overview", exclusive=True)
+            _: Worker[None] = self.view.run_worker(self._list_chats, group="overview", exclusive=True)
 
     async def _list_chats(self) -> None:
-        store = self.session.keeper.store
+        store = self.session.recorder.store
         assert store is not None
         try:
             self._chats = await asyncio.wrap_future(store.conversations(LISTED))
         except RopechatError:
             self._chats = []  # the footer says what is wrong with the disk
         self._surveyed = None
-        self._redraw()
+        self.view.refresh_status()
 
     # --- the parts ---
 
@@ -129,14 +149,14 @@ class Surveying(Switching):
             items += [DAYS[day], *chats]
         if not items:
             return None
-        key, current = self.keymap.first("chat.list"), self.session.keeper.id
+        key, current = self.keymap.first("chat.list"), self.session.recorder.id
         chosen = next((n for n, one in enumerate(items) if not isinstance(one, str) and one.id == current), 0)
-        return Section("chats", "", key, ("do", "chats"), items, self._chat_line, chosen)
+        return Section("chats", "", key, ("command", "chat.list"), items, self._chat_line, chosen)
 
     def _chat_line(self, summary: Summary) -> Line:
-        hour = f" {listing.when(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
+        hour = f" {listing.format_time(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
         room = self._width - 2 - len(hour)
-        parts = listing.chat_line(summary, self.session.keeper.id, hour, room)
+        parts = listing.chat_line(summary, self.session.recorder.id, hour, room)
         return Line(tuple(parts), ("chat", summary.id))
 
     def _of_branches(self) -> Section | None:
@@ -144,22 +164,22 @@ class Surveying(Switching):
         leaves = len(tree.leaves())
         if leaves < 2:
             return None
-        rows = listing.short_rows(tree)
+        rows = listing.branch_rows(tree)
         kept = {node.id for _, node in rows}
         path = {node.id for node in tree.path()}
-        end = listing.standing_for(tree, tree[tree.current], kept).id if tree.current else ""
+        end = listing.find_branch_row(tree, tree[tree.current], kept).id if tree.current else ""
         chosen = next((place for place, (_, node) in enumerate(rows) if node.id == end), 0)
 
         def draw(row: tuple[str, Node]) -> Line:
             stem, node = row
-            head = listing.told_apart(tree, node)
+            head = listing.describe_origin(tree, node)
             room = max(NARROWEST, self._width - 2 - cells(stem))
             mark = "●" if node.id == end else " "
             parts = listing.branch_line(node, stem, head, mark, room, node.id in path)
             return Line(tuple(parts), ("node", node.id))
 
         key = self.keymap.first("chat.branches")
-        return Section("branches", str(leaves), key, ("do", "branches"), rows, draw, chosen)
+        return Section("branches", str(leaves), key, ("command", "chat.branches"), rows, draw, chosen)
 
     def _of_personas(self) -> Section | None:
         session = self.session
@@ -174,11 +194,11 @@ class Surveying(Switching):
             parts = listing.persona_line(name, text == (session.system or ""), self._width - 2)
             return Line(tuple(parts), ("persona", text))
 
-        return Section("personas", "", "/persona", ("do", "personas"), rows, draw, used)
+        return Section("personas", "", "/persona", ("command", "prompt.persona"), rows, draw, used)
 
     def _of_sampling(self) -> Section | None:
         """Left out while the settings themselves stand at the right."""
-        sampling, target = self.session.sampling, ("do", "sampling")
+        sampling, target = self.session.sampling, ("command", "sampling.open")
         if self.dials.display:
             return None
 
@@ -193,22 +213,18 @@ class Surveying(Switching):
 
     # --- what it reports ---
 
-    def on_overview_resized(self) -> None:
-        """It has other rows than before."""
-        self._redraw()
-
-    def on_overview_chosen(self, message: Overview.Chosen) -> None:
+    def choose(self, target: Target) -> None:
         """A chat, a branch, a persona, or the sheet with all of a part."""
-        self.action_write()
-        match message.target:
-            case ("chat", id) if id != self.session.keeper.id:
-                self.when_idle(lambda: self.open_chat(id))
+        self.view.write()
+        match target:
+            case ("chat", id) if id != self.session.recorder.id:
+                self.chat.when_idle(lambda: self._history.open_chat(id))
             case ("node", id):
                 self._to_node(id)
             case ("persona", text) if text != (self.session.system or ""):
-                self.use_system(text)
-            case ("do", action):
-                self.call_later(self.run_action, action)
+                self._system_prompt.use(text)
+            case ("command", id):
+                self._command(id)
 
     def _to_node(self, id: str) -> None:
         """Show the branch through a node; of the branch that is shown, scroll there."""
@@ -216,4 +232,4 @@ class Surveying(Switching):
         if shown is not None:
             self.transcript.go_to(shown)
         elif id in self.session.tree.nodes:
-            self.when_idle(lambda: self._show_branch(id))
+            self.chat.when_idle(lambda: self._answers.show_branch(id))

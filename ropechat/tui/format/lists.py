@@ -1,4 +1,4 @@
-"""Chats, branches, personas and settings as lines: of their sheets, and of the overview beside the text."""
+"""Chats, branches, personas and settings as lines of their dialogs and of the sidebar."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ropechat.util.text import one_line, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ropechat.conversation_tree import Node, Tree
+    from ropechat.conversation import ConversationTree, Node
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Summary
 
 Part = tuple[str, str]  # text, style
-DEEPEST = 12  # levels of a tree that are indented
-SNIPPET = 200  # tokens, and characters, of an answer that are looked at
+MAX_INDENTS = 12  # levels of a tree that are indented
+SNIPPET = 200  # the most tokens, and characters, of an answer that are read
 NAME, VALUE = 18, 6  # cells of a setting
-COMPARED = 4  # answers that stand side by side, at most
+MAX_COMPARED = 4  # answers that stand side by side, at most
 
 # --- chats ---
 
 
-def when(seconds: float, now: float | None = None) -> str:
-    """A time for people: of today the hour, else the day."""
+def format_time(seconds: float, now: float | None = None) -> str:
+    """A time as text: today's as hour and minute, others as a date."""
     return _at(seconds).strftime("%H:%M" if days_ago(seconds, now) == 0 else "%Y-%m-%d")
 
 
 def days_ago(seconds: float, now: float | None = None) -> int:
-    """How many midnights have passed since then."""
+    """The number of midnights since then."""
     today = datetime.now() if now is None else _at(now)
     return today.toordinal() - _at(seconds).toordinal()
 
@@ -40,7 +40,7 @@ def days_ago(seconds: float, now: float | None = None) -> int:
 def _at(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds)
-    except (OverflowError, OSError, ValueError):  # of a file that a stranger wrote
+    except (OverflowError, OSError, ValueError):  # an imported file may hold any number
         return datetime.fromtimestamp(0)
 
 
@@ -55,7 +55,7 @@ def chat_line(summary: Summary, current: str, facts: str, room: int) -> list[Par
 # --- branches ---
 
 
-def rows(tree: Tree) -> list[tuple[str, Node]]:
+def tree_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
     """(lines that lead to it, node) of every node; a chain without branches is not indented further."""
     found: list[tuple[str, Node]] = []
     waiting = [("", "", root) for root in reversed(tree.children(None))]  # lines to it, lines below it
@@ -63,7 +63,7 @@ def rows(tree: Tree) -> list[tuple[str, Node]]:
         stem, under, node = waiting.pop()
         found.append((stem, node))
         below = tree.children(node.id)
-        if len(below) == 1 or len(under) >= 3 * DEEPEST:
+        if len(below) == 1 or len(under) >= 3 * MAX_INDENTS:
             waiting += [(under, under, child) for child in reversed(below)]
             continue
         for child in reversed(below):
@@ -72,17 +72,21 @@ def rows(tree: Tree) -> list[tuple[str, Node]]:
     return found
 
 
-def short_rows(tree: Tree) -> list[tuple[str, Node]]:
-    """Those of `rows` that tell branches apart: where they part, and the last question of each."""
-    found = rows(tree)
-    kept = {node.id for _, node in found if tree.place(node.id)[1] > 1 or len(tree.children(node.id)) > 1}
+def branch_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
+    """The rows of `tree_rows` that distinguish branches: where they part, and the last question of each."""
+    found = tree_rows(tree)
+    kept = {
+        node.id
+        for _, node in found
+        if tree.sibling_position(node.id)[1] > 1 or len(tree.children(node.id)) > 1
+    }
     for leaf in tree.leaves():
-        kept.add(standing_for(tree, leaf, kept).id)
+        kept.add(find_branch_row(tree, leaf, kept).id)
     return [(stem, node) for stem, node in found if node.id in kept]
 
 
-def standing_for(tree: Tree, leaf: Node, kept: set[str]) -> Node:
-    """The last node before a branch's end that is kept, or its last question."""
+def find_branch_row(tree: ConversationTree, leaf: Node, kept: set[str]) -> Node:
+    """The last node of a branch that is in `kept`, or its last question."""
     node = leaf
     while node.id not in kept and node.role is not Role.USER:
         if node.parent is None:
@@ -91,35 +95,35 @@ def standing_for(tree: Tree, leaf: Node, kept: set[str]) -> Node:
     return node
 
 
-def describe(tree: Tree, node: Node) -> str:
-    """Who, which of how many, and how it came about."""
+def describe_node(tree: ConversationTree, node: Node) -> str:
+    """The role of a node, then `describe_origin`."""
     who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: "answer"}[node.role]
-    return f"{who} {told_apart(tree, node)}".rstrip()
+    return f"{who} {describe_origin(tree, node)}".rstrip()
 
 
-def told_apart(tree: Tree, node: Node) -> str:
-    """Which of how many, and how it came about; "" for one that stands alone."""
-    place, of = tree.place(node.id)
+def describe_origin(tree: ConversationTree, node: Node) -> str:
+    """Which of its siblings a node is, and the change it was made by; "" for an only, original one."""
+    place, of = tree.sibling_position(node.id)
     words = [f"{place}/{of}"] if of > 1 else []
     if (origin := node.origin) is not None:
-        forked = origin.change == "fork" and origin.index < len(node.steps)
+        forked = origin.kind == "fork" and origin.index < len(node.steps)
         token = one_line(visible(node.steps[origin.index].bytes)) if forked else ""
-        words.append(f"@{origin.index + 1} → {token}" if forked else f"({origin.change})")
+        words.append(f"@{origin.index + 1} → {token}" if forked else f"({origin.kind})")
     return " ".join(words)
 
 
-def own_text(node: Node) -> str:
-    """The beginning of what a node says; of a fork what comes after the token that was put there."""
+def snippet(node: Node) -> str:
+    """The beginning of a node's text; of a fork, the text after its replaced token."""
     if not node.steps:
-        return node.written
-    forked = node.origin is not None and node.origin.change == "fork"
+        return node.final_text
+    forked = node.origin is not None and node.origin.kind == "fork"
     start = node.origin.index + 1 if forked and node.origin is not None else 0
     return "".join(step.text for step in node.steps[start : start + SNIPPET])
 
 
 def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: bool) -> list[Part]:
-    """A node in `room` cells behind its stem: what tells it apart, then its beginning."""
-    said = one_line(" ".join(own_text(node)[:SNIPPET].split()))
+    """A node in `room` cells after its stem: its description, then the beginning of its text."""
+    said = one_line(" ".join(snippet(node)[:SNIPPET].split()))
     text = fit(f"{head}  {said}" if head else said, room)
     return [
         (f"{mark} ", "$primary"),
@@ -133,7 +137,7 @@ def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: b
 
 
 def persona_rows(system: str | None, kept: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(name, text) of no system text, the one in use where it has no name, and every persona."""
+    """(name, text) of no system prompt, of the one in use if it has no name, and of every persona."""
     found = [("no system text", ""), *kept.items()]
     if (system or "") not in [text for _, text in found]:
         found.insert(1, ("not kept", system or ""))
@@ -152,5 +156,8 @@ def setting_line(
     return [
         (lead, "$primary"),
         (name.ljust(NAME), "bold" if here else ""),
-        (presets.shown(sampling, name).rjust(width - NAME), "bold $primary" if here else "$foreground"),
+        (
+            presets.format_value(sampling, name).rjust(width - NAME),
+            "bold $primary" if here else "$foreground",
+        ),
     ]

@@ -1,13 +1,13 @@
-"""What the engine did and what it takes up: one line after an answer, and all of it as a list."""
+"""Figures of an answer, the memory and the model: as rows of a list, and as one line of the gauge."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ropechat.engine.native import free_memory
-from ropechat.models.catalog import count
-from ropechat.tui.format.status import per_second, seconds
-from ropechat.util.text import byte_size, one_line
+from ropechat.models.catalog import format_count
+from ropechat.tui.format.status import format_rate, format_seconds
+from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer
@@ -17,18 +17,21 @@ Rows = list[tuple[str, str]]
 
 
 def answer_rows(answer: Answer) -> Rows:
-    """Of one answer: what was read, what came from the cache, how fast it was."""
-    drawn = len(answer.steps) - answer.given
-    rows = [("prompt", f"{answer.prompt_tokens:,} tokens")]
+    """Rows of one answer: prompt, reused cache, speed and surprisal."""
+    given = answer.node.prefix_length
+    rows = [("prompt", f"{answer.node.prompt_tokens:,} tokens")]
     if answer.reused is not None:
         new = answer.fed - answer.reused
         rows.append(("KV reused", f"{answer.reused:,} tokens, {new:,} computed"))
     rows += [
-        ("prefill", per_second(answer.prefill_rate) or "nothing to measure"),
-        ("first token", "–" if answer.time_to_first_token is None else seconds(answer.time_to_first_token)),
-        ("decode", per_second(answer.rate) or "nothing to measure"),
-        ("tokens", f"{drawn:,} drawn" + (f", {answer.given:,} given" if answer.given else "")),
-        ("time", seconds(answer.seconds)),
+        ("prefill", format_rate(answer.prefill_rate) or "nothing to measure"),
+        (
+            "first token",
+            "–" if answer.time_to_first_token is None else format_seconds(answer.time_to_first_token),
+        ),
+        ("decode", format_rate(answer.rate) or "nothing to measure"),
+        ("tokens", f"{answer.drawn:,} drawn" + (f", {given:,} given" if given else "")),
+        ("time", format_seconds(answer.seconds)),
     ]
     if answer.bits_per_token is not None:
         rows.append(("surprisal", f"{answer.bits_per_token:.2f} bits/token, {answer.total_bits:,.0f} in all"))
@@ -36,21 +39,21 @@ def answer_rows(answer: Answer) -> Rows:
 
 
 def memory_rows(session: Session) -> Rows:
-    """Of the machine's memory."""
+    """Rows of memory: weights, KV cache and free."""
     facts = session.info.facts if session.info else {}
     rows: Rows = []
     if (weights := facts.get("weight_bytes")) is not None:
         source = ", mapped from the packed file" if facts.get("from_pack") else ""
-        rows.append(("weights", byte_size(int(weights)) + source))
+        rows.append(("weights", format_bytes(int(weights)) + source))
     kv_bytes = next((turn.answer.kv_bytes for turn in reversed(session.turns) if turn.answer.kv_bytes), 0)
-    rows.append(("KV cache", byte_size(kv_bytes) if kv_bytes else "empty"))
+    rows.append(("KV cache", format_bytes(kv_bytes) if kv_bytes else "empty"))
     if (free := free_memory()) is not None:
-        rows.append(("free", byte_size(free)))
+        rows.append(("free", format_bytes(free)))
     return rows
 
 
 def model_rows(session: Session) -> Rows:
-    """Of the model and how it is computed."""
+    """Rows of the model: size, architecture, and how it is computed."""
     info = session.info
     if info is None:
         return [("model", "not loaded")]
@@ -69,23 +72,23 @@ def model_rows(session: Session) -> Rows:
     )
     rows += [(name, one_line(str(facts[key]))) for name, key in names if key in facts]
     if "num_parameters" in facts:
-        rows.insert(1, ("parameters", count(int(facts["num_parameters"]))))
+        rows.insert(1, ("parameters", format_count(int(facts["num_parameters"]))))
     rows += [("note", one_line(str(note))) for note in facts.get("notes", ())]
     rows += [("warning", one_line(str(warning))) for warning in facts.get("warnings", ())]
     return rows
 
 
-def line(answer: Answer, width: int) -> list[str]:
-    """Figures of an answer for the gauge, the most wanted last: what does not fit is left out at the left."""
+def gauge_figures(answer: Answer, width: int) -> list[str]:
+    """Figures of an answer for the gauge, the most important last: a narrow gauge drops those at the left."""
     found: list[str] = []
-    if width >= 120 and (prefill := per_second(answer.prefill_rate)):
+    if width >= 120 and (prefill := format_rate(answer.prefill_rate)):
         found.append(f"prefill {prefill}")
-    if width >= 120 and (decode := per_second(answer.rate)):
+    if width >= 120 and (decode := format_rate(answer.rate)):
         found.append(f"decode {decode}")
     if answer.reused is not None and width >= 76:
         found.append(f"kv {answer.reused:,} reused")
     if answer.time_to_first_token is not None:
-        found.append(f"ttft {seconds(answer.time_to_first_token)}")
+        found.append(f"ttft {format_seconds(answer.time_to_first_token)}")
     if answer.bits_per_token is not None and width >= 56:
         found.append(f"{answer.bits_per_token:.2f} b/tok")
     return found

@@ -1,12 +1,12 @@
-"""What the title, the gauge and the footer say: plain functions of the session."""
+"""The texts of title, gauge and headings, as functions of the session."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.chat.answer import State
-from ropechat.chat.context import WhenFull
+from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.presets import preset_of
+from ropechat.conversation import NodeState
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, meter
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
-    """Left: the chat. Right: the model and what it does."""
+    """(left, right) parts of the title: the chat; the model and its activity."""
     name = session.coming or (session.info.name if session.info else session.model)
     left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
     left.append((session.title, "$foreground"))
@@ -36,7 +36,7 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
 
 
 def _under(session: Session, width: int) -> list[Part]:
-    """The persona and the preset, where there is room."""
+    """The persona and the preset, if there is room."""
     if width < 100:
         return []
     parts: list[Part] = []
@@ -50,13 +50,13 @@ def _under(session: Session, width: int) -> list[Part]:
     return [*parts, ("  ", "")]
 
 
-def short(model: str) -> str:
+def model_heading(model: str) -> str:
     """A model's name for a heading."""
     return one_line(model) or "answer"
 
 
 def activity(session: Session) -> tuple[str, str, str]:
-    """(mark, colour, words) for what the model does now."""
+    """(mark, colour, words) of the model's present activity."""
     if session.load_error is not None:
         return "✗", "$error", "not loaded"
     if session.info is None or session.coming:
@@ -65,40 +65,38 @@ def activity(session: Session) -> tuple[str, str, str]:
     if session.last is None:
         return "●", "$success", "ready"
     answer = session.last.answer
-    match answer.state:
-        case State.STOPPING:
-            return "●", "$warning", "stopping"
-        case State.WRITING:
-            return "●", "$primary", per_second(answer.rate) or "writing"
-        case State.DONE | State.STOPPED:
-            return "●", "$success", (per_second(answer.rate) if _by_this_model(session) else "") or "ready"
-        case State.FAILED:
-            return "●", "$success", "ready"
-        case State.READING:
-            part = f" {answer.prefilled:,}/{answer.prompt_tokens:,}" if answer.prefilled else ""
-            return "●", "$primary", "reading" + part
+    if not answer.live:
+        rated = answer.node.state is not NodeState.FAILED and _by_this_model(session)
+        return "●", "$success", (format_rate(answer.rate) if rated else "") or "ready"
+    if answer.stopping:
+        return "●", "$warning", "stopping"
+    if answer.first_at is not None:
+        return "●", "$primary", format_rate(answer.rate) or "writing"
+    if answer.started:
+        part = f" {answer.prefilled:,}/{answer.node.prompt_tokens:,}" if answer.prefilled else ""
+        return "●", "$primary", "reading" + part
     return "●", "$primary", "waiting"
 
 
 def _by_this_model(session: Session) -> bool:
-    """Was the newest answer written in this chat by the model that is loaded?"""
+    """Whether the loaded model wrote the newest answer in this session."""
     last = session.last
     node = session.tree.nodes.get(last.node or "") if last is not None else None
     asked = last is not None and last.request is not None
     return asked and node is not None and session.info is not None and node.model == session.info.name
 
 
-def per_second(value: float | None) -> str:
-    """Tokens per second in words; nothing while that is not known."""
+def format_rate(value: float | None) -> str:
+    """Tokens per second as text; "" if unknown."""
     if value is None:
         return ""
     return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
 
 
 def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
-    """The context: what is taken, of what; and what happens to a question that does not fit.
+    """The parts of the context gauge: used and total tokens, and the policy for a question that does not fit.
 
-    share: also in percent.
+    share: also show percent.
     """
     context, used = session.context, session.used
     if context is None:
@@ -115,7 +113,7 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
     left.append((count, "$foreground"))
     if used is not None and width >= 70 and (share or full):
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
-    if session.when_full is not WhenFull.ASK and width >= 70:
+    if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
     return left
 
@@ -124,15 +122,15 @@ def _when_full(session: Session, width: int) -> Part:
     if session.draft_alone:
         return (": too long by itself" if width >= 76 else "", "$quiet")
     words = {
-        WhenFull.ASK: "⏎ asks what to leave out",
-        WhenFull.SLIDE: "⏎ leaves out the oldest turns",
-        WhenFull.STOP: "it will not be sent",
+        OverflowPolicy.ASK: "⏎ asks what to leave out",
+        OverflowPolicy.SLIDE: "⏎ leaves out the oldest turns",
+        OverflowPolicy.STOP: "it will not be sent",
     }
     return (f": {words[session.when_full]}" if width >= 76 else "", "$quiet")
 
 
 def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
-    """What the tints mean: from which value each begins."""
+    """The legend of a tint: the value at which each level begins."""
     if tint not in BY_NAME:
         return []
     shown = BY_NAME[tint]
@@ -140,24 +138,25 @@ def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
     return [(f"{shown.name} ", "$quiet"), *samples, (f" {shown.unit}   ", "$quiet")]
 
 
-def seconds(value: float) -> str:
-    """A duration, three figures at most."""
+def format_seconds(value: float) -> str:
+    """A duration with at most three digits."""
     return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
-def summary(answer: Answer) -> str:
+def summarize(answer: Answer) -> str:
     """The note at the right of a finished answer's heading."""
-    count = len(answer.steps)
-    words = [f"{count:,} tok" + (f" ({count - answer.given:,} new)" if answer.given else "")]
-    if answer.steps:
-        words += [seconds(answer.seconds)] if answer.last_at is not None else []
+    node = answer.node
+    count = len(node.steps)
+    words = [f"{count:,} tok" + (f" ({count - node.prefix_length:,} new)" if node.prefix_length else "")]
+    if node.steps:
+        words += [format_seconds(answer.seconds)] if node.ended_after is not None else []
         if answer.rate is not None:
-            words.append(per_second(answer.rate))
+            words.append(format_rate(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
-    if answer.state is State.STOPPED:
+    if node.state in (NodeState.STOPPED, NodeState.STREAMING):  # streaming: another program writes it
         words.insert(0, "stopped")
-    elif answer.state is State.FAILED:
+    elif node.state is NodeState.FAILED:
         words.insert(0, "failed")
-    elif answer.reason == "length":
+    elif node.finish_reason == "length":
         words.insert(0, "cut at the token limit")
     return JOIN.join(words)

@@ -1,4 +1,4 @@
-"""Colours: our themes, the choice for terminals with few colours or none, and the tint of surprisal."""
+"""Colours: our themes, the themes for terminals with few colours or none, and the styles of tints."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ ANSI_DARK, ANSI_LIGHT = (
     replace(BUILTIN_THEMES[name], name=f"ropechat-{name}", variables=BUILTIN_THEMES[name].variables | _ANSI)
     for name in ("ansi-dark", "ansi-light")
 )
-OWN = (DARK, LIGHT, ANSI_DARK, ANSI_LIGHT)
-DEFAULTS = {"rule": "#6b727c", "quiet": "#868d96"}  # for themes that are not ours
+OWN_THEMES = (DARK, LIGHT, ANSI_DARK, ANSI_LIGHT)
+DEFAULTS = {"rule": "#6b727c", "quiet": "#868d96"}  # for Textual's own themes
 
 _TINT_DARK = ("", "on #2b2a22", "on #47391f", "on #74491d", "#fff4e4 on #a3452b")
 _TINT_LIGHT = ("", "on #f4ecd6", "on #f0d9a5", "on #edb978", "#1d1208 on #e58f6b")
@@ -70,17 +70,17 @@ _TINT_16 = ("", "yellow", "black on yellow", "bright_white on magenta", "bold br
 _TINT_NONE = ("", "underline", "bold underline", "reverse", "bold reverse")
 
 
-def tints(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, ...]:
-    """The style of each tint level in words; without colours they are underline and reverse."""
+def tint_styles(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, ...]:
+    """The style of each tint level as text; without colours: underline and reverse."""
     if colourless:
         return _TINT_NONE
     return _TINT_16 if ansi else _TINT_DARK if dark else _TINT_LIGHT
 
 
-def choose(environ: Mapping[str, str], wanted: str = "auto") -> str:
-    """The theme to start with: what is wanted, or the terminal's own colours when it has few.
+def choose_theme(environ: Mapping[str, str], wanted: str = "auto") -> str:
+    """The name of the first theme: the wanted one, or with few colours one of the terminal's own.
 
-    NO_COLOR leaves only dark or light to choose: in the terminal's own colours.
+    With NO_COLOR the theme is always of the terminal's own colours, dark or light as wanted.
     """
     if name := environ.get("TEXTUAL_THEME"):
         return name

@@ -1,4 +1,4 @@
-"""The transcript as blocks: what is said, with each token's place in it, laid out where it is looked at."""
+"""The transcript as blocks: texts with the place of each token, laid out when they come into sight."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.pieces import Mark
-from ropechat.tui.render.prose import Prose
+from ropechat.conversation import Node, Role
+from ropechat.tui.render.markdown import MarkdownText
+from ropechat.tui.render.spans import Mark
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.render.wrap import TAB, Flow
+from ropechat.tui.render.wrap import TAB, WrappedText
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
-    from ropechat.tui.render.pieces import Rows
+    from ropechat.tui.render.spans import Rows
 
     Kind = Literal["user", "answer", "notice", "error"]
     View = Literal["tokens", "prose"]
 
 
-def shown(text: str) -> str:
-    """Text as it stands on the screen: cleaned, tabs as blanks."""
+def to_display(text: str) -> str:
+    """Text as the screen shows it: cleaned, with tabs as spaces."""
     return clean(text).replace("\t", TAB)
 
 
-def common(new: Sequence[Step], old: Sequence[Step]) -> int:
-    """How many of the same records two answers begin with."""
+def count_common(new: Sequence[Step], old: Sequence[Step]) -> int:
+    """The number of steps, compared by identity, that two answers begin with."""
     pairs = enumerate(zip(new, old, strict=False))
     return next((count for count, (one, other) in pairs if one is not other), min(len(new), len(old)))
 
@@ -40,7 +41,7 @@ def common(new: Sequence[Step], old: Sequence[Step]) -> int:
 class Block:
     """A stretch of the transcript: an optional heading, text, one blank row.
 
-    `node` names it to whoever put it in. Rows are made when they are asked for; `forget` gives them back.
+    `node` is the id of its node, "" for a notice. Rows are laid out on demand; `forget` drops them.
     """
 
     kind: Kind
@@ -52,7 +53,7 @@ class Block:
     _parts: list[str] = field(default_factory=list)
     _rows: Rows | None = None
     _shape: tuple[View, int] = ("tokens", 0)
-    _height: int = 0  # of the body, when it was laid out last in this shape
+    _height: int = 0  # of the body when it was last laid out in this shape
 
     @property
     def text(self) -> str:
@@ -68,11 +69,11 @@ class Block:
 
     @property
     def laid_out(self) -> bool:
-        """Are its rows at hand?"""
+        """Whether its rows are laid out."""
         return self._rows is not None
 
     def shape(self, view: View, width: int) -> None:
-        """Choose view and width; rows of another shape are given back."""
+        """Set view and width; rows of another shape are dropped."""
         shape = (self._view(view), width)
         if shape != self._shape:
             self._shape, self._rows = shape, None
@@ -82,27 +83,27 @@ class Block:
         return "tokens"
 
     def _guess(self) -> int:
-        """About how many rows, at little cost."""
+        """An estimate of the number of rows, without a layout."""
         width = max(1, self._shape[1])
         return sum(1 + len(line) // width for line in self.text.split("\n"))
 
     @property
     def rows(self) -> Rows:
-        """The rows, made if need be."""
+        """The rows; lays the text out if it is not."""
         if self._rows is None:
             view, width = self._shape
-            self._rows = Prose(self.text, width) if view == "prose" else Flow(self.text, width)
+            self._rows = MarkdownText(self.text, width) if view == "prose" else WrappedText(self.text, width)
             if not self.live:
                 self._rows.close()
         return self._rows
 
     def forget(self) -> None:
-        """Give the rows back; how many they were stays known."""
+        """Drop the rows; their number stays known."""
         self._height, self._rows = self.body, None
 
     @property
     def body(self) -> int:
-        """Rows of text, at first a guess; once nothing more comes, empty ones at the end are left out."""
+        """The number of rows of text, estimated before the layout; a finished one ends without empty rows."""
         if self._rows is None:
             return self._height
         count = self._rows.count
@@ -112,12 +113,12 @@ class Block:
 
     @property
     def height(self) -> int:
-        """Rows in all."""
+        """The number of rows with heading and the blank row after the block."""
         return self.head + self.body + 1
 
     def say(self, text: str) -> int:
         """Append text; returns the number of the first row that changed."""
-        piece = shown(text)
+        piece = to_display(text)
         self._parts.append(piece)
         self.length += len(piece)
         if self._rows is None:
@@ -126,16 +127,16 @@ class Block:
         return self._rows.append(piece)
 
     def end(self) -> int:
-        """Nothing more comes; returns the number of the first row that changed: the caret goes."""
+        """Finish the block, which removes the caret; returns the number of the first row that changed."""
         caret, self.live = self.body - 1, False
         return caret if self._rows is None else min(caret, self._rows.close())
 
     def marks(self, row: int, tint: str) -> list[Mark]:
-        """What is to be laid over a row."""
+        """The marks to lay over a row."""
         return []
 
     def alike(self, other: Block) -> int:
-        """How many rows of text, from the first on, look as in another block; a reader's marks aside."""
+        """The number of first rows that look as in another block, apart from a reader's marks."""
         if self._shape != other._shape:
             return 0
         last = 1 if self.live != other.live else 0  # the caret
@@ -155,65 +156,78 @@ class Block:
 
 @dataclass(eq=False)
 class AnswerBlock(Block):
-    """Tokens of the model; each keeps its record and the end of its text.
+    """An answer: its node, and the end of the text of each token that was drawn so far.
 
-    A model that completes text continues the user's own words: they stand first, as the `lead`.
+    The answer of a model without a chat template continues the user's text, which comes first, as the `lead`.
     """
 
+    answer: Node = field(default_factory=lambda: Node("", None, Role.ASSISTANT))
     lead: int = 0  # characters of the user
-    steps: list[Step] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    sampling: Sampling | None = None
+    ends: list[int] = field(default_factory=list)  # one for each token drawn so far
     prompt: frozenset[int] | None = None  # ids of the prompt, where they are known
     _levels: dict[str, bytearray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """The node's id names the block."""
+        self.node = self.answer.id
+
+    @property
+    def steps(self) -> list[Step]:
+        """The tokens drawn so far; the node may have more."""
+        steps = self.answer.steps
+        return steps if len(steps) == len(self.ends) else steps[: len(self.ends)]
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The settings that the tokens were drawn with."""
+        return self.answer.sampling
 
     def _view(self, view: View) -> View:
         return view
 
-    def add(self, steps: Iterable[Step]) -> int:
-        """Append tokens; returns the number of the first changed row."""
-        added, before = list(steps), self.length
+    def grow(self) -> int:
+        """Append the tokens that the node has and the block has not; returns the first changed row."""
+        added, before = self.answer.steps[len(self.ends) :], self.length
         text = "".join(step.text for step in added)
         row = self.say(text)
-        plain = self.length - before == len(text)  # nothing in it is shown as something longer
-        lengths = (len(step.text if plain else shown(step.text)) for step in added)
-        self.steps += added
+        plain = self.length - before == len(text)  # `to_display` changed no length
+        lengths = (len(step.text if plain else to_display(step.text)) for step in added)
         self.ends += (before + end for end in accumulate(lengths))
         return row
 
     def begin(self, text: str) -> None:
-        """Put in the user's words that the tokens continue."""
+        """Add the user's text that the tokens continue."""
         self.say(text)
         self.lead = self.length
 
-    def begin_as(self, other: AnswerBlock | None, steps: Sequence[Step]) -> int:
-        """Take over the tokens that another answer begins with, too; how many those are.
+    def begin_like(self, other: AnswerBlock | None) -> int:
+        """Copy the drawn tokens of another answer that this one begins with, too; returns how many.
 
-        None of them is cleaned, rated or wrapped again. To be called when nothing but the lead is there.
+        None of them is cleaned, rated or wrapped again. Call it while the block has nothing but the lead.
         """
-        count = common(steps, other.steps) if other is not None else 0
+        count = count_common(self.answer.steps, other.steps) if other is not None else 0
         if other is None or not count or self.text != other.text[: other.lead]:
             return 0
-        self.steps, self.ends = other.steps[:count], other.ends[:count]
+        self.ends = other.ends[:count]
         self.length = self.ends[-1]
         self._parts = [other.text[: self.length]]
         if self._rating == other._rating:
             self._levels = {tint: levels[:count] for tint, levels in other._levels.items()}
         self._shape = other._shape
-        self._rows = other._rows.beginning(self.length) if isinstance(other._rows, Flow) else None
+        self._rows = other._rows.beginning(self.length) if isinstance(other._rows, WrappedText) else None
         self._height = self._guess()
         return count
 
     @property
     def _rating(self) -> Sampling | None:
-        """What the tint of a token depends on, besides its record."""
+        """The settings that the tint of a token depends on, besides its step."""
         return self.sampling and replace(self.sampling, seed=None, max_tokens=1)
 
     def alike(self, other: Block) -> int:
-        """Also: the tokens in them are the same."""
+        """As `Block.alike`; the tokens of these rows must be the same, too."""
         if not isinstance(other, AnswerBlock) or self.lead != other.lead or self._rating != other._rating:
             return 0
-        count = common(self.steps, other.steps)
+        count = count_common(self.steps, other.steps)
         rows = super().alike(other) if count else 0
         if not rows or count == max(len(self.steps), len(other.steps)):
             return rows
@@ -229,14 +243,14 @@ class AnswerBlock(Block):
         return self.ends[index - 1] if index else self.lead, self.ends[index]
 
     def levels(self, tint: str) -> Sequence[int]:
-        """The level of each token under a tint."""
+        """The tint level of each token that was drawn."""
         known = self._levels.setdefault(tint, bytearray())
         figure = BY_NAME[tint]
         known.extend(figure.level(step, self.sampling) for step in self.steps[len(known) :])
         return known
 
     def marks(self, row: int, tint: str) -> list[Mark]:
-        """The user's own words, and in the tokens view the tint; the blanks around a word stay plain."""
+        """Marks of the user's text and, in the tokens view, of the tint, without the spaces around a word."""
         start, stop = self.span(row)
         found = [Mark(start, min(stop, self.lead), "asked")] if start < self.lead else []
         if tint not in BY_NAME or self._shape[0] != "tokens":
@@ -257,7 +271,7 @@ class AnswerBlock(Block):
         return sorted(found, key=lambda mark: mark.look)  # of two on one character the stronger wins
 
     def surprising(self, index: int, step: int, tint: str) -> int | None:
-        """The next token in a direction that has a tint of level 2 or more."""
+        """The next token in a direction whose tint has level 2 or more."""
         levels = self.levels(tint if tint in BY_NAME else "surprisal")
         index += step
         while 0 <= index < len(levels):
@@ -267,6 +281,6 @@ class AnswerBlock(Block):
         return None
 
 
-def by_beginning(blocks: Iterable[Block]) -> dict[int, AnswerBlock]:
-    """Answers by the identity of their first record."""
+def index_by_first_step(blocks: Iterable[Block]) -> dict[int, AnswerBlock]:
+    """Answer blocks by the identity of their first step."""
     return {id(one.steps[0]): one for one in blocks if isinstance(one, AnswerBlock) and one.steps}

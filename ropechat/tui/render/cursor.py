@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.blocks import AnswerBlock
-from ropechat.tui.render.page import Place, Spot
+from ropechat.tui.render.transcript_layout import RowPosition, TextPosition
 from ropechat.tui.render.width import cells, character_at
 
 if TYPE_CHECKING:
-    from ropechat.tui.render.page import Page
+    from ropechat.tui.render.transcript_layout import TranscriptLayout
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TokenPlace:
         return self.block.token_span(self.index)
 
 
-def at_cell(page: Page, x: int, y: int) -> TokenPlace | None:
+def at_cell(page: TranscriptLayout, x: int, y: int) -> TokenPlace | None:
     """The token drawn at a column of the text and a row; the last of the row beyond its end."""
     spot = page.spot(y)
     block = page.blocks[spot.block] if spot else None
@@ -44,15 +44,15 @@ def at_cell(page: Page, x: int, y: int) -> TokenPlace | None:
     return None if index is None else TokenPlace(block, index)
 
 
-def place_of(page: Page, token: TokenPlace) -> Place:
+def place_of(page: TranscriptLayout, token: TokenPlace) -> TextPosition:
     """The token's first character that is not a line break: there it is drawn."""
     start, end = token.span
     text = token.block.text[start:end]
     shift = len(text) - len(text.lstrip("\n"))
-    return Place(page.blocks.index(token.block), start + (shift if shift < len(text) else 0))
+    return TextPosition(page.blocks.index(token.block), start + (shift if shift < len(text) else 0))
 
 
-def in_sight(page: Page, top: int, height: int) -> TokenPlace | None:
+def in_sight(page: TranscriptLayout, top: int, height: int) -> TokenPlace | None:
     """The last token of the rows in sight, or the last of all above them."""
     for y in range(min(top + height, page.rows) - 1, top - 1, -1):
         if token := at_cell(page, 1 << 30, y):
@@ -61,7 +61,7 @@ def in_sight(page: Page, top: int, height: int) -> TokenPlace | None:
     return _end_of(page, spot.block, -1) if spot else None
 
 
-def _end_of(page: Page, index: int, step: int) -> TokenPlace | None:
+def _end_of(page: TranscriptLayout, index: int, step: int) -> TokenPlace | None:
     """The nearest token of an answer from block `index` on, in a direction."""
     while 0 <= index < len(page.blocks):
         block = page.blocks[index]
@@ -71,7 +71,7 @@ def _end_of(page: Page, index: int, step: int) -> TokenPlace | None:
     return None
 
 
-def by_token(page: Page, token: TokenPlace, step: int) -> TokenPlace:
+def by_token(page: TranscriptLayout, token: TokenPlace, step: int) -> TokenPlace:
     """The token before or after, in this answer or the neighbouring one."""
     index = token.index + step
     if 0 <= index < len(token.block.steps):
@@ -79,7 +79,7 @@ def by_token(page: Page, token: TokenPlace, step: int) -> TokenPlace:
     return _end_of(page, page.blocks.index(token.block) + step, step) or token
 
 
-def by_word(page: Page, token: TokenPlace, step: int) -> TokenPlace:
+def by_word(page: TranscriptLayout, token: TokenPlace, step: int) -> TokenPlace:
     """The next token that begins a word."""
     while (found := by_token(page, token, step)) != token:
         token = found
@@ -90,7 +90,7 @@ def by_word(page: Page, token: TokenPlace, step: int) -> TokenPlace:
     return token
 
 
-def by_surprise(page: Page, token: TokenPlace, step: int, tint: str) -> TokenPlace | None:
+def by_surprise(page: TranscriptLayout, token: TokenPlace, step: int, tint: str) -> TokenPlace | None:
     """The next token whose tint has level 2 or more; None if there is none in this direction."""
     block, index = token.block, token.index
     while True:
@@ -103,7 +103,7 @@ def by_surprise(page: Page, token: TokenPlace, step: int, tint: str) -> TokenPla
         block, index = following.block, following.index - step
 
 
-def by_row(page: Page, token: TokenPlace, step: int) -> TokenPlace:
+def by_row(page: TranscriptLayout, token: TokenPlace, step: int) -> TokenPlace:
     """The token above or below; rows without tokens are passed over."""
     place = place_of(page, token)
     y = page.y_of(place)
@@ -118,8 +118,8 @@ def by_row(page: Page, token: TokenPlace, step: int) -> TokenPlace:
     return token
 
 
-def _column(page: Page, token: TokenPlace, y: int, offset: int) -> int:
-    spot: Spot | None = page.spot(y)
+def _column(page: TranscriptLayout, token: TokenPlace, y: int, offset: int) -> int:
+    spot: RowPosition | None = page.spot(y)
     if spot is None or spot.row is None:
         return 0
     column = 0

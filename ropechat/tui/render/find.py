@@ -7,26 +7,26 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.blocks import shown
-from ropechat.tui.render.page import Place
+from ropechat.tui.render.blocks import to_display
+from ropechat.tui.render.transcript_layout import TextPosition
 
 if TYPE_CHECKING:
     from ropechat.tui.render.blocks import Block
-    from ropechat.tui.render.page import Page
+    from ropechat.tui.render.transcript_layout import TranscriptLayout
 
-MOST = 10_000  # matches
-_MARKUP = r"[*_`~\\]*"  # may stand inside of what prose shows as one word
+MAX_MATCHES = 10_000  # matches
+_MARKUP = r"[*_`~\\]*"  # allowed within what prose shows as one word
 
 
-def pattern(wanted: str) -> re.Pattern[str] | None:
-    """What finds a text, also where Markdown's marks stand within it; None for nothing but blanks."""
-    words = [_loose(word) for word in shown(wanted).split()]
+def compile_pattern(wanted: str) -> re.Pattern[str] | None:
+    """A pattern that matches a text, also with Markdown marks in it; None for spaces only."""
+    words = [_loose(word) for word in to_display(wanted).split()]
     flags = 0 if wanted != wanted.lower() else re.IGNORECASE
     return re.compile(rf"{_MARKUP}\s+{_MARKUP}".join(words), flags) if words else None
 
 
 def _loose(word: str) -> str:
-    """Marks may stand between letters; between marks they would make the search take for ever."""
+    """A word with optional marks between letters. Also between marks they would make the search very slow."""
     parts = [re.escape(word[0])]
     for before, character in pairwise(word):
         parts += [_MARKUP if before.isalnum() and character.isalnum() else "", re.escape(character)]
@@ -34,9 +34,9 @@ def _loose(word: str) -> str:
 
 
 class Finder:
-    """The matches of one text in a page, and the one that was gone to last."""
+    """The matches of one text in the transcript, and the current one."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: TranscriptLayout) -> None:
         self._page = page
         self._pattern: re.Pattern[str] | None = None
         self._spans: dict[int, list[tuple[int, int]]] = {}  # by block
@@ -45,12 +45,12 @@ class Finder:
 
     @property
     def active(self) -> bool:
-        """Is a text wanted?"""
+        """Whether a text is searched for."""
         return self._pattern is not None
 
     @property
     def count(self) -> int:
-        """How many matches."""
+        """The number of matches."""
         return sum(len(spans) for spans in self._spans.values())
 
     @property
@@ -68,7 +68,7 @@ class Finder:
 
     def want(self, wanted: str) -> None:
         """Find another text; "" ends it."""
-        self.wanted, self._pattern, self.current = wanted, pattern(wanted), None
+        self.wanted, self._pattern, self.current = wanted, compile_pattern(wanted), None
         self._spans.clear()
         for block in self._page.blocks:
             self.look(block)
@@ -78,10 +78,10 @@ class Finder:
         if self._pattern is None:
             return
         found = [match.span() for match in self._pattern.finditer(block.text) if match.end() > match.start()]
-        self._spans[id(block)] = found[:MOST]
+        self._spans[id(block)] = found[:MAX_MATCHES]
 
     def forget(self, block: Block) -> None:
-        """A block is gone."""
+        """Drop the matches of a removed block."""
         self._spans.pop(id(block), None)
         if self.current and self.current[0] is block:
             self.current = None
@@ -90,7 +90,7 @@ class Finder:
         """The matches in a block."""
         return self._spans.get(id(block), [])
 
-    def go(self, step: int, start: Place) -> Place | None:
+    def go(self, step: int, start: TextPosition) -> TextPosition | None:
         """The next match in a direction, round the ends; from `start` if there was none before."""
         blocks = self._page.blocks
         if not self.count:
@@ -107,5 +107,5 @@ class Finder:
                 starts = starts[at:] if step > 0 else starts[: bisect_left(starts, offset)]
             if starts:
                 self.current = (blocks[number], starts[0 if step > 0 else -1])
-                return Place(number, self.current[1])
+                return TextPosition(number, self.current[1])
         return None

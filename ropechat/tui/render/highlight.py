@@ -1,4 +1,4 @@
-"""Colours of code, line by line: only the last lines are read again when one is added."""
+"""Colours of code, line by line: a new line makes the lexer read only the last lines again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
-from ropechat.tui.render.pieces import Piece, add
+from ropechat.tui.render.spans import StyledSpan, append_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-WINDOW = 60  # lines that are read again, at most
-LONGEST = 400  # characters of a line that is coloured
+REREAD_LINES = 60  # the most lines that are lexed again
+MAX_COLOURED = 400  # characters of a line; code with a longer one is not coloured
 
 _LOOKS = (
     (Comment, "comment"),
@@ -53,15 +53,15 @@ class Highlighter:
         self._lexer = _lexer(words[0].lower()[:40]) if words else None
         self._lines: list[str] = []
         self._places: list[int] = []
-        self._coloured: list[list[Piece]] = []
+        self._coloured: list[list[StyledSpan]] = []
         self._safe = 0  # the line from which the lexer reads
 
     @property
     def count(self) -> int:
-        """How many lines."""
+        """The number of lines."""
         return len(self._lines)
 
-    def line(self, number: int) -> list[Piece]:
+    def line(self, number: int) -> list[StyledSpan]:
         """A line with its colours."""
         return self._coloured[number]
 
@@ -69,7 +69,7 @@ class Highlighter:
         """Add a line; `read` colours it."""
         self._lines.append(text)
         self._places.append(at)
-        if len(text) > LONGEST:  # a lexer's time may grow with the square of it
+        if len(text) > MAX_COLOURED:  # a lexer's time may grow quadratically
             self._lexer = None
 
     def read(self) -> int:
@@ -79,20 +79,20 @@ class Highlighter:
             return new
         before = self._coloured[self._safe :]
         for text, at in zip(self._lines[new:], self._places[new:], strict=True):
-            self._coloured.append([Piece(text, "block", at)])
+            self._coloured.append([StyledSpan(text, "block", at)])
         if self._lexer is None:
             return new
         begin_clean = list(self._read(self._lexer, self._safe))
         changed = next((n for n, old in enumerate(before, self._safe) if old != self._coloured[n]), new)
-        if self.count - self._safe > WINDOW:
-            clean = [number for number in begin_clean if number <= self.count - WINDOW // 2]
+        if self.count - self._safe > REREAD_LINES:
+            clean = [number for number in begin_clean if number <= self.count - REREAD_LINES // 2]
             self._safe = clean[-1] if clean else self.count
         return changed
 
     def _read(self, lexer: Any, first: int) -> Iterator[int]:
         """Colour the lines from `first` on; yields those that begin outside of strings and comments."""
         number, column = first, 0
-        pieces: list[Piece] = []
+        pieces: list[StyledSpan] = []
         inside = False
         for kind, value in lexer.get_tokens("\n".join(self._lines[first:])):
             parts = value.split("\n")
@@ -104,7 +104,7 @@ class Highlighter:
                     if not inside and number < self.count:
                         yield number
                 if part and number < self.count:
-                    add(pieces, part, _look(kind), self._places[number] + column)
+                    append_span(pieces, part, _look(kind), self._places[number] + column)
                     column += len(part)
         if number < self.count:
             self._coloured[number] = pieces

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 
-from ropechat.tui.render.pieces import NOWHERE, Piece, joined
+from ropechat.tui.render.spans import NOWHERE, StyledSpan, join_styles
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from markdown_it.token import Token
 
-LONGEST = 2000  # characters parsed at once: the parser takes time by their square in the worst case
+MAX_PARSED = 2000  # characters parsed at once: the parser takes time by their square in the worst case
 _TARGET = re.compile(r"\]\((?:[^()\\\n]|\\.|\([^()\n]*\))*\)")
 _LOOKS = {"em_open": "em", "strong_open": "strong", "s_open": "strike", "link_open": "link"}
 _TRIGGERS = re.compile(r"[\\`*_~\[!<&]")
@@ -29,23 +29,23 @@ def _parser() -> MarkdownIt:
     return made.disable(["html_inline", "text_join"])
 
 
-def inline(text: str, base: int, look: str = "") -> list[Piece]:
+def parse_inline(text: str, base: int, look: str = "") -> list[StyledSpan]:
     """One line of Markdown as pieces; `base` is where it begins in the source."""
-    return [piece for line in inline_lines([(text, base)], look) for piece in line]
+    return [piece for line in parse_inline_lines([(text, base)], look) for piece in line]
 
 
-def inline_lines(lines: Sequence[tuple[str, int]], look: str = "") -> list[list[Piece]]:
+def parse_inline_lines(lines: Sequence[tuple[str, int]], look: str = "") -> list[list[StyledSpan]]:
     """The lines of one paragraph, each (text, where it begins), as pieces; emphasis may go on over a line."""
     if not any(_TRIGGERS.search(text) for text, _ in lines):
-        return [[Piece(text.rstrip(" "), look, at)] for text, at in lines]
-    found: list[list[Piece]] = []
+        return [[StyledSpan(text.rstrip(" "), look, at)] for text, at in lines]
+    found: list[list[StyledSpan]] = []
     group: list[tuple[str, int]] = []
     size = 0
     for text, at in lines:
-        if group and size + len(text) > LONGEST:
+        if group and size + len(text) > MAX_PARSED:
             found += _Walk(group, look).lines
             group, size = [], 0
-        if len(text) > LONGEST:
+        if len(text) > MAX_PARSED:
             found.append(_long(text, at, look))
             continue
         group.append((text, at))
@@ -53,32 +53,34 @@ def inline_lines(lines: Sequence[tuple[str, int]], look: str = "") -> list[list[
     return found + _Walk(group, look).lines if group else found
 
 
-def _long(text: str, at: int, look: str) -> list[Piece]:
-    """A very long line, parsed in parts that end at blanks outside of emphasis where there are such."""
-    found: list[Piece] = []
+def _long(text: str, at: int, look: str) -> list[StyledSpan]:
+    """A very long line, parsed in parts that end at spaces outside of emphasis if possible."""
+    found: list[StyledSpan] = []
     start = 0
     while start < len(text):
-        end = len(text) if len(text) - start <= LONGEST else part_end(text, start)
+        end = len(text) if len(text) - start <= MAX_PARSED else find_part_end(text, start)
         found += _Walk([(text[start:end], at + start)], look).lines[0]
         start = end
     return found
 
 
-def part_end(text: str, start: int) -> int:
+def find_part_end(text: str, start: int) -> int:
     """Where a part of a long line that begins at `start` may end."""
-    blanks = [start + match.end() for match in re.finditer(r"[^ ] +(?=[^ ])", text[start : start + LONGEST])]
+    blanks = [
+        start + match.end() for match in re.finditer(r"[^ ] +(?=[^ ])", text[start : start + MAX_PARSED])
+    ]
     for blank in blanks[: -len(blanks) // 2 : -max(1, len(blanks) // 6)]:
         pieces = _Walk([(text[start:blank], start)], "").lines[0]
         if not any(not piece.look and _TRIGGERS.search(piece.text) for piece in pieces):
             return blank
-    return blanks[-1] if blanks else start + LONGEST
+    return blanks[-1] if blanks else start + MAX_PARSED
 
 
 class _Walk:
     """From the parser's tokens to pieces with places, found by walking along the source."""
 
     def __init__(self, lines: Sequence[tuple[str, int]], look: str) -> None:
-        self.lines: list[list[Piece]] = [[]]
+        self.lines: list[list[StyledSpan]] = [[]]
         self._source = "\n".join(text for text, _ in lines)
         self._starts = [0]  # of the lines in the joined text
         for text, _ in lines:
@@ -96,7 +98,7 @@ class _Walk:
         if at >= 0:
             number = bisect_right(self._starts, at) - 1
             at += self._bases[number] - self._starts[number]
-        self.lines[-1].append(Piece(one_line(text), joined(self._looks[-1], more), at))
+        self.lines[-1].append(StyledSpan(one_line(text), join_styles(self._looks[-1], more), at))
 
     def _past(self, wanted: str) -> int:
         """Go behind the next `wanted`; returns where it began."""
@@ -130,7 +132,7 @@ class _Walk:
             self._close_link()
         elif kind in _LOOKS:
             self._past(token.markup)
-            self._looks.append(joined(self._looks[-1], _LOOKS[kind]))
+            self._looks.append(join_styles(self._looks[-1], _LOOKS[kind]))
         elif kind.endswith("_close"):
             self._past(token.markup)
             self._looks.pop()
@@ -139,10 +141,10 @@ class _Walk:
         automatic = token.markup == "autolink"
         self._past("<" if automatic else "[")
         self._urls.append((str(token.attrs.get("href", "")), automatic))
-        self._looks.append(joined(self._looks[-1], "link"))
+        self._looks.append(join_styles(self._looks[-1], "link"))
 
     def _close_link(self) -> None:
-        """The text may say anything: the address stands behind it, in full."""
+        """Show the whole address after the text of a link, which may be misleading."""
         url, automatic = self._urls.pop()
         self._looks.pop()
         if automatic:

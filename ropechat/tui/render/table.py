@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.inline import inline
-from ropechat.tui.render.outline import split_cells
-from ropechat.tui.render.pieces import NOWHERE, Piece, cut
+from ropechat.tui.render.block_parser import split_cells
+from ropechat.tui.render.inline import parse_inline
+from ropechat.tui.render.spans import NOWHERE, StyledSpan, cut_spans
 from ropechat.tui.render.width import cells
 from ropechat.tui.render.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FITTED = 64  # rows that decide the widths: so that a long table is not laid out anew with each row
-NARROWEST = 6  # cells of a column; below that each row becomes a list of its cells
-BAR = Piece(" │ ", "rule", NOWHERE)
+MAX_MEASURED_ROWS = 64  # later rows do not change the widths: a long table is not laid out for each row
+MIN_COLUMN_CELLS = 6  # cells of a column; below that each row becomes a list of its cells
+BAR = StyledSpan(" │ ", "rule", NOWHERE)
 
-Cell = list[Piece]
-Line = tuple[str, int]
+Cell = list[StyledSpan]
+SourceLine = tuple[str, int]
 
 
-def _text(cell: Sequence[Piece]) -> str:
+def _text(cell: Sequence[StyledSpan]) -> str:
     return "".join(piece.text for piece in cell)
 
 
 class Table:
     """A header and rows, for one width."""
 
-    def __init__(self, header: Line, width: int) -> None:
+    def __init__(self, header: SourceLine, width: int) -> None:
         self._width = width
         self._header = self._cells(header, "heading")
         self._aligned: list[str] | None = None  # None: the line of delimiters has not come
         self._body: list[list[Cell]] = []
         self._natural = [cells(_text(cell)) for cell in self._header]
         self._widths: list[int] = []
-        self._rows: list[list[Piece]] = []
+        self._rows: list[list[StyledSpan]] = []
         self._fit()
 
-    def add(self, line: Line) -> None:
+    def add(self, line: SourceLine) -> None:
         """Take in a row; the first is the line of delimiters."""
         if self._aligned is None:
             marks = [text for text, _ in split_cells(line[0])]
@@ -47,26 +47,26 @@ class Table:
             return
         row = self._fitting(line)
         self._body.append(row)
-        if len(self._body) <= FITTED and self._grow(row):
+        if len(self._body) <= MAX_MEASURED_ROWS and self._grow(row):
             self._fit()
         else:
             self._rows += self._lay(row)
 
-    def rows(self, line: Line | None = None) -> list[list[Piece]]:
+    def rows(self, line: SourceLine | None = None) -> list[list[StyledSpan]]:
         """All rows, and one that is still being written."""
         if line is None or self._aligned is None:
             return self._rows
         return self._rows + self._lay(self._fitting(line))
 
-    def _cells(self, line: Line, look: str = "") -> list[Cell]:
+    def _cells(self, line: SourceLine, look: str = "") -> list[Cell]:
         text, at = line
         return [
-            [piece for piece in inline(_bars(cell), at + place, look) if piece.text]
+            [piece for piece in parse_inline(_bars(cell), at + place, look) if piece.text]
             for cell, place in split_cells(text)
         ]
 
-    def _fitting(self, line: Line) -> list[Cell]:
-        """As many cells as the header has."""
+    def _fitting(self, line: SourceLine) -> list[Cell]:
+        """The cells of a row, as many as the header has."""
         row = self._cells(line)[: len(self._header)]
         return row + [[] for _ in range(len(self._header) - len(row))]
 
@@ -77,7 +77,7 @@ class Table:
 
     def _fit(self) -> None:
         """Choose the widths and lay out everything."""
-        widths = fair(self._natural, self._width - 3 * (len(self._natural) - 1))
+        widths = share_width(self._natural, self._width - 3 * (len(self._natural) - 1))
         if widths == self._widths and self._rows:
             self._rows += self._lay(self._body[-1]) if self._body else []
             return
@@ -85,45 +85,45 @@ class Table:
         self._rows = []
         if widths:
             self._rows += self._lay(self._header)
-            self._rows.append([Piece("─┼─".join("─" * width for width in widths), "rule", NOWHERE)])
+            self._rows.append([StyledSpan("─┼─".join("─" * width for width in widths), "rule", NOWHERE)])
         for row in self._body:
             self._rows += self._lay(row)
 
-    def _lay(self, row: list[Cell]) -> list[list[Piece]]:
+    def _lay(self, row: list[Cell]) -> list[list[StyledSpan]]:
         if not self._widths:
             return self._list(row)
         columns = [_wrapped(cell, width) for cell, width in zip(row, self._widths, strict=True)]
-        found: list[list[Piece]] = []
+        found: list[list[StyledSpan]] = []
         for number in range(max(len(column) for column in columns)):
-            pieces: list[Piece] = []
+            pieces: list[StyledSpan] = []
             for index, column in enumerate(columns):
                 part = column[number] if number < len(column) else []
                 pieces += [*([BAR] if index else []), *self._padded(part, index)]
             found.append(pieces)
         return found
 
-    def _padded(self, part: Cell, index: int) -> list[Piece]:
+    def _padded(self, part: Cell, index: int) -> list[StyledSpan]:
         gap = self._widths[index] - cells(_text(part))
         side = self._aligned[index] if self._aligned else "left"
         before = gap if side == "right" else gap // 2 if side == "center" else 0
         return [
-            Piece(" " * before, "", NOWHERE),
+            StyledSpan(" " * before, "", NOWHERE),
             *part,
-            Piece(" " * max(0, gap - before), "", NOWHERE),
+            StyledSpan(" " * max(0, gap - before), "", NOWHERE),
         ]
 
-    def _list(self, row: list[Cell]) -> list[list[Piece]]:
-        """Too many columns to stand side by side: one below the other, each with its name."""
-        found: list[list[Piece]] = []
+    def _list(self, row: list[Cell]) -> list[list[StyledSpan]]:
+        """The cells of a row below each other, each with its name: there is no room for columns."""
+        found: list[list[StyledSpan]] = []
         for name, cell in zip(self._header, row, strict=True):
-            head = [Piece(piece.text, "heading", NOWHERE) for piece in name]
-            found += _wrapped([*head, Piece(": ", "rule", NOWHERE), *cell], self._width)
-        found.append([Piece("─" * min(8, self._width), "rule", NOWHERE)])
+            head = [StyledSpan(piece.text, "heading", NOWHERE) for piece in name]
+            found += _wrapped([*head, StyledSpan(": ", "rule", NOWHERE), *cell], self._width)
+        found.append([StyledSpan("─" * min(8, self._width), "rule", NOWHERE)])
         return found
 
 
 def _bars(cell: str) -> str:
-    """A backslash before a bar goes away in code too, where it would be text."""
+    """Remove the backslash before a bar in code, too, where inline Markdown would keep it."""
     return cell.replace("\\|", "|") if "`" in cell else cell
 
 
@@ -132,16 +132,19 @@ def _alignment(mark: str) -> str:
     return "center" if right and mark.startswith(":") else "right" if right else "left"
 
 
-def _wrapped(cell: Sequence[Piece], width: int) -> list[Cell]:
+def _wrapped(cell: Sequence[StyledSpan], width: int) -> list[Cell]:
     text = _text(cell)
-    return [cut(cell, start, start + len(text[start:end].rstrip(" "))) for start, end in wrap(text, 0, width)]
+    return [
+        cut_spans(cell, start, start + len(text[start:end].rstrip(" ")))
+        for start, end in wrap(text, 0, width)
+    ]
 
 
-def fair(natural: Sequence[int], room: int) -> list[int]:
-    """Widths of columns: narrow ones keep theirs, the wide ones share the rest; [] if they cannot stand."""
+def share_width(natural: Sequence[int], room: int) -> list[int]:
+    """Widths of columns: narrow ones keep theirs, wide ones share the rest; [] without room for all."""
     if sum(natural) <= room:
         return [max(1, width) for width in natural]
-    if room < NARROWEST * len(natural):
+    if room < MIN_COLUMN_CELLS * len(natural):
         return []
     widths = [0] * len(natural)
     open_columns = list(range(len(natural)))

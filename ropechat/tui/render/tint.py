@@ -1,4 +1,4 @@
-"""What the tint of a token tells, in five levels; level 0 is no tint, so that ordinary text stays calm."""
+"""Tints of tokens in five levels. Level 0 is no tint, so ordinary text stays plain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ropechat.conversation_tree import bits
+from ropechat.conversation import surprisal_bits
 from ropechat.inspector.explain import explain
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Tint:
     figure: Callable[[Step, Sampling | None], float]
 
     def level(self, step: Step, sampling: Sampling | None) -> int:
-        """0 to 4; what is not known is 0."""
+        """The level of a token, 0 to 4; 0 if its figure is unknown."""
         value = self.figure(step, sampling)
         return 0 if math.isnan(value) else bisect_right(self.limits, value)
 
@@ -42,7 +42,7 @@ def _sampled_bits(step: Step, sampling: Sampling | None) -> float:
 
 
 TINTS = (
-    Tint("surprisal", (1.0, 2.0, 4.0, 8.0), "bits", lambda step, _: bits(step)),
+    Tint("surprisal", (1.0, 2.0, 4.0, 8.0), "bits", lambda step, _: surprisal_bits(step)),
     Tint("sampled", (1.0, 2.0, 4.0, 8.0), "bits", _sampled_bits),
     Tint("entropy", (1.0, 2.0, 3.0, 5.0), "bits", lambda step, _: step.entropy / math.log(2.0)),
     Tint("rank", (2, 3, 6, 21), "", lambda step, _: float(step.rank)),

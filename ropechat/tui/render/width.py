@@ -1,4 +1,4 @@
-"""How wide text is on a terminal, by user-perceived characters. The one measure of the chat: Textual's."""
+"""The width of text on a terminal, by user-perceived characters; measured as Textual does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def graphemes(text: str) -> list[tuple[int, int, int]]:
     return joined
 
 
-def whole(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def widen_to_graphemes(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans widened to whole user-perceived characters."""
     if text.isascii() or not spans:
         return spans

@@ -1,4 +1,4 @@
-"""Text wrapped into rows of cells, growing at its end at the cost of its last row."""
+"""Text wrapped into rows of cells; appending text wraps only the last row again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
-from ropechat.tui.render.pieces import Piece
+from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.width import cells as cell_len
 from ropechat.tui.render.width import graphemes
 
@@ -16,7 +16,7 @@ _CLINGS = "\u0300-\u036f\u3099\u309a\ufe00-\ufe0f\u200d。、，．：；！？�
 _WORD = re.compile(f"[{_WIDE}][{_CLINGS}]* *|[^ {_WIDE}]+ *| +")
 
 
-class Row(NamedTuple):
+class WrappedLine(NamedTuple):
     """Characters `start` to `end` of one line of the text; rows tile their line, blanks included."""
 
     line: int
@@ -48,30 +48,30 @@ def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
     return rows
 
 
-class Flow:
+class WrappedText:
     """Plain text as rows for one width. Offsets count characters, each newline as one."""
 
     def __init__(self, text: str = "", width: int = 80) -> None:
         self.width = max(1, width)
         self._lines = [""]
         self._line_starts = [0]
-        self.rows: list[Row] = [Row(0, 0, 0)]
+        self.rows: list[WrappedLine] = [WrappedLine(0, 0, 0)]
         if text:
             self.append(text)
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.rows)
 
-    def pieces(self, number: int) -> list[Piece]:
-        """One row, without the blanks at its end."""
+    def pieces(self, number: int) -> list[StyledSpan]:
+        """The span of one row, without the spaces at its end."""
         row = self.rows[number]
-        return [Piece(self.row_text(row).rstrip(" "), "", self._line_starts[row.line] + row.start)]
+        return [StyledSpan(self.row_text(row).rstrip(" "), "", self._line_starts[row.line] + row.start)]
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """The text, with its line breaks."""
         return "\n".join(self._lines)
 
     @property
@@ -91,13 +91,13 @@ class Flow:
             self._wrap_last_line(0)
         return changed
 
-    def beginning(self, length: int) -> Flow:
-        """The rows of the first characters alone; only the last two of them are wrapped again."""
+    def beginning(self, length: int) -> WrappedText:
+        """A copy of the first `length` characters; only its last two rows are wrapped again."""
         number = self.row_at(length)
         line = self.rows[number].line
         if number and self.rows[number - 1].line == line:
             number -= 1  # a word that is cut may fit into the row before
-        found = Flow(width=self.width)
+        found = WrappedText(width=self.width)
         found._line_starts = self._line_starts[: line + 1]
         found._lines = [*self._lines[:line], self._lines[line][: length - found._line_starts[-1]]]
         found.rows = self.rows[:number]
@@ -105,10 +105,10 @@ class Flow:
         return found
 
     def close(self) -> int:
-        """Nothing more comes; no row changes."""
+        """Finish the text; no row changes."""
         return self.count
 
-    def row_text(self, row: Row) -> str:
+    def row_text(self, row: WrappedLine) -> str:
         """The characters of a row."""
         return self._lines[row.line][row.start : row.end]
 
@@ -124,4 +124,4 @@ class Flow:
 
     def _wrap_last_line(self, start: int) -> None:
         number = len(self._lines) - 1
-        self.rows.extend(Row(number, *span) for span in wrap(self._lines[-1], start, self.width))
+        self.rows.extend(WrappedLine(number, *span) for span in wrap(self._lines[-1], start, self.width))

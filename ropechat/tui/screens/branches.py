@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import Role
-from ropechat.tui.format.lists import COMPARED, branch_line, describe, rows, when
+from ropechat.tui.format.lists import MAX_COMPARED, branch_line, describe_node, format_time, tree_rows
 from ropechat.tui.render.width import cells
 from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.chat.session import Session
-    from ropechat.conversation_tree import Node, Tree
+    from ropechat.conversation import ConversationTree, Node
+    from ropechat.tui.commands.keymap import Keymap
 
 
 WIDE = 120  # columns of a screen on which the sheet is broad
 NARROW, BROAD = 100, 156  # columns of the sheet, as in app.tcss
 
 
-def counterpart(tree: Tree, node: Node) -> Node | None:
+def counterpart(tree: ConversationTree, node: Node) -> Node | None:
     """The answer to compare another with: the one that it was made from, or one beside it."""
     source = tree.nodes.get(node.origin.node) if node.origin is not None else None
     beside = [other for other in tree.siblings(node.id) if other is not node]
@@ -41,8 +42,8 @@ class BranchesScreen(Sheet["str | None"]):
     heading = "branches"
     items = (("⏎", "open"), "branches.mark", "branches.compare", "branches.delete", "sheet.leave")
 
-    def __init__(self, session: Session) -> None:
-        super().__init__()
+    def __init__(self, session: Session, keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._session = session
         self._marked: list[str] = []
         self._sure: str | None = None
@@ -66,7 +67,7 @@ class BranchesScreen(Sheet["str | None"]):
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options(
-            [Option(self._line(node, stem, node.id in shown), id=node.id) for stem, node in rows(tree)]
+            [Option(self._line(node, stem, node.id in shown), id=node.id) for stem, node in tree_rows(tree)]
         )
         if chosen is not None:
             options.highlighted = options.get_option_index(chosen)
@@ -87,9 +88,9 @@ class BranchesScreen(Sheet["str | None"]):
         facts = ""
         if node.steps:
             ppl = "" if math.isnan(node.ppl) or self._width < 70 else f"  ppl {node.ppl:5.1f}"
-            facts = f"  {len(node.steps):5,} tok{ppl}  {when(node.created)}"
+            facts = f"  {len(node.steps):5,} tok{ppl}  {format_time(node.created)}"
         mark = "◆" if node.id in self._marked else "●" if shown else " "
-        head = describe(self._session.tree, node)
+        head = describe_node(self._session.tree, node)
         width = self._width
         room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cells(stem) - 2)
         return Content.assemble(*branch_line(node, stem, head, mark, room, shown), (facts, "$quiet"))
@@ -117,7 +118,7 @@ class BranchesScreen(Sheet["str | None"]):
         if node.id in self._marked:
             self._marked.remove(node.id)
         else:
-            self._marked = [*self._marked, node.id][-COMPARED:]
+            self._marked = [*self._marked, node.id][-MAX_COMPARED:]
         self._fill(node.id)
 
     def action_compare(self) -> None:
@@ -125,14 +126,14 @@ class BranchesScreen(Sheet["str | None"]):
         from ropechat.tui.screens.compare import CompareScreen
 
         tree, node = self._session.tree, self._chosen()
-        nodes = [one for _, one in rows(tree) if one.id in self._marked]
+        nodes = [one for _, one in tree_rows(tree) if one.id in self._marked]
         if len(nodes) < 2 and node is not None and node.steps:
             other = nodes[0] if nodes else counterpart(tree, node)
             nodes = [other, node] if other is not None and other is not node else []
         if len(nodes) >= 2:
-            self.app.push_screen(CompareScreen(tree, nodes), self._keep)
+            self.app.push_screen(CompareScreen(tree, nodes, self.keymap), self._keep)
         else:
-            self.say(f"mark two to {COMPARED} answers first")
+            self.say(f"mark two to {MAX_COMPARED} answers first")
 
     def _keep(self, chosen: str | None) -> None:
         if chosen is not None:
@@ -151,8 +152,8 @@ class BranchesScreen(Sheet["str | None"]):
         parent = node.parent
         gone = self._session.tree.remove(node.id)
         self._marked = [id for id in self._marked if id not in gone]
-        self._session.keeper.erase(gone)
-        self._session.keeper.point(self._session.tree.current)
+        self._session.recorder.erase(gone)
+        self._session.recorder.point(self._session.tree.current)
         self._changed = True
         if self._session.tree.nodes:
             self._fill(parent or self._session.tree.current)

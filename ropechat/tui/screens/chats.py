@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.tui.format.lists import chat_line, when
+from ropechat.tui.format.lists import chat_line, format_time
 from ropechat.tui.render.width import cells
 from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.input import Field
@@ -22,9 +22,10 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from ropechat.chat.recorder import Keeper
+    from ropechat.chat.recorder import ConversationRecorder
     from ropechat.store.queries import Summary
     from ropechat.store.store import Store
+    from ropechat.tui.commands.keymap import Keymap
 
 LIMIT = 500
 
@@ -50,10 +51,10 @@ class ChatsScreen(Sheet["str | None"]):
     heading = "chats"
     items = (("⏎", "open"), ("type", "to search"), "chats.rename", "chats.delete", "sheet.leave")
 
-    def __init__(self, store: Store, keeper: Keeper, words: str = "") -> None:
-        super().__init__()
+    def __init__(self, store: Store, recorder: ConversationRecorder, keymap: Keymap, words: str = "") -> None:
+        super().__init__(keymap)
         self._words = words
-        self._store, self._keeper = store, keeper
+        self._store, self._recorder = store, recorder
         self._found: list[Summary] = []
         self._renaming: str | None = None
         self._sure: str | None = None  # the chat that the next ctrl+x deletes
@@ -102,9 +103,9 @@ class ChatsScreen(Sheet["str | None"]):
         self._list()
 
     def _line(self, summary: Summary) -> Content:
-        facts = f"  {summary.nodes:4,} messages  {when(summary.changed):>10}"
+        facts = f"  {summary.nodes:4,} messages  {format_time(summary.changed):>10}"
         room = min(100, self.app.size.width) - 7 - cells(facts)
-        parts = chat_line(summary, self._keeper.id, facts, room)
+        parts = chat_line(summary, self._recorder.id, facts, room)
         if summary.snippet:
             parts += [("\n    ", ""), *marked(one_line(summary.snippet), self._query.split())]
         return Content.assemble(*parts)
@@ -157,8 +158,8 @@ class ChatsScreen(Sheet["str | None"]):
 
     def _rename(self, title: str) -> None:
         if self._renaming is not None and title.strip():
-            if self._renaming == self._keeper.id:
-                self._keeper.rename(title)
+            if self._renaming == self._recorder.id:
+                self._recorder.rename(title)
             else:
                 self._store.rename(self._renaming, title)
         self._end_renaming()
@@ -187,6 +188,6 @@ class ChatsScreen(Sheet["str | None"]):
         except RopechatError as error:
             self.say(explain(error), "$error")
             return
-        self._closed_current = self._closed_current or chosen.id == self._keeper.id
+        self._closed_current = self._closed_current or chosen.id == self._recorder.id
         self.say("deleted" if gone else "deleted; traces go once no other ropechat reads the file", "$quiet")
         await self._load()

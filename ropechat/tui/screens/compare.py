@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from ropechat.chat import presets
-from ropechat.conversation_tree import shared
-from ropechat.tui.format.lists import describe
-from ropechat.tui.format.theme import tints
-from ropechat.tui.render.sparkline import CURVE, cumulative, curve
+from ropechat.conversation import common_prefix_length
+from ropechat.tui.format.lists import describe_node
+from ropechat.tui.format.theme import tint_styles
+from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import Sheet, bindings
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from ropechat.conversation_tree import Node, Tree
-    from ropechat.tui.app import ChatApp
+    from ropechat.conversation import ConversationTree, Node
+    from ropechat.tui.commands.keymap import Keymap
 
 NARROWEST = 36  # cells of a column where more than two stand side by side
 AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
@@ -43,7 +43,7 @@ def totals(node: Node, width: int) -> str:
 
 def in_common(nodes: Sequence[Node]) -> int:
     """How many tokens all of the answers begin with."""
-    return min(shared(nodes[0].steps, node.steps) for node in nodes[1:])
+    return min(common_prefix_length(nodes[0].steps, node.steps) for node in nodes[1:])
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -82,8 +82,8 @@ class CompareScreen(Sheet["str | None"]):
     heading = "compare"
     items = (("↓ ↑", "scroll"), ("← →", "choose"), "sheet.leave")
 
-    def __init__(self, tree: Tree, nodes: Sequence[Node]) -> None:
-        super().__init__()
+    def __init__(self, tree: ConversationTree, nodes: Sequence[Node], keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._chat, self._answers = tree, list(nodes)
         self._common = in_common(nodes)
         self._chosen = len(nodes) - 1
@@ -105,7 +105,7 @@ class CompareScreen(Sheet["str | None"]):
         """Keys scroll all of them."""
         for side in self.query(VerticalScroll):
             side.can_focus = False
-        key = cast("ChatApp", self.app).keymap.first
+        key = self.keymap.first
         numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
         keep = (f"{key('compare.keep')} {numbers}", "go on with it")
         self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
@@ -140,21 +140,21 @@ class CompareScreen(Sheet["str | None"]):
 
     def _head(self, node: Node, place: int) -> Content:
         longest = max(len(one.steps) for one in self._answers)
-        cells = min(CURVE, max(4, self._width - LABEL), max(1, longest))
+        cells = min(MAX_CELLS, max(4, self._width - LABEL), max(1, longest))
         total = max(one.bits for one in self._answers)
         rows = 4 if self.app.size.height >= ROOMY else 2
-        *upper, lowest = cumulative(node.steps, longest, total, cells, rows)
+        *upper, lowest = cumulative_curve(node.steps, longest, total, cells, rows)
         here = place == self._chosen
         models = {one.model for one in self._answers}
-        name = f"{place + 1}: {describe(self._chat, node)}" + " ◂" * here
+        name = f"{place + 1}: {describe_node(self._chat, node)}" + " ◂" * here
         writer = f"  {node.model}" if len(models) > 1 else ""
-        drawn = "" if node.sampling is None else presets.told(node.sampling)
+        drawn = "" if node.sampling is None else presets.describe_sampling(node.sampling)
         return Content.assemble(
             (self._cut(name + writer), "bold $primary" if here else ""),
             f"\n{self._cut(totals(node, self._width))}\n",
             (self._cut(drawn), "$quiet"),
             ("\nb/tok  ", "$quiet"),
-            curve(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
+            sparkline(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
             ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
             ("\nsum    ", "$quiet"),
             (lowest, "$primary"),
@@ -166,8 +166,8 @@ class CompareScreen(Sheet["str | None"]):
         return fit(one_line(text), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
-        app = cast("ChatApp", self.app)
-        styles = tints(app.current_theme.dark, app.native_ansi_color, app.no_color)
+        app = self.app
+        styles = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
         start = clean("".join(step.text for step in node.steps[: self._common]))
         end = start[-TAIL * self._width :]
         before = "… " + end.partition(" ")[2] if len(end) < len(start) else start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -14,9 +14,9 @@ from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.commands.keymap import Keymap
 
-Choice = Literal["slide", "always", "fresh"]
+Choice = Literal["slide", "always", "fresh", "back"]
 CHOICES: dict[Choice, tuple[str, str]] = {
     "slide": ("leave out the oldest turns", "as few as leave room for an answer"),
     "always": ("do so from now on", "a line in the chat says each time how many"),
@@ -32,8 +32,8 @@ class ContextScreen(Sheet["Choice | None"]):
     heading = "the context is full"
     items = (("⏎", "choose"), ("esc", "back to the question"))
 
-    def __init__(self, tokens: int, context: int) -> None:
-        super().__init__()
+    def __init__(self, tokens: int, context: int, keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._words = f"{tokens:,} tokens do not fit in the context of {context:,}."
 
     def compose(self) -> ComposeResult:
@@ -47,7 +47,7 @@ class ContextScreen(Sheet["Choice | None"]):
 
     def _option(self, choice: Choice) -> Option:
         what, note = CHOICES[choice]
-        key = cast("ChatApp", self.app).keymap.first(f"full.{choice}")
+        key = self.keymap.first(f"full.{choice}")
         narrow = self.app.size.width < 76
         return Option(
             Content.assemble((f"{key}  ", "$primary"), what.ljust(29), ("" if narrow else note, "$quiet")),
@@ -57,6 +57,10 @@ class ContextScreen(Sheet["Choice | None"]):
     def action_choose(self, choice: Choice) -> None:
         """By its own key."""
         self.dismiss(choice)
+
+    def action_leave(self) -> None:
+        """Back to the question."""
+        self.dismiss("back")
 
     def on_mount(self) -> None:
         """Keys choose."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rich.style import Style
 from textual.await_remove import AwaitRemove
@@ -13,18 +13,15 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.commands import sheet_keys
 from ropechat.tui.widgets.bars import KeyLine
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from textual.await_complete import AwaitComplete
     from textual.strip import Strip
 
-    from ropechat.tui.app import ChatApp
-    from ropechat.tui.commands.keymap import Item
+    from ropechat.tui.commands.keymap import Item, Keymap
 
 Result = TypeVar("Result")
 LATER = 0.5  # seconds from when a sheet is left until its widgets go
@@ -32,7 +29,7 @@ LATER = 0.5  # seconds from when a sheet is left until its widgets go
 
 def bindings(context: str, opener: str = "") -> list[BindingType]:
     """The keys of a sheet; those that open it close it."""
-    found = keys.bindings(command for command in sheet_keys.ALL if command.context == context)
+    found = keys.bindings(command for command in keys.DIALOGS if command.context == context)
     if opener:
         found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
     return [*found]
@@ -54,16 +51,17 @@ class Sheet(ModalScreen[Result]):
     """A sheet over the chat. items: what its last line tells; heading: its title."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *keys.bindings(sheet_keys.COMMON),
-        Binding(keys.BY_ID["app.help"].keys, "app.help", id="app.help", show=False),
+        *keys.bindings(keys.COMMON),
+        Binding(keys.BY_ID["app.help"].keys, "app.command('app.help')", id="app.help", show=False),
     ]
     context: ClassVar[str] = "sheet"
     heading: ClassVar[str] = ""
     items: ClassVar[Sequence[Item]] = ("sheet.leave",)
 
-    def __init__(self) -> None:
+    def __init__(self, keymap: Keymap) -> None:
         super().__init__()
-        self.key_line = KeyLine(self.items)
+        self.keymap = keymap
+        self.key_line = KeyLine(self.items, keymap)
 
     def on_mount(self) -> None:
         """Say what this is, where the sheet itself did not."""
@@ -74,11 +72,6 @@ class Sheet(ModalScreen[Result]):
         """Go, but later: that lays out the whole chat anew, and people wait for what they chose."""
         self.app.set_timer(LATER, super().remove)
         return AwaitRemove([])
-
-    def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close it; people write then."""
-        cast("ChatApp", self.app).action_write()
-        return super().dismiss(result)
 
     def title_with(self, words: str) -> None:
         """The title, and what there is to add to it."""

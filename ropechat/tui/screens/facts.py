@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ropechat.chat.session import Session
+    from ropechat.tui.commands.keymap import Keymap
 
 SHOWN = 0.5  # seconds between two looks while an answer is written
 
@@ -25,8 +26,8 @@ class FactsScreen(Sheet[None]):
     heading = "facts"
     items = (("↓ ↑", "scroll"), "sheet.leave")
 
-    def __init__(self, session: Session) -> None:
-        super().__init__()
+    def __init__(self, session: Session, keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._session = session
         self._facts = EngineFacts(session)
         self._timer: Timer | None = None

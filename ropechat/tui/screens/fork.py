@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.conversation_tree import bits
+from ropechat.conversation import surprisal_bits
 from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.inspector import barred, probability
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import ComposeResult
 
     from ropechat.chat import events as ev
-    from ropechat.conversation_tree import Node
-    from ropechat.tui.app import ChatApp
+    from ropechat.conversation import Node
+    from ropechat.tui.commands.keymap import Keymap
 
+# (node, index of the token, id instead, what to call with the result); False: the model is busy
+AskPreview: TypeAlias = "Callable[[str, int, int, Callable[[ev.PreviewReady], None]], bool]"
 BAR = 24  # cells of the bar of probability 1
 
 
@@ -34,14 +38,13 @@ class ForkScreen(Sheet["int | None"]):
     heading = "alternatives"
     items = (("⏎", "fork here"), "alternatives.preview", "sheet.leave")
 
-    def __init__(self, node: Node, index: int) -> None:
-        super().__init__()
+    def __init__(
+        self, node: Node, index: int, keymap: Keymap, spell: Callable[[int], str], preview: AskPreview
+    ) -> None:
+        super().__init__(keymap)
         self._node, self._index = node, index
+        self._spell, self._preview = spell, preview
         self._step = node.steps[index]
-
-    @property
-    def _app(self) -> ChatApp:
-        return cast("ChatApp", self.app)
 
     def compose(self) -> ComposeResult:
         """The alternatives, a preview, the keys."""
@@ -53,7 +56,7 @@ class ForkScreen(Sheet["int | None"]):
     def _option(self, candidate: tuple[int, float]) -> Option:
         id, logprob = candidate
         share = math.exp(logprob)
-        shown = visible(self._step.bytes) if id == self._step.id else self._app.inspector.spelled(id)
+        shown = visible(self._step.bytes) if id == self._step.id else self._spell(id)
         return Option(
             Content.assemble(
                 ("● " if id == self._step.id else "  ", "$primary"),
@@ -68,7 +71,7 @@ class ForkScreen(Sheet["int | None"]):
         """Begin at the most probable other token."""
         step = self._step
         place = f"token {self._index + 1} of {len(self._node.steps)}"
-        self.title_with(f"{place} · {bits(step):.1f} bits · rank {step.rank or '?'}")
+        self.title_with(f"{place} · {surprisal_bits(step):.1f} bits · rank {step.rank or '?'}")
         options = self.query_one(OptionList)
         ids = [id for id, _ in step.top]
         options.highlighted = 1 if ids[0] == step.id and len(ids) > 1 else 0
@@ -82,10 +85,10 @@ class ForkScreen(Sheet["int | None"]):
         """How would it go on?"""
         chosen = self.query_one(OptionList).highlighted
         if chosen is not None:
-            asked = self._app.preview(self._node.id, self._index, self._step.top[chosen][0], self._show)
+            asked = self._preview(self._node.id, self._index, self._step.top[chosen][0], self._show)
             self.query_one("#preview", Static).update(Content("…" if asked else "the model is busy"))
 
-    def _show(self, event: ev.Previewed) -> None:
+    def _show(self, event: ev.PreviewReady) -> None:
         text = "".join(step.text for step in event.steps)
         if self.is_attached:
             self.query_one("#preview", Static).update(Content(f"greedy: {one_line(text)}"))

@@ -34,8 +34,7 @@ class HelpScreen(Sheet[None]):
     items = (("↓ ↑", "scroll"), "sheet.leave")
 
     def __init__(self, keymap: Keymap, context: str) -> None:
-        super().__init__()
-        self._keymap = keymap
+        super().__init__(keymap)
         self._contexts = sorted(CONTEXTS, key=lambda name: name != context)
 
     def compose(self) -> ComposeResult:
@@ -57,7 +56,7 @@ class HelpScreen(Sheet[None]):
         found = [one for one in ALL if one.context == context and one.keys]
         rows = []
         for help, same in groupby(found, key=lambda one: one.help):
-            shown = [self._keymap.shown(one.id) for one in same]
+            shown = [self.keymap.shown(one.id) for one in same]
             rows.append((f"{shown[0]} … {shown[-1]}" if len(shown) > 2 else " ".join(shown), help))
         return rows
 

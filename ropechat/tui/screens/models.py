@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat import builtin
 from ropechat.chat.download import Stage
-from ropechat.engine.model_check import header
+from ropechat.engine.loading import read_header
 from ropechat.engine.native import free_memory
 from ropechat.errors import RopechatError
-from ropechat.models.catalog import count, read, remove, rows
+from ropechat.models.catalog import format_count, read_catalog, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import Choices, Sheet, bindings
 from ropechat.tui.widgets.bars import meter
 from ropechat.tui.widgets.input import Field
-from ropechat.util.text import byte_size, one_line
+from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.chat.download import Download
-    from ropechat.models.catalog import Row
+    from ropechat.chat.downloads import Downloads
+    from ropechat.models.catalog import ModelSummary
     from ropechat.models.hub.names import HubName
-    from ropechat.tui.app import ChatApp
     from ropechat.tui.commands.keymap import Keymap
 
 WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
@@ -42,16 +43,16 @@ METER = 24
 PATHS = ("/", "./", "../", "~")
 
 
-def found_models(current: str) -> tuple[list[Row], Path | None]:
+def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
     """Every model that is known here, the current one among them, and the path of that."""
-    found = list(rows(header))
+    found = list(read_catalog(read_header))
     try:
         path = resolve(current)
     except RopechatError:
         return found, None
     if all(row.path != path for row in found):
         files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-        found.insert(0, read(current, path, sum(file.stat().st_size for file in files), header))
+        found.insert(0, summarize(current, path, sum(file.stat().st_size for file in files), read_header))
     return found, path
 
 
@@ -63,22 +64,21 @@ class ModelsScreen(Sheet["str | None"]):
     heading = "models"
     items = (("⏎", "load or get"), ("type", "to filter"), "models.delete", "sheet.leave")
 
-    def __init__(self, current: str) -> None:
-        super().__init__()
-        self._current = current
-        self._rows: list[Row] = []
+    class DownloadChanged(Message):
+        """A download was begun, paused, resumed or cancelled."""
+
+    def __init__(self, current: str, downloads: Downloads, keymap: Keymap) -> None:
+        super().__init__(keymap)
+        self._current, self._downloads = current, downloads
+        self._rows: list[ModelSummary] = []
         self._path: Path | None = None
-        self._shown: list[Row | str] = []  # a text is something to get, or a path
+        self._shown: list[ModelSummary | str] = []  # a text is something to get, or a path
         self._read = False
         self._sure = ""  # the model that the next press deletes
 
     @property
-    def _app(self) -> ChatApp:
-        return cast("ChatApp", self.app)
-
-    @property
     def _download(self) -> Download | None:
-        return self._app.download
+        return self._downloads.current
 
     def compose(self) -> ComposeResult:
         """Title, field, head, list, details, keys."""
@@ -144,7 +144,7 @@ class ModelsScreen(Sheet["str | None"]):
         )
         self.query_one("#head", Static).update(Content.styled(head, "$quiet"))
         free = free_memory()
-        self.title_with("" if free is None else f"{byte_size(free)} of memory free")
+        self.title_with("" if free is None else f"{format_bytes(free)} of memory free")
         self._about()
 
     @property
@@ -156,7 +156,7 @@ class ModelsScreen(Sheet["str | None"]):
         rest = sum(width + 1 for _, width in self._columns)
         return max(16, min(100, self.app.size.width) - 7 - rest)
 
-    def _line(self, one: Row | str) -> Content:
+    def _line(self, one: ModelSummary | str) -> Content:
         if isinstance(one, str):
             what = "load" if one.startswith(PATHS) else "download"
             return Content.assemble(
@@ -167,10 +167,10 @@ class ModelsScreen(Sheet["str | None"]):
         )
         free = free_memory()
         values = {
-            "params": "–" if one.num_parameters is None else count(one.num_parameters),
+            "params": "–" if one.num_parameters is None else format_count(one.num_parameters),
             "dtype": SHORT.get(one.dtype or "–", one.dtype or "–"),
-            "size": byte_size(one.size),
-            "≈needs": "–" if one.needs is None else byte_size(one.needs),
+            "size": format_bytes(one.size),
+            "≈needs": "–" if one.needs is None else format_bytes(one.needs),
             "context": f"{one.context:,}" if one.context else "–",
         }
         parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(one.name), self._name_width), "")]
@@ -184,7 +184,7 @@ class ModelsScreen(Sheet["str | None"]):
             parts.append((" " + text, "$warning" if heavy else "$quiet"))
         return Content.assemble(*parts)
 
-    def _chosen(self) -> Row | str | None:
+    def _chosen(self) -> ModelSummary | str | None:
         index = self.query_one(OptionList).highlighted
         return None if index is None or index >= len(self._shown) else self._shown[index]
 
@@ -243,16 +243,28 @@ class ModelsScreen(Sheet["str | None"]):
             and download.stage in (Stage.PLANNED, Stage.PAUSED)
         ):
             download.start()
-            self._app.watch_download()
+            self.post_message(self.DownloadChanged())
         elif isinstance(one, str) and one.startswith(PATHS):
             self.dismiss(one)
         elif isinstance(one, str) or (one.reason and hub_name(one.name) is not None):
-            self.say(self._app.plan_download(name))
+            self.say(self._plan(name))
         elif one.reason:
             self.say(one.reason)
         else:
             self.dismiss(str(one.path))
         self.show_download()
+
+    def _plan(self, model: str) -> str:
+        """Ask the Hub what a model consists of; returns why not, or ""."""
+        name, running = hub_name(model), self._downloads.running
+        if name is None:
+            return f"{one_line(model)}: no Hub id"
+        if running is not None:
+            pause, cancel = self.keymap.named("models.pause"), self.keymap.named("models.cancel")
+            return f"{running.name} is being downloaded; {pause} pauses it, {cancel} cancels it"
+        self._downloads.plan(name)
+        self.post_message(self.DownloadChanged())
+        return ""
 
     def action_pause(self) -> None:
         """Pause, or go on."""
@@ -261,14 +273,14 @@ class ModelsScreen(Sheet["str | None"]):
                 self._download.pause()
             else:
                 self._download.start()
-            self._app.watch_download()
+            self.post_message(self.DownloadChanged())
             self.show_download()
 
     def action_cancel(self) -> None:
         """Stop the download and remove what came."""
         if self._download is not None and self._download.stage is not Stage.DONE:
             self._download.cancel()
-            self._app.watch_download()
+            self.post_message(self.DownloadChanged())
             self.show_download()
 
     def action_delete(self) -> None:
@@ -281,7 +293,7 @@ class ModelsScreen(Sheet["str | None"]):
             self.say("this model is in use; load another one first")
         elif self._sure != one.name:
             self._sure = one.name
-            self.say(f"the same key again deletes {one.name}, {byte_size(one.size)}")
+            self.say(f"the same key again deletes {one.name}, {format_bytes(one.size)}")
         else:
             self._sure = ""
             self.run_worker(self._delete(name))
@@ -292,14 +304,13 @@ class ModelsScreen(Sheet["str | None"]):
         except (RopechatError, OSError) as error:
             self.say(str(error), "$error")
             return
-        self.say(f"deleted: {name}, {byte_size(size)} freed", "$quiet")
+        self.say(f"deleted: {name}, {format_bytes(size)} freed", "$quiet")
         self.look_again()
 
     def show_download(self) -> None:
         """How far the download is."""
         download = self._download
-        keymap = self._app.keymap
-        text = Content("") if download is None else Content("\n").join(told(download, keymap))
+        text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
         self.query_one("#coming", Static).update(text)
         works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
         self.key_line.show_keys(WITH_DOWNLOAD if works else self.items)
@@ -322,7 +333,7 @@ def told(download: Download, keymap: Keymap) -> list[Content]:
             return [
                 head,
                 *lines,
-                Content.styled(f"  ⏎ downloads {byte_size(plan.rest)}   {cancel} not", "$primary"),
+                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} not", "$primary"),
             ]
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]

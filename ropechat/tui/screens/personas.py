@@ -21,6 +21,8 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
+    from ropechat.tui.commands.keymap import Keymap
+
 NOTE = "/system TEXT writes one, /system - none; the next question begins a branch."
 
 
@@ -32,8 +34,8 @@ class PersonasScreen(Sheet["str | None"]):
     heading = "personas"
     items = (("⏎", "choose"), "personas.name", "personas.delete", "sheet.leave")
 
-    def __init__(self, system: str | None) -> None:
-        super().__init__()
+    def __init__(self, system: str | None, keymap: Keymap) -> None:
+        super().__init__(keymap)
         self._system = system or ""
         self._rows: list[tuple[str, str]] = []  # name, text
         self._sure = ""

@@ -10,8 +10,12 @@ from ropechat.tui.screens.dialog import Sheet
 from ropechat.tui.widgets.sampling_panel import ITEMS, Dials
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import ComposeResult
 
+    from ropechat.chat.session import Session
+    from ropechat.tui.commands.keymap import Keymap
     from ropechat.tui.render.cursor import TokenPlace
 
 
@@ -21,10 +25,12 @@ class SamplingScreen(Sheet[None]):
     context = "dials"
     heading = "sampling"
 
-    def __init__(self, token: TokenPlace | None) -> None:
-        super().__init__()
+    def __init__(
+        self, token: TokenPlace | None, session: Session, keymap: Keymap, spell: Callable[[int], str]
+    ) -> None:
+        super().__init__(keymap)
         self._token = token
-        self._dials = Dials(ITEMS)
+        self._dials = Dials(session, keymap, spell, ITEMS)
 
     def compose(self) -> ComposeResult:
         """The settings, which tell their keys."""

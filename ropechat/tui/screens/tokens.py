@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -14,11 +14,11 @@ from ropechat.tui.screens.dialog import Choices, Sheet
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from textual.app import ComposeResult
 
-    from ropechat.tui.app import ChatApp
+    from ropechat.tui.commands.keymap import Keymap
 
 SPELLED = 24  # cells of a token
 
@@ -29,8 +29,16 @@ class TokensScreen(Sheet["int | None"]):
     heading = "tokens"
     items = (("↓ ↑", "token"), ("⏎", "choose"), "sheet.leave")
 
-    def __init__(self, title: str, note: str, tokens: Sequence[tuple[int, str]]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        title: str,
+        note: str,
+        tokens: Sequence[tuple[int, str]],
+        keymap: Keymap,
+        spell: Callable[[int], str],
+    ) -> None:
+        super().__init__(keymap)
+        self._spell = spell
         self._title, self._note, self._tokens = title, note, tokens
 
     def compose(self) -> ComposeResult:
@@ -41,7 +49,7 @@ class TokensScreen(Sheet["int | None"]):
             yield self.key_line
 
     def _option(self, id: int, words: str) -> Option:
-        spelled = cast("ChatApp", self.app).inspector.spelled(id)
+        spelled = self._spell(id)
         return Option(
             Content.assemble(f"  {fit(one_line(spelled), SPELLED)}", (f"#{id:<8}", "$quiet"), f"  {words}"),
             id=str(id),

@@ -1,4 +1,4 @@
-"""Copying by OSC 52, which works over ssh: the terminal that the user sits at takes the text."""
+"""Copying by OSC 52, which works over ssh: the user's own terminal takes the text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST = 74_994  # bytes in base64: what common terminals take
+MAX_BASE64 = 74_994  # bytes in base64 that common terminals accept
 
 
-def sequence(text: str, environ: Mapping[str, str]) -> str | None:
-    """What is sent to the terminal, or None if the text is too long for it.
+def osc52_sequence(text: str, environ: Mapping[str, str]) -> str | None:
+    """The sequence that copies a text (xterm: ctlseqs, OSC 52), or None if the text is too long.
 
-    tmux takes the plain sequence where `set-clipboard` is on, and hands on what is wrapped where
-    `allow-passthrough` is on. It ignores the other, so both are sent. GNU screen only hands on.
-    (xterm: ctlseqs, OSC 52.)
+    tmux takes the plain sequence with `set-clipboard`, and passes a wrapped one on with
+    `allow-passthrough`. It ignores the other one, so both are sent. GNU screen takes only the wrapped one.
     """
     encoded = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
-    if len(encoded) > MOST:
+    if len(encoded) > MAX_BASE64:
         return None
     plain = f"\x1b]52;c;{encoded}\a"
     if environ.get("TMUX"):

@@ -1,4 +1,4 @@
-"""How keys come in: none is lost while the chat starts, and a paste is text whatever it holds."""
+"""Reads keys and pastes: none is lost while the chat starts, and escape sequences in a paste are removed."""
 
 from __future__ import annotations
 
@@ -6,55 +6,66 @@ import os
 import re
 import selectors
 from codecs import getincrementaldecoder
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
-from textual._xterm_parser import XTermParser
-from textual.drivers.linux_driver import LinuxDriver
 
 from ropechat.tui.terminal import typeahead
 from ropechat.tui.terminal.screen import QuickSelector
+from ropechat.tui.terminal.textual_compat import CompatDriver, XTermParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Event
 
     from textual.message import Message
 
-    from ropechat.tui.app import ChatApp
-
-WAIT = 0.1  # seconds between two looks whether the chat ends
-SOON = 0.01  # the same, while keys wait for the chat
-BLOCK = 4096  # bytes that are read at once
-PASTE, PASTED = "\x1b[200~", "\x1b[201~"
+POLL_S = 0.1  # how often the reading thread checks whether the chat ends
+EARLY_POLL_S = 0.01  # the same, while early keys wait for the chat
+READ_BYTES = 4096  # read at once
+EXIT_CODE_SIGHUP = 129  # also where the terminal is gone without a signal
+PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; or what is left of one
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])?"
 )
 
 
+class WantsKeys(Protocol):
+    """What the driver asks of its app."""
+
+    @property
+    def keys_wanted(self) -> Event:
+        """Set once a key finds the chat that was asked for."""
+
+    def leave(self, code: int) -> None:
+        """End with an exit code; whatever runs is cancelled."""
+
+
 class PasteParser(XTermParser):
-    """Textual's parser of keys, with pastes that hold no escape sequences: it would take them for keys."""
+    """Textual's parser of input. Removes escape sequences from pastes, which Textual would take for keys."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._tail = ""  # the last characters, among which a mark may begin
-        self._pasted: list[str] | None = None  # what came of the paste that is under way
+        self._tail = ""  # the last characters, in which a mark may begin
+        self._pasted: list[str] | None = None  # the parts of a paste that has not ended
 
     def feed(self, data: str) -> Iterable[Message]:
-        """The events of some input; of a paste once all of it is there."""
+        """The events of some input; a paste is one event, once it is complete."""
         if not data:
             yield from super().feed(data)
         while data:
             if self._pasted is None:
-                part, data = self._upto(PASTE, data)
+                part, data = self._upto(PASTE_START, data)
                 yield from super().feed(part)
-                self._pasted = [] if self._tail == PASTE else None
+                self._pasted = [] if self._tail == PASTE_START else None
             else:
-                part, data = self._upto(PASTED, data)
+                part, data = self._upto(PASTE_END, data)
                 self._pasted.append(part)
-                if self._tail == PASTED:
-                    text = "".join(self._pasted)[: -len(PASTED)]
+                if self._tail == PASTE_END:
+                    text = "".join(self._pasted)[: -len(PASTE_END)]
                     self._pasted = None
-                    yield from super().feed(_SEQUENCE.sub("", text) + PASTED)
+                    yield from super().feed(_SEQUENCE.sub("", text) + PASTE_END)
 
     def _upto(self, mark: str, data: str) -> tuple[str, str]:
         """The input up to the end of a mark, which may have begun earlier, and the rest."""
@@ -65,42 +76,48 @@ class PasteParser(XTermParser):
         return data[:end], data[end:]
 
 
-class ChatDriver(LinuxDriver):
-    """Textual's driver, but keys wait until the app wants them: before that nothing has the focus."""
+class ChatDriver(CompatDriver):
+    """Textual's driver. Keys wait until the app wants them: before that no widget has the focus."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._early: list[Message] = []
 
     def start_application_mode(self) -> None:
-        """Take the terminal; it is given back as it was before it was held."""
+        """Take the terminal. When the app ends it is restored to its state before `typeahead.hold`."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self.attrs_before = typeahead.before or self.attrs_before
 
     def run_input_thread(self) -> None:
         """Read until the chat ends."""
-        parser, decode = PasteParser(self._debug), getincrementaldecoder("utf-8")("replace").decode
+        parser, decode = PasteParser(self.debug), getincrementaldecoder("utf-8")("replace").decode
         selector = QuickSelector()
         selector.register(self.fileno, selectors.EVENT_READ)
-        data = typeahead.first()
         try:
+            if early := typeahead.read_early():
+                self._take(parser.feed(decode(early)))
             while not self.exit_event.is_set():
-                if text := decode(data):
-                    for event in parser.feed(text):
-                        self.process_message(event)
-                for event in parser.tick():
-                    self.process_message(event)
+                if selector.select(EARLY_POLL_S if self._early else POLL_S):
+                    data = os.read(self.fileno, READ_BYTES)
+                    if not data:
+                        raise EOFError
+                    if text := decode(data):
+                        self._take(parser.feed(text))
+                else:  # an esc came alone only if nothing waits that may belong to it
+                    self._take(parser.tick())
                 self._pass_on()
-                data = b""
-                if selector.select(SOON if self._early else WAIT):
-                    data = os.read(self.fileno, BLOCK)
-                    if not data:  # the terminal is gone, and a signal is about to say so
-                        self.exit_event.wait(WAIT)
+        except (OSError, EOFError):  # the terminal is gone; SIGHUP says so too, but it may be ignored
+            with suppress(RuntimeError):  # the app has ended meanwhile
+                self.loop.call_soon_threadsafe(cast("WantsKeys", self.app).leave, EXIT_CODE_SIGHUP)
         finally:
             selector.close()
 
+    def _take(self, found: Iterable[Message]) -> None:
+        for event in found:
+            self.process_message(event)
+
     def process_message(self, message: Message) -> None:
-        """Pass an event on, in order; keys and the like when they are wanted."""
+        """Pass an event on, in order; keys and pastes not before the app wants them."""
         early = isinstance(message, events.InputEvent | events.Paste)
         if early and (self._early or not self._wanted):
             self._early.append(message)
@@ -109,7 +126,7 @@ class ChatDriver(LinuxDriver):
 
     @property
     def _wanted(self) -> bool:
-        return cast("ChatApp", self._app).keys_wanted.is_set()
+        return cast("WantsKeys", self.app).keys_wanted.is_set()
 
     def _pass_on(self) -> None:
         if self._early and self._wanted:

@@ -1,31 +1,30 @@
-"""Writing in the user's own editor, while the chat stands aside."""
+"""Edits a text in the user's editor while the chat is suspended."""
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropechat.tui.terminal.screen import ignore_interrupts
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from textual.app import App
 
-MAX_TEXT = 4 << 20  # bytes; as long as a text may be
+MAX_TEXT = 4 << 20  # bytes
 
 
 class EditorError(Exception):
-    """The editor could not be used; the message says why."""
+    """The editor cannot be used; the message says why."""
 
 
-def chosen(environ: Mapping[str, str]) -> list[str]:
-    """The editor's command. Raises EditorError when none is chosen, or nobody can read what was."""
+def editor_command(environ: Mapping[str, str]) -> list[str]:
+    """The command of the editor. Raises EditorError when none is set or it cannot be parsed."""
     command = environ.get("VISUAL", "").strip() or environ.get("EDITOR", "").strip()
     if not command:
         raise EditorError("no editor: set $VISUAL or $EDITOR")
@@ -36,12 +35,12 @@ def chosen(environ: Mapping[str, str]) -> list[str]:
 
 
 def edit(app: App[None], command: list[str], text: str) -> str:
-    """The text as it is when the editor ends. Raises EditorError; the text was not changed then."""
+    """Let the user edit a text; returns it. Raises EditorError without a changed text."""
     with tempfile.TemporaryDirectory(prefix="ropechat-") as folder:
         file = Path(folder) / "message.md"
         file.write_text(text, encoding="utf-8", errors="replace")
         try:
-            with app.suspend(), _interrupts_elsewhere():
+            with app.suspend(), ignore_interrupts():
                 code = subprocess.call([*command, str(file)], stderr=sys.__stderr__)
         except OSError as error:
             raise EditorError(f"{command[0]}: {error.strerror or error}") from None
@@ -55,22 +54,3 @@ def edit(app: App[None], command: list[str], text: str) -> str:
     if len(data) > MAX_TEXT:
         raise EditorError("more than 4 MiB; nothing was changed")
     return data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n")
-
-
-@contextmanager
-def _interrupts_elsewhere() -> Iterator[None]:
-    """ctrl+c is for the editor, which is in the same process group."""
-    loop = asyncio.get_running_loop()
-    handle = getattr(loop, "_signal_handlers", {}).get(signal.SIGINT)
-    if handle is None:
-        yield
-        return
-
-    def restore() -> None:
-        loop.add_signal_handler(signal.SIGINT, handle._callback, *handle._args)
-
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
-    try:
-        yield
-    finally:  # two rounds later: in the next one the loop hears of what came meanwhile
-        loop.call_soon(loop.call_soon, restore)

@@ -1,4 +1,4 @@
-"""Keeps everything but the UI off the screen while the UI has it."""
+"""Gives the UI the screen, and keeps the output of everything else off it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,24 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
-from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import IO, TYPE_CHECKING
 
 from textual import constants
-from textual import screen as textual_screen
-from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 from ropechat.tui.terminal import typeahead
-from ropechat.tui.terminal.watchdog import watched
+from ropechat.tui.terminal.watchdog import watch_terminal
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ESCAPE_DELAY = 0.025  # seconds; the bytes of a sequence come in one piece, also over ssh and in tmux
-REPAINTS = 120  # a second, at most
-TURN = 0.001  # seconds that one thread keeps Python from another
-KEPT = 64 * 1024  # bytes of stray output that are shown afterwards
-
-
-class _Extra(StrEnum):
-    """Keys that Textual has no name for."""
-
-    ALT_ENTER = "alt+enter"
+SWITCH_INTERVAL_S = 0.001  # how long one thread may keep the interpreter from another
+MAX_REPLAYED = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
 class QuickSelector(selectors.SelectSelector):
-    """Waits for keys; right after one only as long as it takes to know that an esc came alone."""
+    """Waits for keys; after one, only until an esc is known to be a key of its own."""
 
     _just_read = False
 
@@ -49,25 +39,12 @@ class QuickSelector(selectors.SelectSelector):
         return found
 
 
-def teach_keys() -> None:
-    """Make alt+enter a key of its own in terminals that send ESC CR for it; Textual reads that as enter.
-
-    And esc acts sooner: Textual waits 100 ms for what may follow in a sequence, and looks ten times a second.
-    """
-    if "ESCDELAY" not in os.environ:
-        constants.ESCAPE_DELAY = ESCAPE_DELAY  # type: ignore[misc]
-    table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
-    table["\x1b\r"] = table["\x1b\n"] = (_Extra.ALT_ENTER,)
-
-
 def take_short_turns() -> None:
-    """Draw what changed sooner: after a repaint Textual lets one or two of its 60ths of a second pass.
+    """Let the inference thread run Python code during a repaint, not only after it."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
-    And the thread that asks the model gets Python in the middle of a repaint, not at its end.
-    """
-    sys.setswitchinterval(TURN)
-    if "TEXTUAL_FPS" not in os.environ:
-        textual_screen.UPDATE_PERIOD = 1 / REPAINTS  # type: ignore[misc]
+
+_handlers: dict[int, Callable[[], None]] = {}  # by signal: those that `leave_on_signals` installed
 
 
 def leave_on_signals(leave: Callable[[int], None]) -> None:
@@ -77,13 +54,30 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
         number = getattr(signal, name, None)
         if number is not None:
             with suppress(NotImplementedError, ValueError):
-                loop.add_signal_handler(number, leave, 128 + number)
+                handler = partial(leave, 128 + number)
+                loop.add_signal_handler(number, handler)
+                _handlers[number] = handler
+
+
+@contextmanager
+def ignore_interrupts() -> Iterator[None]:
+    """Leave ctrl+c to another program that has the terminal; its process group is this one's."""
+    handler = _handlers.get(signal.SIGINT)
+    if handler is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    try:
+        yield
+    finally:  # two rounds later: in the next one the loop hears of the signals that came meanwhile
+        loop.call_soon(loop.call_soon, partial(loop.add_signal_handler, signal.SIGINT, handler))
 
 
 class _Screen(io.TextIOWrapper):
-    """The terminal to draw on; once it is gone, as its window was closed, drawing does nothing.
+    """The terminal to draw on. Once its window is closed, drawing does nothing.
 
-    An error would end Textual's writing thread, for which the app waits: SIGHUP could not end it.
+    An error would end Textual's writing thread, for which the app waits; SIGHUP could not end the app then.
     """
 
     def write(self, text: str, /) -> int:
@@ -101,13 +95,13 @@ class _Screen(io.TextIOWrapper):
 
 
 @contextmanager
-def owned_screen() -> Iterator[None]:
+def own_screen() -> Iterator[None]:
     """Give Textual, which draws through `sys.__stderr__`, the terminal, and nothing else the screen.
 
-    File descriptor 2 is a scratch file meanwhile; whatever a library wrote there comes out, cleaned, once the
-    screen is restored. If it was no terminal to begin with (`2> log`) it stays, and the UI draws on /dev/tty.
+    File descriptor 2 is a scratch file meanwhile; what a library writes there is shown, cleaned, once the
+    screen is restored. If it is not a terminal (`2> log`) it stays as it is, and the UI draws on /dev/tty.
     """
-    terminal = None if "TEXTUAL_DRIVER" in os.environ else _terminal()  # else a browser is the terminal
+    terminal = None if "TEXTUAL_DRIVER" in os.environ else _terminal()  # set: a browser is the terminal
     if terminal is None:
         yield
         return
@@ -121,7 +115,7 @@ def owned_screen() -> Iterator[None]:
             os.dup2(scratch.fileno(), 2)
         sys.__stderr__ = screen  # type: ignore[misc]
         try:
-            with watched(screen.fileno(), typeahead.switched_off()):
+            with watch_terminal(screen.fileno(), typeahead.cleared_flags()):
                 yield
         finally:
             sys.stderr.flush()
@@ -144,7 +138,7 @@ def _terminal() -> int | None:
 
 def _replay(scratch: IO[bytes]) -> None:
     end = scratch.seek(0, os.SEEK_END)
-    scratch.seek(max(0, end - KEPT))
+    scratch.seek(max(0, end - MAX_REPLAYED))
     if text := clean(scratch.read().decode("utf-8", "replace")):
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What is typed before the chat has the terminal: it waits there, in order and without an echo."""
+"""Keys typed before the chat has the terminal wait there, in order and without an echo."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WORDS = {  # those that are switched off, by their names in termios and for stt
 }
 
 before: list | None = None  # type: ignore[type-arg]
-"""How the terminal was, as `tcgetattr` tells it; None while it is not held."""
+"""The attributes of the terminal before `hold`, as `tcgetattr` returns them; None while it is not held."""
 _lines = 0
 
 
 def hold() -> None:
-    """Have the terminal keep each key as it is typed, and show none; ctrl+c still ends the program.
+    """Let the terminal keep each key that is typed without an echo; ctrl+c still ends the program.
 
-    Nothing happens without a terminal, or where it is held already.
+    Does nothing without a terminal or when it is held already.
     """
     global before, _lines
     if before is not None or "TEXTUAL_DRIVER" in os.environ:
@@ -41,11 +41,11 @@ def hold() -> None:
         fcntl.ioctl(0, termios.FIONREAD, waiting)
         _lines = waiting[0]
         if _lines and found[_LOCAL] & termios.ECHO:
-            os.write(1, b"\r\x1b[K")  # what was typed so far was shown by the terminal
+            os.write(1, b"\r\x1b[K")  # the terminal has shown what was typed so far
 
 
 def release() -> None:
-    """Give the terminal back as it was; what was not read is there for who reads next."""
+    """Restore the terminal. Keys that were not read stay for the next reader."""
     global before, _lines
     found, before, _lines = before, None, 0
     if found is not None:
@@ -53,15 +53,15 @@ def release() -> None:
             termios.tcsetattr(0, termios.TCSANOW, found)
 
 
-def first() -> bytes:
-    """What was typed before the terminal was held, once: its line ends are the enter key."""
+def read_early() -> bytes:
+    """Read, once, what was typed before `hold`; its line ends become the enter key."""
     global _lines
     count, _lines = _lines, 0
     return os.read(0, count).replace(b"\n", b"\r") if count else b""
 
 
-def switched_off() -> str:
-    """What `stty` must switch on again after the terminal was held."""
+def cleared_flags() -> str:
+    """The flags that `stty` must set again after the terminal was held."""
     if before is None:
         return ""
     flags = [

@@ -1,4 +1,4 @@
-"""A small process that puts the terminal right if this one is killed, or crashes in native code."""
+"""A small process that restores the terminal if this one is killed or crashes in native code."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ printf '{_RESET}' >&2
 
 
 @contextmanager
-def watched(terminal: int, switched_off: str = "") -> Iterator[None]:
-    """Restore the terminal if this process ends within the block without leaving it. Where there is a sh.
+def watch_terminal(terminal: int, cleared_flags: str = "") -> Iterator[None]:
+    """Restore the terminal if this process ends within the block. Does nothing without /bin/sh.
 
-    switched_off: what the terminal had before, and has not now, in words for stty.
+    cleared_flags: arguments for stty: the flags that were set before the terminal was held.
     """
     try:
         watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "sh", switched_off],
+            ["/bin/sh", "-c", _SCRIPT, "sh", cleared_flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=terminal,
-            start_new_session=True,  # what ends the group of this process leaves it alive
+            start_new_session=True,  # a signal to the group of this process must not end it
         )
     except OSError:
         yield
@@ -41,7 +41,7 @@ def watched(terminal: int, switched_off: str = "") -> Iterator[None]:
     with watcher:
         assert watcher.stdin is not None
         assert watcher.stdout is not None
-        watcher.stdout.readline()  # it knows how the terminal was
+        watcher.stdout.readline()  # it has saved the state of the terminal
         try:
             yield
         finally:

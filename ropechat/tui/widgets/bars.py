@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
@@ -14,8 +14,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ropechat.tui.app import ChatApp
-    from ropechat.tui.commands.keymap import Item
+    from ropechat.tui.commands.keymap import Item, Keymap
 
 Part = tuple[str, str]  # text, style
 TITLE = 12  # cells that a title keeps beside its note
@@ -155,9 +154,9 @@ def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
 class KeyLine(Static):
     """The keys that work here, as many as fit; or what there is to say."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[Item], keymap: Keymap) -> None:
         super().__init__(id="keys", markup=False)
-        self._items = items
+        self._items, self._keymap = items, keymap
         self._said = ""
         self.display = bool(items)
 
@@ -180,5 +179,5 @@ class KeyLine(Static):
         self._items = self._items if items is None else items
         if self._said:
             return
-        pairs = cast("ChatApp", self.app).keymap.pairs(self._items)
+        pairs = self._keymap.pairs(self._items)
         self.update(Content.assemble(*whole_items(pairs, self.size.width + 2)[1:]))

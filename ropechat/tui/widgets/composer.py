@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.widgets import TextArea
 
-from ropechat.chat.draft import Pastes, begun_path, paths
+from ropechat.chat.draft import Pastes, complete_path, find_path
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.input import typed
 from ropechat.util.text import clean
@@ -60,7 +60,8 @@ class Composer(TextArea):
         self.load_text(clean(text))
         self.move_cursor(self.document.end)
 
-    async def _on_key(self, event: events.Key) -> None:
+    def on_key(self, event: events.Key) -> None:
+        """Do what a key is for; Textual takes in those that are left."""
         command = self._commands.get(event.key, "")
         left = command != "composer.search" and self._leave_search(event.key)
         if left or self._do(command):
@@ -69,9 +70,7 @@ class Composer(TextArea):
         elif not event.is_printable and (text := typed(event)):
             event.stop()
             event.prevent_default()
-            self._replace_via_keyboard(text, *self.selection)
-        else:
-            await super()._on_key(event)
+            self.replace(text, *self.selection, maintain_selection_offset=False)
 
     def _do(self, command: str) -> bool:
         """Do what a key is for; False when it is not for that now."""
@@ -97,12 +96,13 @@ class Composer(TextArea):
                 return False
         return True
 
-    async def _on_paste(self, event: events.Paste) -> None:
+    def on_paste(self, event: events.Paste) -> None:
+        """Insert a paste, cleaned; a long one is folded to a word."""
         event.stop()
         event.prevent_default()
         text = self.pastes.fold(clean(event.text.replace("\r\n", "\n").replace("\r", "\n")))
-        if result := self._replace_via_keyboard(text, *self.selection):
-            self.move_cursor(result.end_location)
+        result = self.replace(text, *self.selection, maintain_selection_offset=False)
+        self.move_cursor(result.end_location)
 
     def action_delete_right(self) -> None:
         """Delete to the right; on an empty line: leave."""
@@ -131,8 +131,8 @@ class Composer(TextArea):
                 f"/{one.slash}" for one in keys.ALL if one.slash.startswith(before[1:]) and one.slash
             )
             return 0, words
-        if (begun := begun_path(before)) is not None:
-            return begun[0], paths(begun[1])
+        if (begun := find_path(before)) is not None:
+            return begun[0], complete_path(begun[1])
         return column, []
 
     def _complete(self) -> bool:

@@ -30,14 +30,12 @@ class Field(Input):
         """No timer while idle."""
         self.cursor_blink = False
 
-    async def _on_key(self, event: events.Key) -> None:
+    def on_key(self, event: events.Key) -> None:
         """Take in what Textual would drop: text that Python does not count as printable."""
         if not event.is_printable and (text := typed(event)):
             event.stop()
             event.prevent_default()
             self.insert_text_at_cursor(text)
-        else:
-            await super()._on_key(event)
 
     def validate_value(self, value: str) -> str:
         """One line, cleaned."""
@@ -50,3 +48,10 @@ class Field(Input):
         style = super().get_component_rich_style(*names, partial=partial, default=default)
         plain = self.app.native_ansi_color or self.app.no_color
         return style + Style(reverse=True) if plain and "input--cursor" in names else style
+
+
+class FindBar(Field):
+    """The text that is looked for."""
+
+    def __init__(self) -> None:
+        super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ropechat.inspector.explain import explain
-from ropechat.tui.render.pieces import Piece, cut
+from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.style_cache import COMPONENTS, Brush
@@ -34,7 +34,7 @@ CUTS = {
 EIGHTHS = " ▏▎▍▌▋▊▉"
 NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
 
-Row = list[Piece]
+Row = list[StyledSpan]
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class Inspector(Widget):
 
     def _nothing(self) -> list[Row]:
         return [
-            [Piece(" No token is selected.", "quiet")],
-            [Piece(" Click one, or press esc, then an arrow key.", "quiet")],
+            [StyledSpan(" No token is selected.", "quiet")],
+            [StyledSpan(" Click one, or press esc, then an arrow key.", "quiet")],
         ]
 
     def _about(self, width: int) -> list[Row]:
@@ -164,12 +164,12 @@ class Inspector(Widget):
         step = block.steps[index]
         name = self.spelled(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
-        about = [Piece(count, "heading"), Piece(name, "name")]
-        details = [Piece(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
+        about = [StyledSpan(count, "heading"), StyledSpan(name, "name")]
+        details = [StyledSpan(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
         rows = [fitted(about, width), fitted(details, width)]
         if width >= 70:
             gap = width - _width(about) - _width(details) - 1
-            rows = [[*about, Piece(" " * gap), *details]] if gap > 0 else rows
+            rows = [[*about, StyledSpan(" " * gap), *details]] if gap > 0 else rows
         rows += self._figures(width)
         return rows
 
@@ -187,7 +187,7 @@ class Inspector(Widget):
         ]
         rows: list[Row] = [[]]
         for label, value in words:
-            parts = [Piece(f" {label}" if label else "", "quiet"), Piece(f" {value} ", "")]
+            parts = [StyledSpan(f" {label}" if label else "", "quiet"), StyledSpan(f" {value} ", "")]
             if rows[-1] and _width(rows[-1]) + _width(parts) > width:
                 rows.append([])
             rows[-1] += parts
@@ -202,7 +202,7 @@ class Inspector(Widget):
         name = max(8, min(18, (width - NUMBERS) // 2))
         bar = max(0, width - NUMBERS - name)
         head = "   #  " + "token".ljust(name) + " sampled" + " " * bar + "    raw  bits"
-        rows: list[Row] = [[Piece(head[:width], "quiet")]]
+        rows: list[Row] = [[StyledSpan(head[:width], "quiet")]]
         for order in range(first, min(first + room, len(listed))):
             rows.append(fitted(self._candidate(listed[order], order, name, bar), width))
         return rows + tail
@@ -211,35 +211,35 @@ class Inspector(Widget):
         look = "asked" if candidate.chosen else "" if candidate.cut is None else "quiet"
         token = self.spelled(candidate.id)
         row = [
-            Piece(" ▸" if order == self.choice else "  ", "marker"),
-            Piece(f"{candidate.rank:>3,}", "quiet"),
-            Piece(_mark(candidate), "marker"),
-            *fitted([Piece(token, look)], name),
-            Piece(" "),
+            StyledSpan(" ▸" if order == self.choice else "  ", "marker"),
+            StyledSpan(f"{candidate.rank:>3,}", "quiet"),
+            StyledSpan(_mark(candidate), "marker"),
+            *fitted([StyledSpan(token, look)], name),
+            StyledSpan(" "),
         ]
         if candidate.cut is not None:
-            row += fitted([Piece(CUTS.get(candidate.cut, f"cut by {candidate.cut}"), "quiet")], bar + 7)
+            row += fitted([StyledSpan(CUTS.get(candidate.cut, f"cut by {candidate.cut}"), "quiet")], bar + 7)
         else:
             exact = self._explanation is None or self._explanation.exact
-            row.append(Piece(probability(candidate.sampled, exact).rjust(6) + " ", look))
-            row.append(Piece(barred(candidate.sampled or 0.0, bar), "bar"))
+            row.append(StyledSpan(probability(candidate.sampled, exact).rjust(6) + " ", look))
+            row.append(StyledSpan(barred(candidate.sampled or 0.0, bar), "bar"))
         raw = f" {probability(candidate.raw):>6}{min(candidate.bits, 99.9):>6.1f}"
-        return [*row, Piece(raw, look)]
+        return [*row, StyledSpan(raw, look)]
 
     def _tail(self, width: int) -> list[Row]:
         """What is not listed, what is uncertain, and the preview."""
         assert self._explanation is not None
         found = self._explanation
         kept = "" if found.kept is None else f" · {found.kept:,} survived"
-        rows = [fitted([Piece(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
+        rows = [fitted([StyledSpan(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
         if not found.exact:
-            rows.append(fitted([Piece(f"   ≈ sampled is an estimate: {found.why}", "quiet")], width))
+            rows.append(fitted([StyledSpan(f"   ≈ sampled is an estimate: {found.why}", "quiet")], width))
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
             name = self.spelled(self.preview.id)
             text = one_line(f"{name}{self.preview.text}")
             lines = wrap(text, 0, max(4, width - 3))[:4]
-            rows.append(fitted([Piece(f" preview {self.preview.note}", "quiet")], width))
-            rows += [[Piece("  "), Piece(text[start:end], "string")] for start, end in lines]
+            rows.append(fitted([StyledSpan(f" preview {self.preview.note}", "quiet")], width))
+            rows += [[StyledSpan("  "), StyledSpan(text[start:end], "string")] for start, end in lines]
         return rows
 
     def spelled(self, id: int, data: bytes | None = None) -> str:
@@ -275,19 +275,19 @@ def barred(share: float, width: int) -> str:
     return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)
 
 
-def _width(row: list[Piece]) -> int:
+def _width(row: list[StyledSpan]) -> int:
     return sum(cells(piece.text) for piece in row)
 
 
-def fitted(row: list[Piece], width: int) -> Row:
+def fitted(row: list[StyledSpan], width: int) -> Row:
     """The row cut (with …) or padded to a width."""
     used = _width(row)
     if used <= width:
-        return [*row, Piece(" " * (width - used))]
+        return [*row, StyledSpan(" " * (width - used))]
     text = "".join(piece.text for piece in row)
     end = next(chop(text, max(1, width - 1)))[1]
-    kept = cut(row, 0, end)
-    return [*kept, Piece("…", "quiet"), Piece(" " * max(0, width - 1 - _width(kept)))]
+    kept = cut_spans(row, 0, end)
+    return [*kept, StyledSpan("…", "quiet"), StyledSpan(" " * max(0, width - 1 - _width(kept)))]
 
 
 def _hexadecimal(data: bytes, most: int) -> str:

@@ -12,19 +12,18 @@ from ropechat.tui.commands import registry as keys
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.find import Finder
-from ropechat.tui.render.page import Place
-from ropechat.tui.render.pieces import Mark, Piece
+from ropechat.tui.render.spans import Mark, StyledSpan
 from ropechat.tui.render.tint import NAMES
+from ropechat.tui.render.transcript_layout import TextPosition
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 from ropechat.util.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from textual import events
     from textual.binding import BindingType
 
-    from ropechat.trace import Step
     from ropechat.tui.render.blocks import AnswerBlock, Block
 
 GHOST = 12  # characters shown of a token that the row does not show
@@ -98,9 +97,9 @@ class Reader(Transcript):
         super().add(block, at)
         self.finder.look(block)
 
-    def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
-        """Append tokens to a block."""
-        super().feed(block, steps)
+    def feed(self, block: AnswerBlock) -> None:
+        """Draw the new tokens of an answer."""
+        super().feed(block)
         self.finder.look(block)
         if self._awaited is not None:
             self._arrive(self._awaited)
@@ -148,7 +147,7 @@ class Reader(Transcript):
         self._reshape(place, below)
         return self.page.view
 
-    def _anchor(self) -> tuple[Place | None, int]:
+    def _anchor(self) -> tuple[TextPosition | None, int]:
         top, height = round(self.scroll_y), self.scrollable_content_region.height
         if self.cursor is not None:
             place = moves.place_of(self.page, self.cursor)
@@ -214,9 +213,9 @@ class Reader(Transcript):
 
     def go_to(self, block: Block) -> None:
         """Scroll to the beginning of a block, if it is not in sight."""
-        self._show(Place(self.blocks.index(block), 0))
+        self._show(TextPosition(self.blocks.index(block), 0))
 
-    def _show(self, place: Place) -> None:
+    def _show(self, place: TextPosition) -> None:
         y, top = self.page.y_of(place), round(self.scroll_y)
         height = self.scrollable_content_region.height
         self._extend(max(self.page.rows, self.virtual_size.height))
@@ -334,7 +333,7 @@ class Reader(Transcript):
         """To the next match."""
         height = self.scrollable_content_region.height
         start = self.page.place(min(round(self.scroll_y) + height - 1, self.page.rows - 1))
-        if place := self.finder.go(step, start or Place(0, 0)):
+        if place := self.finder.go(step, start or TextPosition(0, 0)):
             self._show(place)
             self.redraw()
             self.post_message(self.Found())
@@ -357,7 +356,7 @@ class Reader(Transcript):
         start, end = block.span(row)
         return [span for span in spans if span[0] < end and span[1] > start]
 
-    def ghosts(self, block: Block, row: int) -> list[Piece]:
+    def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
         """The token under the cursor where the rows do not show it: a line break, marks of Markdown."""
         if self.cursor is None or self.cursor.block is not block:
             return []
@@ -367,7 +366,7 @@ class Reader(Transcript):
         if row != min(block.rows.row_at(max(0, start)), block.body - 1):
             return []
         step = self.cursor.block.steps[self.cursor.index]
-        return [Piece(visible(step.bytes)[:GHOST] or "∅", "cursor")]
+        return [StyledSpan(visible(step.bytes)[:GHOST] or "∅", "cursor")]
 
     def _drawn(self, block: Block, start: int, end: int) -> bool:
         first = block.rows.row_at(start)

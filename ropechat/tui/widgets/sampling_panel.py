@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -10,26 +10,26 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from ropechat.chat import presets
-from ropechat.inspector.what_if import tried
+from ropechat.inspector.what_if import resample
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.commands import sheet_keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
+from ropechat.tui.terminal.textual_compat import bound_keys
 from ropechat.tui.widgets.bars import KeyLine, meter
 from ropechat.tui.widgets.input import Field
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
+    from ropechat.chat.session import Session
     from ropechat.inspector.explain import Candidate, Explanation
     from ropechat.sampling import Sampling
-    from ropechat.tui.app import ChatApp
-    from ropechat.tui.commands.keymap import Item
+    from ropechat.tui.commands.keymap import Item, Keymap
     from ropechat.tui.render.cursor import TokenPlace
 
 METER, NOTE = 16, 26  # cells
@@ -48,32 +48,41 @@ ITEMS = (
 class Dials(Vertical, can_focus=True):
     """Every change is used from the next answer on, and tried at once on a recorded token.
 
-    items: what the last line tells of the keys.
+    session: whose sampling is shown and set; spell: the text of a token id; items: what the last line tells
+    of the keys.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*sheet_keys.COMMON, *sheet_keys.DIALS))]
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.DIALS))]
 
     class Closed(Message):
         """It is to be left."""
 
-    def __init__(self, items: Sequence[Item] = (), *, id: str | None = None) -> None:
+    class Changed(Message):
+        """The sampling of the session is another one."""
+
+    def __init__(
+        self,
+        session: Session,
+        keymap: Keymap,
+        spell: Callable[[int], str],
+        items: Sequence[Item] = (),
+        *,
+        id: str | None = None,
+    ) -> None:
         super().__init__(id=id, classes="dials")
+        self._session, self._spell = session, spell
         self.border_title = Content(" sampling ")
         self._before: Sampling | None = None
         self._token: TokenPlace | None = None
         self._row = 0
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
         self._field = Field(placeholder="value", classes="value")
-        self._key_line = KeyLine(items)
-
-    @property
-    def _app(self) -> ChatApp:
-        return cast("ChatApp", self.app)
+        self._key_line = KeyLine(items, keymap)
 
     @property
     def sampling(self) -> Sampling:
         """The settings that are in use."""
-        return self._app.session.sampling
+        return self._session.sampling
 
     def compose(self) -> ComposeResult:
         """Settings, presets, what they do, keys."""
@@ -103,7 +112,7 @@ class Dials(Vertical, can_focus=True):
     @property
     def own_keys(self) -> Iterable[str]:
         """The keys that mean something here."""
-        return self._bindings.key_to_bindings
+        return bound_keys(self)
 
     # --- changing ---
 
@@ -112,7 +121,8 @@ class Dials(Vertical, can_focus=True):
         return presets.NAMES[self._row]
 
     def _set(self, sampling: Sampling) -> None:
-        self._app.use_sampling(sampling)
+        self._session.sampling = sampling
+        self.post_message(self.Changed())
         self.redraw()
 
     def action_move(self, by: int) -> None:
@@ -122,7 +132,7 @@ class Dials(Vertical, can_focus=True):
 
     def action_step(self, by: int) -> None:
         """A step up or down."""
-        self._set(presets.stepped(self.sampling, self._chosen, by))
+        self._set(presets.step_value(self.sampling, self._chosen, by))
 
     def action_preset(self, name: str) -> None:
         """All of a preset's values."""
@@ -136,7 +146,7 @@ class Dials(Vertical, can_focus=True):
     def action_type(self) -> None:
         """Let a value be typed."""
         self._field.display = True
-        self._field.value = presets.shown(self.sampling, self._chosen).replace(",", "")
+        self._field.value = presets.format_value(self.sampling, self._chosen).replace(",", "")
         self._field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -177,14 +187,14 @@ class Dials(Vertical, can_focus=True):
         width = self.content_size.width
         room = width - 3 - NAME - VALUE - 3
         cells = max(4, min(METER, room))
-        share = presets.filled(self.sampling, name)
+        share = presets.fill_fraction(self.sampling, name)
         full, rest = ("", " " * cells) if share is None else meter(share, cells)
         return Content.assemble(
             *setting_line(self.sampling, name, " ▸ " if here else "   ", here),
             "  ",
             (full, "$primary"),
             (rest, "$rule"),
-            ("  " + presets.MEANING[name] if room >= METER + NOTE else "", "$quiet"),
+            ("  " + presets.DESCRIPTIONS[name] if room >= METER + NOTE else "", "$quiet"),
         )
 
     def _presets(self) -> Content:
@@ -193,10 +203,16 @@ class Dials(Vertical, can_focus=True):
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
-        words = f"{now}: {presets.said(now)}" if now else "settings of your own"
-        lines = [words, *([f"bias: {biases}"] if (biases := self._app.told_biases()) else [])]
+        words = f"{now}: {presets.describe_preset(now)}" if now else "settings of your own"
+        lines = [words, *([f"bias: {biases}"] if (biases := self._biases()) else [])]
         parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
         return Content.assemble(*parts)
+
+    def _biases(self) -> str:
+        return " · ".join(
+            f"{one_line(self._spell(id))} {presets.describe_bias(bias)}"
+            for id, bias in self.sampling.logit_bias
+        )
 
     def _effects(self) -> list[Content]:
         """The candidates of a recorded token under these settings."""
@@ -207,8 +223,8 @@ class Dials(Vertical, can_focus=True):
         seen = None
         if block.prompt is not None:
             seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
-        info = self._app.session.info
-        found = tried(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
+        info = self._session.info
+        found = resample(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
         kept = "?" if found.kept is None else f"{found.kept:,}"
         name, about = one_line(visible(step.bytes)), "" if found.exact else ", about"
         rows = [
@@ -227,7 +243,7 @@ class Dials(Vertical, can_focus=True):
     def _candidate(self, one: Candidate, found: Explanation, drawn: bool) -> Content:
         cells = max(6, min(40, self.content_size.width - TOKEN - 23))
         look = "" if one.cut is None else "$quiet"
-        name = fit(one_line(self._app.inspector.spelled(one.id)), TOKEN)
+        name = fit(one_line(self._spell(one.id)), TOKEN)
         if one.cut is not None:
             right = fit(CUTS.get(one.cut, f"cut by {one.cut}"), cells + 7)
         else:

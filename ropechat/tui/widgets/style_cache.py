@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from rich.style import Style
 
-from ropechat.tui.format.theme import tints
+from ropechat.tui.format.theme import tint_styles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.widget import Widget
 
-    from ropechat.tui.render.pieces import Piece
+    from ropechat.tui.render.spans import StyledSpan
 
 _TEXT = {"asked", "bar", "caret", "error", "more", "quiet", "title"}
 _MARKED = {"cursor", "found", "here"}
@@ -53,10 +53,10 @@ class Brush:
 
     def _tint(self, level: int) -> Style:
         app = self._widget.app
-        words = tints(app.current_theme.dark, app.native_ansi_color, app.no_color)[level]
+        words = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)[level]
         return Style.parse(words) if words else Style.null()
 
-    def segments(self, pieces: Iterable[Piece], look: str = "") -> list[Segment]:
+    def segments(self, pieces: Iterable[StyledSpan], look: str = "") -> list[Segment]:
         """The pieces drawn; equal neighbours become one."""
         found: list[Segment] = []
         for text, own, _ in pieces:

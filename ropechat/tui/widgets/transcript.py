@@ -8,26 +8,22 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ropechat.tui.render.blocks import AnswerBlock
-from ropechat.tui.render.page import Page
-from ropechat.tui.render.pieces import Mark, Piece, cut, overlay
+from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
+from ropechat.tui.render.transcript_layout import TranscriptLayout
+from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import beside
 from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.style import Style
     from textual import events
     from textual.selection import Selection
 
-    from ropechat.trace import Step
     from ropechat.tui.render.blocks import Block
-    from ropechat.tui.render.page import Place
+    from ropechat.tui.render.transcript_layout import TextPosition
 
 MEASURE = 100  # cells; longer lines are hard to read
 GUTTER = 2
@@ -37,7 +33,7 @@ CACHED = 1000  # drawn rows
 BETWEEN = 0.25  # seconds between two scrolls while rows come fast
 
 
-class Transcript(ScrollView, can_focus=True):
+class Transcript(CompatScrollView, can_focus=True):
     """Blocks of wrapped rows. Follows the newest row; not while the reader has scrolled up."""
 
     FOCUS_ON_CLICK = False  # a click selects; the keyboard stays with the composer
@@ -45,7 +41,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.page = Page()
+        self.page = TranscriptLayout()
         self.follow = True
         self.tint = "surprisal"
         self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
@@ -73,11 +69,11 @@ class Transcript(ScrollView, can_focus=True):
         self.page.insert(block, at)
         self._grown(0)
 
-    def feed(self, block: AnswerBlock, steps: Iterable[Step]) -> None:
-        """Append tokens to a block; cheap at the end of the transcript, where it happens."""
+    def feed(self, block: AnswerBlock) -> None:
+        """Draw the new tokens of an answer; cheap at the end of the transcript, where it happens."""
         index = len(self.blocks) - 1 if block is self.blocks[-1] else self.blocks.index(block)
         last = block.body - 1  # the caret leaves it
-        row = min(block.add(steps), max(0, last))
+        row = min(block.grow(), max(0, last))
         self.page.measure(index)
         self._grown(self.page.tops[index] + block.head + row)
 
@@ -164,8 +160,7 @@ class Transcript(ScrollView, can_focus=True):
         if size == self.virtual_size:
             return
         self._steering = True
-        self.set_reactive(Widget.virtual_size, size)
-        self._scroll_update(size)
+        self.set_virtual_size(size)
         self._steering = False
 
     def _refresh_from(self, first_row: int) -> None:
@@ -206,7 +201,7 @@ class Transcript(ScrollView, can_focus=True):
         else:
             self._reshape(self.page.place(round(self.scroll_y)), 0)
 
-    def _reshape(self, place: Place | None, below: int) -> None:
+    def _reshape(self, place: TextPosition | None, below: int) -> None:
         """Lay out anew; `place` comes to stand `below` rows below the top, unless the end is followed."""
         self.page.reshape(self.page.view, self.measure)
         if self.follow or place is None:
@@ -254,10 +249,10 @@ class Transcript(ScrollView, can_focus=True):
             self._news_from = self.page.rows
             self._extend(self.page.rows)
 
-    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+    def on_mouse_scroll_up(self, _: events.MouseScrollUp) -> None:
+        """Stop following at once: the scrolling itself, which Textual does next, is animated."""
         if self.max_scroll_y > 0:
-            self.leave_end()  # at once: the scrolling itself is animated
-        super()._on_mouse_scroll_up(event)
+            self.leave_end()
 
     def action_page_up(self) -> None:
         """One page back."""
@@ -339,30 +334,37 @@ class Transcript(ScrollView, can_focus=True):
 
     def _text_row(self, block: Block, row: int) -> list[Segment]:
         look = {"user": "asked", "notice": "quiet", "error": "error"}.get(block.kind, "")
-        pieces = overlay(block.rows.pieces(row), [*block.marks(row, self.tint), *self.marks(block, row)])
+        pieces = overlay_marks(
+            block.rows.pieces(row), [*block.marks(row, self.tint), *self.marks(block, row)]
+        )
         last = block.live and row == block.body - 1
-        ends = [Piece(CARET, "caret")] if last else self.ghosts(block, row)
+        ends = [StyledSpan(CARET, "caret")] if last else self.ghosts(block, row)
         return self._brush.segments([self._gutter(block, row), *pieces, *ends], look)
 
     def marks(self, block: Block, row: int) -> list[Mark]:
         """More to lay over a row."""
         return []
 
-    def ghosts(self, block: Block, row: int) -> list[Piece]:
+    def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
         """What stands behind a row without being part of it."""
         return []
 
     def _heading(self, block: Block) -> list[Segment]:
         title, note = beside(block.title, block.note, self.measure)
         gap = max(0, self.measure - cell_len(title) - cell_len(note))
-        pieces = [self._gutter(block), Piece(title, "title"), Piece(" " * gap), Piece(note, "quiet")]
+        pieces = [
+            self._gutter(block),
+            StyledSpan(title, "title"),
+            StyledSpan(" " * gap),
+            StyledSpan(note, "quiet"),
+        ]
         return self._brush.segments(pieces)
 
-    def _gutter(self, block: Block, row: int | None = None) -> Piece:
+    def _gutter(self, block: Block, row: int | None = None) -> StyledSpan:
         """The bar at the left of what the user wrote."""
         lead = block.lead if isinstance(block, AnswerBlock) else 0
         by_user = block.kind == "user" or (row is not None and block.rows.offset(row) < lead)
-        return Piece("▌ " if by_user else "  ", "bar")
+        return StyledSpan("▌ " if by_user else "  ", "bar")
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text: wrapped rows joined again, without gutter."""
@@ -379,7 +381,9 @@ class Transcript(ScrollView, can_focus=True):
                 max(0, last.x - GUTTER) if last and y == bottom else sum(len(piece.text) for piece in pieces)
             )
             begin = max(0, first.x - GUTTER) if first and y == top else 0
-            kept = [piece for piece in cut(pieces, begin, end) if piece.at >= 0 or "block" not in piece.look]
+            kept = [
+                piece for piece in cut_spans(pieces, begin, end) if piece.at >= 0 or "block" not in piece.look
+            ]
             text = "".join(piece.text for piece in kept)  # the padding of code is not part of it
             parts.append(text + ("" if y == bottom else self._joint(spot.block, spot.row)))
         return "".join(parts), "\n"

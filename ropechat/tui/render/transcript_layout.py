@@ -10,25 +10,25 @@ if TYPE_CHECKING:
 
     from ropechat.tui.render.blocks import Block, View
 
-KEPT = 120  # blocks whose rows are kept when they are out of sight
+MAX_LAID_OUT = 120  # blocks; those far out of sight are dropped when there are more
 
 
-class Spot(NamedTuple):
+class RowPosition(NamedTuple):
     """A row: its block, and the row of the text; None for the heading or the blank row after it."""
 
     block: int
     row: int | None
 
 
-class Place(NamedTuple):
+class TextPosition(NamedTuple):
     """A character of the transcript; an offset of -1 is the block's heading."""
 
     block: int
     offset: int
 
 
-class Page:
-    """Blocks in order. Heights of blocks never looked at are guesses until `settle` lays them out."""
+class TranscriptLayout:
+    """Blocks in order. Heights of blocks that were never in sight are estimates until `settle`."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -38,7 +38,7 @@ class Page:
         self.view: View = "tokens"
 
     def insert(self, block: Block, at: int | None = None) -> None:
-        """Put in a block, at the end unless `at` names a place."""
+        """Insert a block, at the end unless `at` is given."""
         block.shape(self.view, self.width)
         index = len(self.blocks) if at is None else at
         self.blocks.insert(index, block)
@@ -46,12 +46,12 @@ class Page:
         self.measure(index)
 
     def remove_from(self, index: int) -> None:
-        """Take away a block and all after it."""
+        """Remove a block and all after it."""
         del self.blocks[index:], self.tops[index:]
         self.measure(len(self.blocks))
 
     def measure(self, index: int) -> None:
-        """Heights changed from a block on."""
+        """Update the positions from a block on whose height changed."""
         top = self.tops[index - 1] + self.blocks[index - 1].height if index else 0
         for number in range(index, len(self.blocks)):
             self.tops[number] = top
@@ -59,7 +59,7 @@ class Page:
         self.rows = top
 
     def changes(self, blocks: Sequence[Block], tops: Sequence[int]) -> tuple[list[int], int]:
-        """(rows, first) that look other than when these blocks stood there: single rows; all from `first`."""
+        """(rows, first): rows that differ from these blocks at these tops; from row `first` on all do."""
         single: list[int] = []
         end = 0
         for new, old, top, before in zip(self.blocks, blocks, self.tops, tops, strict=False):
@@ -75,32 +75,32 @@ class Page:
         return single, end
 
     def reshape(self, view: View, width: int) -> None:
-        """Another view or width."""
+        """Set view and width of all blocks."""
         self.view, self.width = view, width
         for block in self.blocks:
             block.shape(view, width)
         self.measure(0)
 
-    def spot(self, y: int) -> Spot | None:
-        """What is at a row."""
+    def spot(self, y: int) -> RowPosition | None:
+        """The block and row of text at a row of the transcript."""
         index = bisect_right(self.tops, y) - 1
         if index < 0 or y >= self.rows:
             return None
         number = y - self.tops[index] - self.blocks[index].head
-        return Spot(index, number if 0 <= number < self.blocks[index].body else None)
+        return RowPosition(index, number if 0 <= number < self.blocks[index].body else None)
 
-    def place(self, y: int) -> Place | None:
-        """The character that begins a row."""
+    def place(self, y: int) -> TextPosition | None:
+        """The character at which a row begins."""
         spot = self.spot(y)
         if spot is None:
             return None
         block = self.blocks[spot.block]
         if spot.row is None:
-            return Place(spot.block, -1 if y == self.tops[spot.block] else block.length)
-        return Place(spot.block, block.rows.offset(spot.row))
+            return TextPosition(spot.block, -1 if y == self.tops[spot.block] else block.length)
+        return TextPosition(spot.block, block.rows.offset(spot.row))
 
-    def y_of(self, place: Place) -> int:
-        """The row that shows a character; lays its block out."""
+    def y_of(self, place: TextPosition) -> int:
+        """The row that shows a character; its block is laid out for that."""
         block = self.blocks[place.block]
         if not block.laid_out:
             _ = block.rows
@@ -113,7 +113,7 @@ class Page:
         self._settle(range(len(self.blocks) - 1, -1, -1), height)
 
     def settle(self, y: int, height: int) -> int:
-        """Lay out the blocks of `height` rows from `y` on; returns where what stood there is now."""
+        """Lay out the blocks of `height` rows from `y` on; returns the new position of row `y`."""
         for _ in range(8):
             spot = self.spot(max(0, min(y, self.rows - 1)))
             if spot is None:
@@ -145,8 +145,12 @@ class Page:
             self._forget(min(order.start, index), max(order.start, index))
 
     def _forget(self, first: int, last: int) -> None:
-        """Give back rows far from those in sight, once there are many."""
-        if sum(block.laid_out for block in self.blocks) > KEPT:
+        """Drop the rows of blocks far out of sight, once there are many."""
+        if sum(block.laid_out for block in self.blocks) > MAX_LAID_OUT:
             for number, block in enumerate(self.blocks):
-                if block.laid_out and not block.live and not first - KEPT // 4 <= number <= last + KEPT // 4:
+                if (
+                    block.laid_out
+                    and not block.live
+                    and not first - MAX_LAID_OUT // 4 <= number <= last + MAX_LAID_OUT // 4
+                ):
                     block.forget()

@@ -1,4 +1,4 @@
-"""Markdown's blocks, line by line: what a line belongs to is known when it ends and never changes after that.
+"""Markdown's blocks, line by line: the block of a line is known when the line ends and does not change later.
 
 The rules are CommonMark's (0.31, sections 3 to 5; for tables GFM's, 4.10), but for these: a line break in a
 paragraph is one on the screen, a heading's underline has three characters or more, and there are no link
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.pieces import NOWHERE, Piece
+from ropechat.tui.render.spans import NOWHERE, StyledSpan
 
 if TYPE_CHECKING:
     from typing import Literal
 
     Kind = Literal["text", "heading", "rule", "code", "table"]
 
-DEEPEST = 10  # quotes and lists within each other; what is deeper stays text
+MAX_NESTING = 10  # quotes and lists within each other; deeper ones stay text
 _QUOTE = re.compile(r" {0,3}> ?")
 _ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])( +|$)")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?: +|$)")
@@ -36,8 +36,8 @@ class Container:
     """A quote, or a list item of which `width` columns of indentation are part."""
 
     width: int = 0
-    marker: Piece | None = None  # None: a quote
-    fresh: bool = True  # nothing of it is drawn yet
+    marker: StyledSpan | None = None  # None: a quote
+    fresh: bool = True  # it has no row yet
 
     @property
     def room(self) -> str:
@@ -46,13 +46,13 @@ class Container:
 
 
 @dataclass
-class Chunk:
-    """A block that is laid out by itself: lines, each (text, where it begins), and what goes before."""
+class MarkdownBlock:
+    """A block that is laid out by itself: lines as (text, place in the source), and the spans before them."""
 
     kind: Kind
-    first: tuple[Piece, ...] = ()  # before the first row
-    rest: tuple[Piece, ...] = ()  # before the others
-    gap: tuple[Piece, ...] = ()  # before a blank row above it
+    first: tuple[StyledSpan, ...] = ()  # before the first row
+    rest: tuple[StyledSpan, ...] = ()  # before the others
+    gap: tuple[StyledSpan, ...] = ()  # before a blank row above it
     spaced: bool = False  # a blank row above
     lines: list[tuple[str, int]] = field(default_factory=list)
     level: int = 0  # of a heading
@@ -63,30 +63,32 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Change:
-    """What a line did: it opened a chunk, went on with one, or showed that one is of another kind."""
+    """The effect of a line: it opened a block, continued one, or changed the kind of one."""
 
-    opened: Chunk | None = None
-    extended: Chunk | None = None
+    opened: MarkdownBlock | None = None
+    extended: MarkdownBlock | None = None
     added: int = 1  # lines that it got
-    retitled: Chunk | None = None  # a paragraph that turned out to be a heading or a table's header
-    shortened: Chunk | None = None  # a paragraph whose last line turned out to be the header of `opened`
+    retitled: MarkdownBlock | None = None  # a paragraph that turned out to be a heading or a table's header
+    shortened: MarkdownBlock | None = (
+        None  # a paragraph whose last line turned out to be the header of `opened`
+    )
 
 
-class Outline:
-    """The open containers and the open chunk."""
+class BlockParser:
+    """Assigns lines to blocks; holds the open containers and the open block."""
 
     def __init__(self) -> None:
         self.containers: list[Container] = []
-        self.leaf: Chunk | None = None  # the chunk that the next line may go on with
+        self.leaf: MarkdownBlock | None = None  # the block that the next line may continue
         self._blank = True  # nothing, or a blank line, came before
         self._begun = False
         self._last: Kind | None = None
         self._held: list[int] = []  # blank lines that indented code may go on after
         self._may_head = False  # the paragraph's last line may be a table's header
 
-    def fork(self) -> Outline:
-        """A copy to try a line on."""
-        copy = Outline()
+    def fork(self) -> BlockParser:
+        """A copy on which a line can be tried."""
+        copy = BlockParser()
         copy.containers = [replace(container) for container in self.containers]
         copy.leaf = self.leaf and replace(self.leaf, lines=list(self.leaf.lines))
         copy._blank, copy._begun, copy._last = self._blank, self._begun, self._last
@@ -117,7 +119,7 @@ class Outline:
 
     @property
     def _is_bare(self) -> bool:
-        """Is the open chunk a quote's or list item's first line without text? It is no paragraph yet."""
+        """Whether the open block is a quote's or list item's first line without text, not yet a paragraph."""
         return self.leaf is not None and self.leaf.kind == "text" and not self.leaf.lines[-1][0]
 
     def _enter(self, line: str) -> tuple[int, int]:
@@ -140,7 +142,7 @@ class Outline:
 
     def _open_containers(self, line: str, place: int, at: int, matched: int) -> tuple[list[Container], int]:
         opened: list[Container] = []
-        while matched + len(opened) < DEEPEST:
+        while matched + len(opened) < MAX_NESTING:
             if match := _QUOTE.match(line, place):
                 opened.append(Container())
                 place = match.end()
@@ -158,13 +160,13 @@ class Outline:
             blanks = len(match[3])
             width = len(match[1]) + len(match[2]) + (blanks if 0 < blanks < 5 else 1)
             mark = "•" if len(match[2]) == 1 else match[2]
-            marker = Piece(mark + " ", "marker", at + match.start(2))
+            marker = StyledSpan(mark + " ", "marker", at + match.start(2))
             opened.append(Container(width, marker))
             place = min(place + width, len(line))
         return opened, place
 
     def _keeps(self, match: re.Match[str], matched: int, rest: str) -> bool:
-        """May this marker not break into the paragraph? Only a list's beginning is asked."""
+        """Whether the paragraph continues despite this marker, which would begin a list."""
         if matched < len(self.containers):
             return False
         return not rest.strip(" ") or match[2].rstrip(".)") not in ("-", "*", "+", "1")
@@ -174,7 +176,7 @@ class Outline:
             return True
         return bool(_RULE.match(body)) and not (may_be_underlined and _UNDERLINE.match(body))
 
-    def _extend(self, leaf: Chunk, body: str, at: int, lazy: bool) -> Change:
+    def _extend(self, leaf: MarkdownBlock, body: str, at: int, lazy: bool) -> Change:
         self._blank = False
         header = leaf.lines[-1][0] if self._may_head and not lazy else ""
         below = "|" in header and not body.startswith("    ") and _DELIMITERS.match(body)
@@ -191,13 +193,13 @@ class Outline:
         self._may_head = not lazy and len(body) - len(stripped) < 4
         return Change(extended=leaf)
 
-    def _tabulate(self, leaf: Chunk, delimiters: tuple[str, int]) -> Change:
+    def _tabulate(self, leaf: MarkdownBlock, delimiters: tuple[str, int]) -> Change:
         """The paragraph's last line is the header of a table."""
         if len(leaf.lines) == 1:
             leaf.kind = self._last = "table"
             leaf.lines.append(delimiters)
             return Change(retitled=leaf)
-        self.leaf = self._chunk("table", leaf.lines.pop(), delimiters)
+        self.leaf = self._new_block("table", leaf.lines.pop(), delimiters)
         return Change(opened=self.leaf, shortened=leaf)
 
     def _empty_line(self, matched: int) -> Change:
@@ -207,8 +209,8 @@ class Outline:
         self.leaf, self._blank = None, True
         return Change()
 
-    def _code(self, leaf: Chunk, line: str, place: int, at: int) -> Change | None:
-        """A line within code; None if it is none."""
+    def _code(self, leaf: MarkdownBlock, line: str, place: int, at: int) -> Change | None:
+        """Take in a line within code; None if the line ends the code."""
         body, added = line[place:], 1
         if leaf.fence:
             match = _FENCE.match(body)
@@ -216,7 +218,7 @@ class Outline:
                 self.leaf, self._blank = None, False
                 return Change()
         elif not body.strip(" "):
-            self._held.append(at + place)  # blank lines at the end are none of its own
+            self._held.append(at + place)  # blank lines at the end do not belong to it
             return Change()
         elif not body.startswith("    "):
             self.leaf, self._blank = None, self._blank or bool(self._held)
@@ -229,52 +231,52 @@ class Outline:
         return Change(extended=leaf, added=added)
 
     def _begin(self, body: str, at: int) -> Change:
-        """A line that goes on with nothing begins a chunk."""
+        """Begin a block with a line that continues none."""
         stripped = body.lstrip(" ")
         place = at + len(body) - len(stripped)
         if match := _HEADING.match(body):
             text = _CLOSING.sub("", body[match.end() :])
-            chunk = self._chunk("heading", (text, at + match.end()))
-            chunk.level = len(match[1])
+            block = self._new_block("heading", (text, at + match.end()))
+            block.level = len(match[1])
         elif match := _FENCE.match(body):
-            chunk = self._chunk("code")
-            chunk.fence, chunk.info, chunk.indent = match[2], match[3].strip(" "), len(match[1])
+            block = self._new_block("code")
+            block.fence, block.info, block.indent = match[2], match[3].strip(" "), len(match[1])
         elif _RULE.match(body):
-            chunk = self._chunk("rule")
+            block = self._new_block("rule")
         elif body.startswith("    ") and stripped:
-            chunk = self._chunk("code", (body[4:], at + 4))
-            chunk.indent = 4
+            block = self._new_block("code", (body[4:], at + 4))
+            block.indent = 4
         else:
-            chunk = self._chunk("text", (stripped, place))
+            block = self._new_block("text", (stripped, place))
             self._may_head = True
-        self.leaf = chunk if chunk.kind in ("text", "code") else None
+        self.leaf = block if block.kind in ("text", "code") else None
         self._held.clear()
-        return Change(opened=chunk)
+        return Change(opened=block)
 
-    def _chunk(self, kind: Kind, *lines: tuple[str, int]) -> Chunk:
-        first: list[Piece] = []
-        rest: list[Piece] = []
-        gap: list[Piece] = []
+    def _new_block(self, kind: Kind, *lines: tuple[str, int]) -> MarkdownBlock:
+        first: list[StyledSpan] = []
+        rest: list[StyledSpan] = []
+        gap: list[StyledSpan] = []
         item = any(container.fresh and container.marker for container in self.containers)
         for container in self.containers:
             if container.marker is None:
-                bar = Piece("▎ ", "quote", NOWHERE)
+                bar = StyledSpan("▎ ", "quote", NOWHERE)
                 first.append(bar)
                 rest.append(bar)
                 if not container.fresh:
                     gap = list(rest)
                 container.fresh = False
                 continue
-            room = Piece(container.room, "", NOWHERE)
+            room = StyledSpan(container.room, "", NOWHERE)
             first.append(container.marker if container.fresh else room)
             rest.append(room)
             container.fresh = False
         apart = self._blank or kind in ("code", "table", "rule") or self._last in ("code", "table", "rule")
         apart = apart or (kind == "heading" and not item)
         spaced = apart and self._begun
-        chunk = Chunk(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
+        block = MarkdownBlock(kind, tuple(first), tuple(rest), tuple(gap), spaced, list(lines))
         self._begun, self._blank, self._last = True, False, kind
-        return chunk
+        return block
 
 
 def split_cells(line: str) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Markdown as rows while it is being written: only the block that is open is laid out again."""
+"""Markdown as rows while it is being written: only the open block is laid out again."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.layout import Layout, lay_out
-from ropechat.tui.render.outline import Outline
+from ropechat.tui.render.block_layout import BlockLayout, lay_out
+from ropechat.tui.render.block_parser import BlockParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ropechat.tui.render.layout import Row
-    from ropechat.tui.render.outline import Chunk
-    from ropechat.tui.render.pieces import Piece
+    from ropechat.tui.render.block_layout import StyledRow
+    from ropechat.tui.render.block_parser import MarkdownBlock
+    from ropechat.tui.render.spans import StyledSpan
 
 
-class Prose:
+class MarkdownText:
     """The rows of a Markdown text for one width."""
 
     def __init__(self, text: str, width: int) -> None:
         self.width = width
-        self._outline = Outline()
-        self._layout: Layout | None = None  # of the open chunk
-        self._draft: Layout | None = None  # of a chunk that has no complete line yet
-        self._done: list[Row] = []
-        self._open: list[Row] = []
+        self._outline = BlockParser()
+        self._layout: BlockLayout | None = None  # of the open block
+        self._draft: BlockLayout | None = None  # of a block that has no complete line yet
+        self._done: list[StyledRow] = []
+        self._open: list[StyledRow] = []
         self._line, self._at = "", 0  # the line that is still being written
         self._offsets: list[int] = []
         self.append(text)
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return max(1, len(self._done) + len(self._open))
 
-    def pieces(self, number: int) -> Sequence[Piece]:
-        """One row."""
+    def pieces(self, number: int) -> Sequence[StyledSpan]:
+        """The spans of one row."""
         number -= len(self._done)
         rows = self._done if number < 0 else self._open
         return rows[number] if number < len(rows) else ()
@@ -61,11 +61,11 @@ class Prose:
         return changed
 
     def close(self) -> int:
-        """Nothing more comes: the last line is complete. Returns the first row that changed, or `count`."""
+        """Finish the text and its last line. Returns the first row that changed, or `count`."""
         return self.append("\n") if self._line else self.count
 
     def offset(self, number: int) -> int:
-        """Where in the source a row begins; rows that no token wrote take the place of the row before."""
+        """The place in the source at which a row begins; a row without source has the place before it."""
         self._index()
         return self._offsets[min(number, len(self._offsets) - 1)] if self._offsets else 0
 
@@ -87,7 +87,7 @@ class Prose:
             self._offsets.append(last)
 
     def _take(self, line: str) -> None:
-        """A line is complete."""
+        """Take in a complete line."""
         change = self._outline.push(line, self._at)
         if change.opened:
             if change.shortened:
@@ -96,7 +96,7 @@ class Prose:
             self._layout = self._drafted(change.opened)
             for added in change.opened.lines:
                 self._layout.add(added)
-            self._layout.chunk, self._draft = change.opened, None
+            self._layout.block, self._draft = change.opened, None
         elif change.retitled:
             self._layout = lay_out(change.retitled, self.width)
         elif change.extended and self._layout:
@@ -105,11 +105,11 @@ class Prose:
         if self._outline.leaf is None:
             self._commit()
 
-    def _drafted(self, chunk: Chunk) -> Layout:
-        """The layout, without lines, of a chunk that begins with the line: that of last time if it fits."""
+    def _drafted(self, block: MarkdownBlock) -> BlockLayout:
+        """The layout, without lines, of a block that begins with the line; the last draft if it fits."""
         draft = self._draft
-        if draft is None or replace(draft.chunk, lines=[]) != replace(chunk, lines=[]):
-            draft = lay_out(replace(chunk, lines=[]), self.width)
+        if draft is None or replace(draft.block, lines=[]) != replace(block, lines=[]):
+            draft = lay_out(replace(block, lines=[]), self.width)
         self._draft = draft
         return draft
 
@@ -127,8 +127,8 @@ class Prose:
             return
         change = self._outline.fork().push(self._line, self._at)
         if change.opened and change.shortened:
-            for chunk in (change.shortened, change.opened):
-                self._open += lay_out(chunk, self.width).rows()
+            for block in (change.shortened, change.opened):
+                self._open += lay_out(block, self.width).rows()
         elif change.opened:
             self._open = layout.rows() if layout else []
             self._open += self._drafted(change.opened).rows(*change.opened.lines)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ropechat.tui.render.width import cells, whole
+from ropechat.tui.render.width import cells, widen_to_graphemes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-NOWHERE = -1  # the place of what no token wrote: bars, bullets, padding
+NOWHERE = -1  # the place of text that is not in the source: bars, bullets, padding
 
 
-class Piece(NamedTuple):
-    """Text, the names of its styles (blank-separated), and where its first character stands in the source."""
+class StyledSpan(NamedTuple):
+    """Text, its styles as names separated by spaces, and the place of its first character in the source."""
 
     text: str
     look: str = ""
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Characters `start` to `end` of the source get one more style."""
+    """One more style for characters `start` to `end` of the source."""
 
     start: int
     end: int
@@ -34,10 +34,10 @@ class Rows(Protocol):
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
 
-    def pieces(self, number: int) -> Sequence[Piece]:
-        """One row."""
+    def pieces(self, number: int) -> Sequence[StyledSpan]:
+        """The spans of one row."""
 
     def offset(self, number: int) -> int:
         """Where in the source a row begins."""
@@ -49,43 +49,43 @@ class Rows(Protocol):
         """Add source text; returns the number of the first row that changed."""
 
     def close(self) -> int:
-        """Nothing more comes; returns the number of the first row that changed, or `count`."""
+        """Finish the text; returns the number of the first row that changed, or `count`."""
 
 
-def joined(look: str, more: str) -> str:
+def join_styles(look: str, more: str) -> str:
     """Two lists of style names as one."""
     return f"{look} {more}" if look and more else look or more
 
 
-def add(pieces: list[Piece], text: str, look: str, at: int) -> None:
-    """Put text at the end of a row: into its last piece if that looks the same, or if a character goes on."""
+def append_span(pieces: list[StyledSpan], text: str, look: str, at: int) -> None:
+    """Append text to a row: to its last span if that has the same style or its character continues."""
     if pieces and (before := pieces[-1]).at + len(before.text) == at:
         clings = not text.isascii() and cells(before.text + text) != cells(before.text) + cells(text)
         if before.look == look or clings:
-            pieces[-1] = Piece(before.text + text, before.look, before.at)
+            pieces[-1] = StyledSpan(before.text + text, before.look, before.at)
             return
-    pieces.append(Piece(text, look, at))
+    pieces.append(StyledSpan(text, look, at))
 
 
-def cut(pieces: Iterable[Piece], start: int, end: int) -> list[Piece]:
-    """Characters `start` to `end` of a run of pieces."""
-    found: list[Piece] = []
+def cut_spans(pieces: Iterable[StyledSpan], start: int, end: int) -> list[StyledSpan]:
+    """Characters `start` to `end` of a sequence of spans."""
+    found: list[StyledSpan] = []
     place = 0
     for text, look, at in pieces:
         first, last = max(start - place, 0), min(end - place, len(text))
         if first < last:
-            found.append(Piece(text[first:last], look, at + first if at >= 0 else at))
+            found.append(StyledSpan(text[first:last], look, at + first if at >= 0 else at))
         place += len(text)
         if place >= end:
             break
     return found
 
 
-def overlay(pieces: Iterable[Piece], marks: Sequence[Mark]) -> list[Piece]:
-    """The pieces with marks laid over them; a mark never splits a user-perceived character."""
+def overlay_marks(pieces: Iterable[StyledSpan], marks: Sequence[Mark]) -> list[StyledSpan]:
+    """The spans with the styles of marks added; a mark never splits a user-perceived character."""
     if not marks:
         return list(pieces)
-    found: list[Piece] = []
+    found: list[StyledSpan] = []
     for piece in pieces:
         text, look, at = piece
         if at < 0 or not text:
@@ -93,15 +93,15 @@ def overlay(pieces: Iterable[Piece], marks: Sequence[Mark]) -> list[Piece]:
             continue
         over = [mark for mark in marks if mark.start < at + len(text) and mark.end > at]
         within = [(max(0, mark.start - at), min(len(text), mark.end - at)) for mark in over]
-        spans = whole(text, within)
+        spans = widen_to_graphemes(text, within)
         edges = sorted({0, len(text)}.union(*spans))
         looks = [look] * (len(edges) - 1)
         places = {edge: place for place, edge in enumerate(edges)}
         for (start, end), mark in zip(spans, over, strict=True):
             for place in range(places[start], places[end]):
-                looks[place] = joined(looks[place], mark.look)
+                looks[place] = join_styles(looks[place], mark.look)
         found += [
-            Piece(text[start:end], here, at + start)
+            StyledSpan(text[start:end], here, at + start)
             for (start, end), here in zip(pairwise(edges), looks, strict=True)
         ]
     return found

@@ -8,8 +8,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import table
 
-from ropechat.tui.render.outline import Chunk, Outline, split_cells
-from ropechat.tui.render.prose import Prose
+from ropechat.tui.render.block_parser import BlockParser, MarkdownBlock, split_cells
+from ropechat.tui.render.markdown import MarkdownText
 
 Found = list[tuple[Any, ...]]  # path, kind, and what the block holds; see `blocks`
 BLOCKS = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference"])
@@ -24,12 +24,12 @@ LINES = [
 ]
 
 
-class Watched(Outline):
+class Watched(BlockParser):
     """Notes paragraphs that go on outside their quote or list in a way that parsers disagree on."""
 
     is_disputed = False
 
-    def _extend(self, leaf: Chunk, body: str, at: int, lazy: bool) -> Any:
+    def _extend(self, leaf: MarkdownBlock, body: str, at: int, lazy: bool) -> Any:
         """markdown-it ends some paragraphs at an indented line, and others at what looks like a table."""
         self.is_disputed |= lazy and ("|" in body or body.startswith("    "))
         return super()._extend(leaf, body, at, lazy)
@@ -48,7 +48,7 @@ def blocks(text: str) -> tuple[Found, bool]:
     return [block(chunk) for chunk in chunks], outline.is_disputed
 
 
-def block(chunk: Chunk) -> tuple[Any, ...]:
+def block(chunk: MarkdownBlock) -> tuple[Any, ...]:
     path = "".join(
         "q" if rest.look == "quote" else "I" if first.look == "marker" else "i"
         for first, rest in zip(chunk.first, chunk.rest, strict=True)
@@ -187,7 +187,7 @@ def test_the_comparison_can_fail() -> None:
 
 
 def test_a_table_right_after_a_line_is_drawn_as_one() -> None:
-    prose = Prose("Here is the table:\n| a | b |\n|---|---|\n| 1 | 2 |", 40)
+    prose = MarkdownText("Here is the table:\n| a | b |\n|---|---|\n| 1 | 2 |", 40)
     prose.close()
     rows = ["".join(piece.text for piece in prose.pieces(row)).rstrip() for row in range(prose.count)]
     assert rows[:2] == ["Here is the table:", ""]

@@ -12,7 +12,7 @@ import ropechat
 from ropechat.store.queries import Summary
 from ropechat.tui.format.lists import chat_line, persona_line
 from ropechat.tui.render.width import fit, graphemes
-from ropechat.tui.render.wrap import Flow, wrap
+from ropechat.tui.render.wrap import WrappedText, wrap
 
 FAMILY = "👩\u200d👩\u200d👧"
 ALPHABET = [
@@ -34,31 +34,31 @@ ALPHABET = [
 ]
 
 
-def rows(flow: Flow) -> list[str]:
+def rows(flow: WrappedText) -> list[str]:
     return [flow.row_text(row) for row in flow.rows]
 
 
 def test_words_move_whole_and_blanks_hang() -> None:
-    assert rows(Flow("the quick brown fox", 10)) == ["the quick ", "brown fox"]
-    assert rows(Flow("ab    cd", 3)) == ["ab    ", "cd"]
-    assert rows(Flow("", 10)) == [""]
-    assert rows(Flow("a\n\nb\n", 10)) == ["a", "", "b", ""]
+    assert rows(WrappedText("the quick brown fox", 10)) == ["the quick ", "brown fox"]
+    assert rows(WrappedText("ab    cd", 3)) == ["ab    ", "cd"]
+    assert rows(WrappedText("", 10)) == [""]
+    assert rows(WrappedText("a\n\nb\n", 10)) == ["a", "", "b", ""]
 
 
 def test_words_longer_than_a_row_are_cut() -> None:
-    assert rows(Flow("see abcdefghijklm ok", 5)) == ["see ", "abcde", "fghij", "klm ", "ok"]
-    assert rows(Flow("    abcdefghij", 8)) == ["    abcd", "efghij"]  # an indent alone makes no row
+    assert rows(WrappedText("see abcdefghijklm ok", 5)) == ["see ", "abcde", "fghij", "klm ", "ok"]
+    assert rows(WrappedText("    abcdefghij", 8)) == ["    abcd", "efghij"]  # an indent alone makes no row
 
 
 def test_wide_characters_break_anywhere_but_not_before_a_full_stop() -> None:
-    assert rows(Flow("你好世界", 5)) == ["你好", "世界"]
-    assert rows(Flow("你好。", 5)) == ["你", "好。"]
+    assert rows(WrappedText("你好世界", 5)) == ["你好", "世界"]
+    assert rows(WrappedText("你好。", 5)) == ["你", "好。"]
 
 
 def test_characters_are_never_split() -> None:
-    assert rows(Flow(FAMILY * 3, 4)) == [FAMILY * 2, FAMILY]
-    assert rows(Flow("e\u0301" * 5, 3)) == ["e\u0301" * 3, "e\u0301" * 2]
-    assert rows(Flow("🇩🇪🇫🇷", 3)) == ["🇩🇪", "🇫🇷"]
+    assert rows(WrappedText(FAMILY * 3, 4)) == [FAMILY * 2, FAMILY]
+    assert rows(WrappedText("e\u0301" * 5, 3)) == ["e\u0301" * 3, "e\u0301" * 2]
+    assert rows(WrappedText("🇩🇪🇫🇷", 3)) == ["🇩🇪", "🇫🇷"]
     assert [span[:2] for span in graphemes("🇩🇪🇫🇷a")] == [(0, 2), (2, 4), (4, 5)]
 
 
@@ -67,14 +67,14 @@ def test_growing_equals_wrapping_at_once(seed: int) -> None:
     draw = random.Random(seed)
     width = draw.choice([1, 2, 3, 5, 8, 13, 40])
     parts = [draw.choice(ALPHABET) for _ in range(draw.randrange(1, 120))]
-    grown = Flow("", width)
+    grown = WrappedText("", width)
     for part in parts:
         for character in part if draw.random() < 0.5 else [part]:  # tokens may end inside a character
             before = rows(grown)
             changed = grown.append(character)
             assert rows(grown)[:changed] == before[:changed]
     text = "".join(parts)
-    whole = Flow(text, width)
+    whole = WrappedText(text, width)
     assert rows(grown) == rows(whole)
     assert grown.rows == whole.rows
     assert grown.text == text
@@ -85,12 +85,12 @@ def test_a_beginning_has_the_rows_of_its_text_alone(seed: int) -> None:
     draw = random.Random(500 + seed)
     width = draw.choice([1, 2, 3, 5, 8, 13, 40])
     text = "".join(draw.choice(ALPHABET) for _ in range(draw.randrange(1, 120)))
-    whole = Flow(text, width)
+    whole = WrappedText(text, width)
     before = rows(whole)
     for _ in range(20):
         length = draw.randint(0, len(text))
         begun = whole.beginning(length)
-        assert begun.rows == Flow(text[:length], width).rows
+        assert begun.rows == WrappedText(text[:length], width).rows
         assert begun.text == text[:length]
         begun.append(text[length:])
         assert begun.rows == whole.rows
@@ -113,7 +113,7 @@ def test_rows_tile_the_text_and_fit(seed: int) -> None:
 
 
 def test_row_at_finds_the_row_of_each_character() -> None:
-    flow = Flow("the quick brown fox\n\njumps over", 6)
+    flow = WrappedText("the quick brown fox\n\njumps over", 6)
     for number, row in enumerate(flow.rows):
         for offset in range(flow.offset(number), flow.offset(number) + row.end - row.start):
             assert flow.row_at(offset) == number

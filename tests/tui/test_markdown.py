@@ -6,11 +6,11 @@ import pytest
 from reading import DOCUMENT
 from rich.cells import cell_len
 
+from ropechat.tui.render import block_layout as layout
 from ropechat.tui.render import inline as inline_module
-from ropechat.tui.render import layout
-from ropechat.tui.render.blocks import shown
-from ropechat.tui.render.pieces import Piece
-from ropechat.tui.render.prose import Prose
+from ropechat.tui.render.blocks import to_display
+from ropechat.tui.render.markdown import MarkdownText
+from ropechat.tui.render.spans import StyledSpan
 
 PARTS = [
     "word ", "longerword", "*", "**", "`", "```\n", "~~~py\n", "\n", "\n\n", "- ", "  - ", "1. ", "> ", "# ",
@@ -21,29 +21,29 @@ PARTS = [
 
 
 def rows(text: str, width: int = 40) -> list[str]:
-    prose = Prose(text, width)
+    prose = MarkdownText(text, width)
     prose.close()
     return ["".join(piece.text for piece in prose.pieces(row)).rstrip() for row in range(prose.count)]
 
 
-def pieces(prose: Prose) -> list[tuple[Piece, ...]]:
+def pieces(prose: MarkdownText) -> list[tuple[StyledSpan, ...]]:
     return [tuple(prose.pieces(row)) for row in range(prose.count)]
 
 
-def offsets(prose: Prose) -> list[int]:
+def offsets(prose: MarkdownText) -> list[int]:
     return [prose.offset(row) for row in range(prose.count)]
 
 
 def look(text: str, wanted: str) -> str:
     """The look of the piece that holds a text."""
-    prose = Prose(text, 80)
+    prose = MarkdownText(text, 80)
     prose.close()
     return next(piece.look for row in pieces(prose) for piece in row if wanted in piece.text)
 
 
 def fuzz(seed: int) -> tuple[str, int, random.Random]:
     draw = random.Random(seed)
-    text = shown("".join(draw.choice(PARTS) for _ in range(draw.randrange(2, 70))))
+    text = to_display("".join(draw.choice(PARTS) for _ in range(draw.randrange(2, 70))))
     return text, draw.choice([8, 13, 21, 40, 80]), draw
 
 
@@ -114,7 +114,7 @@ def test_colours_of_a_string_over_many_lines() -> None:
 
 @pytest.mark.parametrize("width", [12, 24, 60])
 def test_places_are_those_of_the_source(width: int) -> None:
-    prose = Prose(DOCUMENT, width)
+    prose = MarkdownText(DOCUMENT, width)
     prose.close()
     for row in pieces(prose):
         for text, look, at in row:
@@ -127,7 +127,7 @@ def test_growing_equals_laying_out_at_once(seed: int) -> None:
     text, width, draw = fuzz(seed)
     if seed < 10:
         text, width = DOCUMENT, (8, 15, 40, 60, 100)[seed % 5]
-    grown = Prose("", width)
+    grown = MarkdownText("", width)
     at = 0
     while at < len(text):
         step = draw.randrange(1, 9)
@@ -138,7 +138,7 @@ def test_growing_equals_laying_out_at_once(seed: int) -> None:
             assert 0 <= grown.row_at(draw.randrange(len(text))) < grown.count
         at += step
     grown.close()
-    whole = Prose(text, width)
+    whole = MarkdownText(text, width)
     whole.close()
     assert pieces(grown) == pieces(whole)
     assert [grown.offset(row) for row in range(grown.count)] == [
@@ -149,7 +149,7 @@ def test_growing_equals_laying_out_at_once(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(150))
 def test_rows_fit_and_places_never_go_back(seed: int) -> None:
     text, width, _ = fuzz(1000 + seed)
-    prose = Prose(text, width)
+    prose = MarkdownText(text, width)
     prose.close()
     assert offsets(prose) == sorted(offsets(prose))
     for row in pieces(prose):
@@ -172,7 +172,7 @@ def test_a_long_block_costs_no_more_per_line(line: str, monkeypatch: pytest.Monk
         original(self, lines, look)  # type: ignore[arg-type]
 
     monkeypatch.setattr(inline_module._Walk, "__init__", counting)
-    prose = Prose("| x | y |\n|---|---|\n" if line.startswith("|") else "", 60)
+    prose = MarkdownText("| x | y |\n|---|---|\n" if line.startswith("|") else "", 60)
 
     def cost(lines: int) -> int:
         nonlocal parsed
@@ -182,8 +182,8 @@ def test_a_long_block_costs_no_more_per_line(line: str, monkeypatch: pytest.Monk
         return parsed
 
     first, _, later = cost(200), cost(600), cost(200)
-    assert later < 2 * first + 20 * inline_module.LONGEST
-    assert later < 200 * 2 * max(inline_module.LONGEST, layout.PARAGRAPH * len(line))
+    assert later < 2 * first + 20 * inline_module.MAX_PARSED
+    assert later < 200 * 2 * max(inline_module.MAX_PARSED, layout.MAX_GROUP_LINES * len(line))
 
 
 def test_hostile_text_ends() -> None:
@@ -197,6 +197,6 @@ def test_hostile_text_ends() -> None:
         "|" * 4000,
         "\\" * 4000,
     ):
-        prose = Prose(text, 80)
+        prose = MarkdownText(text, 80)
         prose.close()
         assert prose.count

@@ -1,11 +1,14 @@
-"""What a model folder says besides its weights: how it is called, which ids end a text."""
+"""What surrounds a model's weights: name, tokenizer, chat template, stop ids; and a check of all files."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ropechat.engine.native import gguf_metadata, load_core
 from ropechat.engine.templates.template import ChatTemplate
 from ropechat.errors import ConfigError, TokenizerError
+from ropechat.models.pack_cache import cache_mode
+from ropechat.models.resolve import resolve
 from ropechat.models.weights import quant_of
 from ropechat.tokenizer import Tokenizer
 from ropechat.util.files import read_json
@@ -19,7 +22,7 @@ _TURN_ENDS = (
 
 
 def display_name(model: Path) -> str:
-    """What people call the model in this folder or GGUF file."""
+    """The name of the model in this folder or GGUF file, for display."""
     path = model.absolute()
     for folder in path.parents:
         repo = folder.parent.name
@@ -31,8 +34,8 @@ def display_name(model: Path) -> str:
     return path.name.removesuffix(".gguf") or str(path)
 
 
-def revision_of(model: Path) -> str | None:
-    """The commit of a model in the Hub's cache; None for one from elsewhere."""
+def find_revision(model: Path) -> str | None:
+    """The commit of a model in the Hub's cache; None for other models."""
     path = model.absolute()
     for folder in (path, *path.parents):
         if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
@@ -47,21 +50,21 @@ def _generation_eos(folder: Path, vocab_size: int) -> list[int]:
     for id in ids:
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < vocab_size:
             raise ConfigError(
-                f"{folder / 'generation_config.json'}: eos_token_id: {id!r}; "
-                f"ids from 0 to {vocab_size - 1} are allowed"
+                f"{folder / 'generation_config.json'}: eos_token_id: must be an id from 0 to "
+                f"{vocab_size - 1} (got {id!r})"
             )
     return ids
 
 
 def is_gguf(model: Path) -> bool:
-    """Whether a model is one GGUF file (or the first part of a split one), not a folder."""
+    """Whether a model is a GGUF file (or the first part of a split one) rather than a folder."""
     return not model.is_dir()
 
 
-def tokenizer_of(
+def load_tokenizer(
     model: Path, vocab_size: int, gguf_metadata: GgufMetadata, *, keep: bool | None = None
 ) -> Tokenizer:
-    """The tokenizer of a model folder or GGUF file. gguf_metadata: reads the keys and values of such a file.
+    """Load the tokenizer of a model folder or GGUF file. gguf_metadata: reads the metadata of a GGUF file.
 
     keep, errors: as for `Tokenizer.load` and `Tokenizer.from_gguf`.
     """
@@ -70,10 +73,10 @@ def tokenizer_of(
     return Tokenizer.load(model, vocab_size, keep=keep)
 
 
-def template_of(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """The chat template of a model folder or GGUF file, or None when it has none.
+def load_chat_template(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """Load the chat template of a model folder or GGUF file; None if it has none.
 
-    What lies beside a GGUF file goes before what stands in it. Raises as `ChatTemplate.load`.
+    Files beside a GGUF file take precedence over its metadata. Raises as `ChatTemplate.load`.
     """
     if not is_gguf(model):
         return ChatTemplate.load(model, tokenizer.config)
@@ -87,10 +90,9 @@ def template_of(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
 def find_stop_ids(
     model: Path, facts: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None
 ) -> frozenset[int]:
-    """The ids that end a text: those of generation_config.json, config.json and the tokenizer's own files.
+    """The ids that end a text: from generation_config.json, config.json and the tokenizer's files.
 
-    A GGUF file has its eos, eot and eom in their place. A chat template that closes turns with a token of its
-    own adds that one.
+    A GGUF file has eos, eot and eom instead. The token with which the chat template ends turns is added.
     """
     ids = {*facts["eos_token_id"], *tokenizer.end_ids}
     if not is_gguf(model):
@@ -100,6 +102,36 @@ def find_stop_ids(
         if template is not None and token in template.source and id in tokenizer.special_ids:
             ids.add(id)
     harmony = tokenizer.id_of("<|return|>") in tokenizer.special_ids
-    if harmony:  # gpt-oss: <|end|> ends a message there, and a reply may have several
+    if harmony:  # gpt-oss: <|end|> ends a message, and a reply may have several messages
         ids.discard(tokenizer.id_of("<|end|>"))
     return frozenset(id for id in ids if id is not None)
+
+
+def read_header(model: str | Path) -> dict[str, Any]:
+    """Read the config and the headers of the weights. Raises as `Engine.load`."""
+    return dict(load_core().check(str(resolve(model))))
+
+
+def check(model: str | Path, cache: str | None = None) -> dict[str, Any]:
+    """Validate a model without loading its weights; return its facts. cache, errors: as `Engine.load`."""
+    folder = resolve(model)
+    facts = read_header(folder)
+    keep = cache_mode(cache) != "off"
+    tokenizer = load_tokenizer(folder, facts["vocab_size"], gguf_metadata, keep=keep)
+    template = load_chat_template(folder, tokenizer)
+    stop_ids = find_stop_ids(folder, facts, tokenizer, template)
+    return facts | {
+        "stop_ids": sorted(stop_ids),
+        "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
+        "chat_template": template is not None,
+    }
+
+
+def load_template(model: str | Path) -> ChatTemplate | None:
+    """Load the chat template of a model by name, or None if it has none. Raises as `check`."""
+    folder = resolve(model)
+    if not is_gguf(folder):
+        return ChatTemplate.load(folder, read_json(folder, "tokenizer_config.json", TokenizerError) or {})
+    return load_chat_template(
+        folder, load_tokenizer(folder, read_header(folder)["vocab_size"], gguf_metadata)
+    )

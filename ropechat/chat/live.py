@@ -1,0 +1,93 @@
+"""A chat that runs, without a screen: the session and the thread that answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropechat.chat import events as ev
+from ropechat.chat.downloads import Downloads
+from ropechat.chat.inference import Inference
+from ropechat.chat.recorder import ConversationRecorder
+from ropechat.chat.session import Session
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropechat.chat.protocols import ChatEngine, ModelLoader
+    from ropechat.sampling import Sampling
+    from ropechat.store.store import Store
+
+
+class LiveChat:
+    """One session on one inference thread. load: loads the model named `model`, before any question.
+
+    models: loads others in its place. wake: see `Inference`. submitted, stopped: called after each request,
+    and after an answer was told to stop.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], ChatEngine],
+        model: str,
+        sampling: Sampling,
+        system: str | None = None,
+        store: Store | None = None,
+        models: ModelLoader | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model = model
+        self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
+        self.inference = Inference(wake=wake)
+        self.inference.submit(ev.Load(load))  # before any question, however early that is typed
+        self.downloads = Downloads()
+        self.models = models
+        self.submitted: Callable[[ev.Request], None] = lambda request: None
+        self.stopped: Callable[[], None] = lambda: None
+        self._waiting: Callable[[], None] | None = None  # what waits for the answer to end
+
+    @property
+    def completes(self) -> bool:
+        """Does the model continue text instead of answering?"""
+        return self.session.info is not None and not self.session.info.has_chat_template
+
+    @property
+    def answer_title(self) -> str:
+        """The heading of an answer by the loaded model."""
+        info = self.session.info
+        return one_line(info.name) if info else self.session.model
+
+    def submit(self, request: ev.Request) -> None:
+        """Queue a request of the session; returns at once."""
+        self.inference.submit(request)
+        self.submitted(request)
+
+    def stop(self) -> bool:
+        """Stop the answer that is being written; False if none is, or it stops already."""
+        turn = self.session.stop()
+        if turn is None or turn.request is None:
+            return False
+        self.inference.cancel(turn.request)
+        self.stopped()
+        return True
+
+    def when_idle(self, action: Callable[[], None]) -> None:
+        """Call it now, or as soon as the answer that is being written has stopped."""
+        if self.session.generating:
+            self._waiting = action
+            self.stop()
+        else:
+            action()
+
+    def run_waiting(self) -> bool:
+        """Call what waited for the answer to end; False where nothing did."""
+        action, self._waiting = self._waiting, None
+        if action is not None:
+            action()
+        return action is not None
+
+    def leave(self) -> None:
+        """Cancel what runs: the chat is being closed."""
+        self.downloads.pause()
+        if self.session.last is not None and self.session.last.request is not None:
+            self.inference.cancel(self.session.last.request)

@@ -1,0 +1,76 @@
+"""Does commands: from a key, the palette, a click, or a line that begins with "/"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ropechat.tui.commands import registry as keys
+from ropechat.util.text import closest_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Handler: TypeAlias = "Callable[[str], str | None]"  # the words behind the command in, a hint out, if any
+
+SAID_OTHERWISE = {  # what people type who know other chats, or our keys
+    "archive": "delete",
+    "attach": "help",
+    "branches": "tree",
+    "chats": "open",
+    "clear": "new",
+    "ctx": "context",
+    "exit": "quit",
+    "keys": "help",
+    "models": "model",
+    "overflow": "context",
+    "preset": "sampling",
+    "pull": "model",
+    "regenerate": "regen",
+    "retry": "regen",
+    "save": "export",
+    "search": "open",
+    "stats": "facts",
+    "tokens": "prose",
+}
+
+
+def names() -> list[str]:
+    """Everything that may follow the slash."""
+    return sorted(command.slash for command in keys.ALL if command.slash)
+
+
+class Commands:
+    """handlers: what each command does, by its id. say: shows a hint.
+
+    later: calls once the key that is being handled is done with.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        say: Callable[[str], None],
+        later: Callable[[Callable[[], None]], Any],
+    ) -> None:
+        self.handlers = handlers
+        self._say, self._later = say, later
+
+    def run(self, id: str, words: str = "") -> None:
+        """Do a command."""
+        if hint := self.handlers[id](words):
+            self._say(hint)
+
+    def run_line(self, line: str) -> bool:
+        """Do a typed command, without its slash; False where there is none of this name."""
+        name, _, words = line.strip().partition(" ")
+        words = words.strip()
+        command = keys.by_slash(name)
+        if command is None:
+            meant = SAID_OTHERWISE.get(name) or closest_name(name, names())
+            known = f"/{meant}?" if meant else "F1 lists the commands"
+            self._say(f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)")
+            return False
+        if words or command.needs_words:
+            self.run(command.id, words)
+        else:  # once the composer is empty: it may get another text
+            self._later(lambda: self.run(command.id))
+        return True

@@ -1,0 +1,77 @@
+"""A text that is looked for in the transcript."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from textual.widgets import Label
+
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.input import FindBar
+    from ropechat.tui.widgets.reader import Reader
+
+
+class FindController:
+    """Marks matches, and says how many there are."""
+
+    def __init__(self, view: View, transcript: Reader, find_bar: FindBar, found: Label) -> None:
+        self.view, self.transcript, self.find_bar, self.found = view, transcript, find_bar, found
+
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {"view.find": self._find}
+
+    def _find(self, text: str) -> str:
+        if text:
+            self.find_text(text)
+        else:
+            self.open()
+        return ""
+
+    def open(self) -> None:
+        """Look for a text."""
+        self.view.screen.add_class("-finding")
+        self.find_bar.focus()
+
+    def find_text(self, text: str) -> None:
+        """Look for this text; n and N go from match to match."""
+        self.view.screen.add_class("-finding")
+        self.find_bar.value = text
+        self.view.give_keys(self.transcript)
+
+    def close(self) -> None:
+        """Look for nothing; who was at a token is there again."""
+        self.leave()
+        if self.transcript.commands:
+            self.view.give_keys(self.transcript)
+        else:
+            self.view.write()
+
+    def leave(self) -> None:
+        """Look for nothing; the keyboard stays where it is."""
+        self.view.screen.remove_class("-finding")
+        self.find_bar.value = ""
+        self.transcript.find("")
+
+    @property
+    def active(self) -> bool:
+        """Is a text looked for?"""
+        return self.view.screen.has_class("-finding")
+
+    def changed(self) -> None:
+        """Mark matches while typing."""
+        self.transcript.find(self.find_bar.value)
+        self.count()
+
+    def submitted(self) -> None:
+        """Enter: the keys n and N go from match to match."""
+        self.view.give_keys(self.transcript)
+        self.view.refresh_status()
+
+    def count(self) -> None:
+        """Say how many matches there are, and which is the current one."""
+        finder = self.transcript.finder
+        text = f"{finder.number:,}/{finder.count:,}" if finder.count else "none" if finder.active else ""
+        self.found.update(f" {text}  ⏎ n N  esc ")

@@ -1,0 +1,61 @@
+"""What the footer says in the place of keys: for a while, or as long as something is so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.timer import Timer
+
+    from ropechat.tui.controllers.view import View
+
+ARMED = 3.0  # seconds in which a key may be pressed again
+READ = 20.0  # characters of a message that are read in a second
+
+
+class HintsController:
+    """standing: asked in this order for what is to be said now; "" for nothing."""
+
+    def __init__(self, view: View, standing: Sequence[Callable[[], str]]) -> None:
+        self.view, self._standing = view, standing
+        self._hint = ""
+        self._armed = ""  # the command whose key does more when it is pressed again
+        self._disarmer: Timer | None = None
+
+    @property
+    def text(self) -> str:
+        """What the footer says; "" for the keys."""
+        return self._hint or next(filter(None, (standing() for standing in self._standing)), "")
+
+    def say(self, text: str) -> None:
+        """Say something for as long as it takes to read it."""
+        self._hint = text
+        if self._disarmer is not None:
+            self._disarmer.stop()
+        self._disarmer = self.view.set_timer(max(ARMED, len(text) / READ), self.disarm)
+        self.view.refresh_status()
+
+    def disarm(self) -> None:
+        """Say nothing more; keys do again what they do at first."""
+        self._hint = self._armed = ""
+        self.view.refresh_status()
+
+    def disarm_by(self, event: events.Event) -> None:
+        """Another key than the armed one begins from the start."""
+        if not self._armed:
+            return
+        if not isinstance(event, events.Key) or event.key not in self.view.keymap.keys(self._armed):
+            self.disarm()
+
+    def again(self, command: str, hint: str) -> bool:
+        """True when the key of a command is pressed again within a few seconds; the first press says so."""
+        if self._armed == command:
+            self.disarm()
+            return True
+        self.say(hint)
+        self._armed = command
+        return False

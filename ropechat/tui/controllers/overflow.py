@@ -1,0 +1,82 @@
+"""What happens to a question that does not fit in the context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropechat.chat.context import DESCRIPTIONS, OverflowPolicy
+from ropechat.chat.draft import to_draft
+
+if TYPE_CHECKING:
+    from ropechat.chat import events as ev
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
+    from ropechat.tui.controllers.transcript import TranscriptController
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.screens.context import Choice
+
+
+class OverflowController:
+    """Asks what to leave out, or gives the question back."""
+
+    def __init__(
+        self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
+    ) -> None:
+        self.view, self.session, self.keymap = view, chat.session, view.keymap
+        self.path, self._composer = path, composer
+
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {"prompt.full": self.when_full}
+
+    def too_long(self, event: ev.TooLong) -> None:
+        """A question does not fit: ask, unless it is known what to do or leaving out turns cannot help."""
+        from ropechat.tui.screens.context import ContextScreen
+
+        if self.session.when_full is not OverflowPolicy.ASK or not event.slides:
+            self._refuse(event)
+            return
+
+        def chosen(choice: Choice) -> None:
+            if choice == "back":
+                self._refuse(event)
+                return
+            if choice == "always":
+                self.session.when_full = OverflowPolicy.SLIDE
+            self.path.show(self.session.again(alone=choice == "fresh"))
+
+        self.view.push(ContextScreen(event.tokens, event.context, self.keymap), chosen)
+
+    def when_full(self, words: str) -> str:
+        """/context: say or set what happens to a question that does not fit."""
+        if words and words not in list(OverflowPolicy):
+            return "/context ask|slide|stop"
+        self.session.when_full = OverflowPolicy(words) if words else self.session.when_full
+        self.view.refresh_status()
+        return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
+
+    def _refuse(self, event: ev.TooLong) -> None:
+        """Take back a question (or an answer's beginning) that leaves no room for an answer."""
+        turn = self.session.withdraw()
+        self.path.show()
+        if not self._composer.composer.text and turn.asked not in self.session.tree.nodes:
+            node, typed = self._composer.sent_as
+            self._composer.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
+        prefix = turn.request is not None and turn.request.prefix is not None
+        self.view.notice("error", self._too_long(event, "answer" if prefix else "question"))
+
+    def _too_long(self, event: ev.TooLong, what: str) -> str:
+        """Why a question was not sent (or an answer not begun), and what helps."""
+        numbers = f"{event.tokens:,} tokens do not fit in the context of {event.context:,}"
+        shorten = "shorten the text, " if what == "question" else ""
+        if event.slides:
+            begin = f"begin a new chat with {self.keymap.named('chat.new')}"
+            ways = f"{shorten}or {begin}" if shorten else "`/context slide` leaves out the oldest questions"
+            return f"Not sent: {numbers}. {ways[0].upper()}{ways[1:]}."
+        alone = "The question alone is too long" if shorten else "The question and this answer are too long"
+        info = self.session.info
+        most = int(info.facts.get("max_position_embeddings") or 0) if info is not None else 0
+        more = f"set a larger --context (up to {most:,}), " if most > event.tokens else ""
+        ways = f"{shorten}{more}or load a model with a larger context ({self.keymap.shown('model.pick')})"
+        return f"Not sent: {numbers}. {alone}: {ways.removeprefix('or ')}."

@@ -1,0 +1,259 @@
+"""How tokens are drawn: the settings, tried on a recorded token, and biases of single tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ropechat.chat import presets
+from ropechat.sampling import MAX_BIAS, MAX_COUNT
+from ropechat.tui.controllers.view import SIDE_PANEL
+from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.cursor import TokenPlace
+from ropechat.tui.widgets.sampling_panel import ITEMS
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.widget import Widget
+
+    from ropechat.chat import events as ev
+    from ropechat.chat.live import LiveChat
+    from ropechat.sampling import Sampling
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.inspector import Inspector
+    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.sampling_panel import Dials
+    from ropechat.tui.widgets.side_panel import Rail
+
+Encodings = tuple[tuple[int, ...], ...]
+BAN = "/ban TEXT or #ID; in quotes exactly that text, else also behind a blank"
+BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: as the model says); /bias off forgets all"
+LOOKED_AT = 200  # tokens of an answer among which the least likely one is looked for
+
+
+class SamplingController:
+    """The commands over sampling; they hold from the next answer on."""
+
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        transcript: Reader,
+        inspector: Inspector,
+        rail: Rail,
+        dials: Dials,
+    ) -> None:
+        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
+        self.transcript, self.inspector, self.rail, self.dials = transcript, inspector, rail, dials
+        self._on_encoded: Callable[[Encodings], None] | None = None
+
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {
+            "sampling.open": self._preset,
+            "sampling.set": self._set,
+            "sampling.seed": self._seed,
+            "sampling.ban": self.ban,
+            "sampling.bias": self.bias,
+        }
+
+    # --- the settings ---
+
+    def open(self) -> None:
+        """The sampler's settings, tried on the token under the cursor, or an unlikely one of the newest."""
+        from ropechat.tui.screens.sampling import SamplingScreen
+
+        if self.view.closes(SamplingScreen):
+            return
+        if self.view.size.width < SIDE_PANEL:
+            screen = SamplingScreen(self._recorded(), self.session, self.keymap, self.inspector.spelled)
+            self.view.push(screen, lambda result: None)
+        elif self.dials.display and self.at_dials:
+            self.close_panel()
+        else:
+            self.rail.show(self.dials, True)
+            self.dials.begin(self._recorded())
+            self.view.give_keys(self.dials)
+            self.view.refresh_status()
+
+    def close_panel(self) -> None:
+        """The rail's settings are left."""
+        self.rail.show(self.dials, False)
+        self.view.write()
+
+    @property
+    def at_dials(self) -> Widget | None:
+        """What of the settings beside the transcript has the keys: themselves, or the field for a value."""
+        focused = self.view.chat_focus
+        return focused if focused is not None and self.dials in focused.ancestors_with_self else None
+
+    def footer_keys(self) -> list[tuple[str, str]]:
+        """The keys of the settings beside the transcript, while they have them."""
+        return self.keymap.pairs(ITEMS) if self.at_dials else []
+
+    def refresh_panel(self) -> None:
+        """Show the settings in use; without room for them, they are closed."""
+        if self.dials.display and self.view.size.width < SIDE_PANEL:
+            self.rail.show(self.dials, False)
+        if self.dials.display:
+            self.dials.try_on(self._recorded())
+
+    def _recorded(self) -> TokenPlace | None:
+        if self.transcript.cursor is not None:
+            return self.transcript.cursor
+        for block in reversed(self.transcript.blocks):
+            if isinstance(block, AnswerBlock) and block.steps:
+                steps = block.steps[-LOOKED_AT:]
+                least = min(range(len(steps)), key=lambda at: steps[at].logprob)
+                return TokenPlace(block, len(block.steps) - len(steps) + least)
+        return None
+
+    def use(self, sampling: Sampling) -> None:
+        """From the next answer on."""
+        self.session.sampling = sampling
+        self.view.refresh_status()
+
+    def _preset(self, words: str) -> str:
+        if not words:
+            self.open()
+            return ""
+        if words not in presets.PRESETS:
+            return f"/sampling {'|'.join(presets.PRESETS)}"
+        self.use(presets.with_preset(self.session.sampling, words))
+        return f"{words}: {presets.describe_preset(words)}"
+
+    def _set(self, words: str) -> str:
+        if not words:
+            self.open()
+            return ""
+        given, _, value = words.partition(" ")
+        try:
+            name = presets.full_name(given)
+            if value.strip():
+                self.use(presets.with_value(self.session.sampling, name, value.strip()))
+        except ValueError as error:
+            return str(error)
+        return f"{name} {presets.format_value(self.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
+
+    def _seed(self, words: str) -> str:
+        """/seed: that of what comes next, and of the newest answer."""
+        last = self.session.last
+        node = self.session.tree.nodes.get(last.node or "") if last is not None else None
+        newest = node.sampling.seed if node is not None and node.sampling is not None else None
+        if words == "lock" and newest is None:
+            return "no answer has a seed that could be locked; /seed N sets one"
+        value = {"lock": str(newest), "free": "none"}.get(words, words)
+        try:
+            if value:
+                self.use(presets.with_value(self.session.sampling, "seed", value))
+        except ValueError as error:
+            return str(error)
+        now = self.session.sampling.seed
+        before = "" if newest is None else f"; the newest answer's is {newest}"
+        return ("each answer draws with a seed of its own" if now is None else f"seed {now}") + before
+
+    # --- single tokens ---
+
+    def bias_chosen(self, by: float) -> None:
+        """Ban, favour or disfavour the alternative that is selected, in what is drawn from now on."""
+        candidate = self.inspector.chosen if self.inspector.display else None
+        if candidate is None:
+            self.view.hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
+            return
+        self.use(presets.change_bias(self.session.sampling, candidate.id, by))
+        self._tell_bias([candidate.id])
+
+    def _tell_bias(self, ids: Sequence[int]) -> None:
+        bias = dict(self.session.sampling.logit_bias).get(ids[0], 0.0)
+        names, again = self._spelled(ids), self.view.way_to("answer.regenerate")
+        self.view.hint(
+            f"{names}: {presets.describe_bias(bias)} from the next answer on; {again} writes another answer"
+        )
+
+    def _spelled(self, ids: Sequence[int]) -> str:
+        return " and ".join(one_line(self.inspector.spelled(id)) for id in ids)
+
+    def ban(self, words: str) -> str:
+        """/ban: never draw a token again; without words those that are banned. Returns what is to be said."""
+        if words:
+            return self._weigh(words, -MAX_BIAS, BAN)
+        return self._list_weighed("banned", lambda bias: bias <= -MAX_BIAS)
+
+    def bias(self, words: str) -> str:
+        """/bias: make a token more or less likely; without words those that are weighed."""
+        if words == "off":
+            self.use(replace(self.session.sampling, logit_bias=()))
+        if words in ("", "off"):
+            return self._list_weighed("banned or favoured", lambda bias: True)
+        text, _, number = words.rpartition(" ")
+        try:
+            bias = float(number)
+        except ValueError:
+            return BIAS
+        return self._weigh(text.strip(), bias, BIAS) if abs(bias) <= MAX_BIAS else BIAS
+
+    def _weigh(self, text: str, bias: float, usage: str) -> str:
+        info = self.session.info
+        if info is None:
+            return "no model is loaded, so there are no tokens yet"
+        if text.startswith("#") and text[1:].isdecimal():
+            id, count = int(text[1:13]), int(info.facts.get("vocab_size", 0))
+            if id >= (count or MAX_COUNT):
+                return f"{text:.12}: no such token; #0 to #{count - 1} are"
+            self._set_bias([id], bias)
+            return ""
+        quoted = len(text) > 2 and text[0] == text[-1] == '"'
+        text = text[1:-1] if quoted else text
+        if not text:
+            return usage
+        texts = (text,) if quoted else (text, f" {text}")
+        self._on_encoded = lambda found: self._encoded(text, found, bias)
+        self.chat.submit(self.session.encode(texts))
+        return "this comes when the answer is complete" if self.session.generating else ""
+
+    def encoded(self, event: ev.TextsEncoded) -> None:
+        """It is known which tokens a text is."""
+        found, self._on_encoded = self._on_encoded, None
+        if found is not None:
+            found(event.ids)
+
+    def _encoded(self, text: str, found: Encodings, bias: float) -> None:
+        single = list(dict.fromkeys(ids[0] for ids in found if len(ids) == 1))
+        if single:
+            self._set_bias(single, bias)
+        elif not found or not found[-1]:
+            self.view.hint("this text could not be made into tokens")
+        else:
+            self._ask_which(text, list(dict.fromkeys(found[-1])), bias)
+
+    def _ask_which(self, text: str, ids: list[int], bias: float) -> None:
+        from ropechat.tui.screens.tokens import TokensScreen
+
+        title = f"“{one_line(text):.20}” is {len(ids)} tokens: which one is meant?"
+        does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
+        note = f"{does} the chosen one, wherever it stands: also within other words."
+        rows = [(id, "") for id in ids]
+        screen = TokensScreen(title, note, rows, self.keymap, self.inspector.spelled)
+        self.view.push(screen, lambda id: self._set_bias([id], bias))
+
+    def _set_bias(self, ids: Sequence[int], bias: float) -> None:
+        for id in ids:
+            self.use(presets.with_bias(self.session.sampling, id, bias))
+        self._tell_bias(ids)
+
+    def _list_weighed(self, what: str, wanted: Callable[[float], bool]) -> str:
+        """A sheet of the tokens; choosing one lifts its bias."""
+        from ropechat.tui.screens.tokens import TokensScreen
+
+        rows = [
+            (id, presets.describe_bias(bias)) for id, bias in self.session.sampling.logit_bias if wanted(bias)
+        ]
+        if not rows:
+            return f"no token is {what}"
+        note = "The chosen one is drawn as the model says again."
+        screen = TokensScreen(what, note, rows, self.keymap, self.inspector.spelled)
+        self.view.push(screen, lambda id: self._set_bias([id], 0.0))
+        return ""

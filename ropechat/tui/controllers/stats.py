@@ -1,0 +1,48 @@
+"""What the engine did and what it takes up: in the gauge, beside the transcript, or as a dialog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropechat.tui.controllers.view import SIDE_PANEL
+from ropechat.tui.format.stats import gauge_figures
+
+if TYPE_CHECKING:
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.bars import Part
+    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.stats import EngineFacts
+
+
+class StatsController:
+    """Shows the figures of the newest answer, the memory and the model."""
+
+    def __init__(self, chat: LiveChat, view: View, rail: Rail, panel: EngineFacts) -> None:
+        self.view, self.session, self.rail, self.panel = view, chat.session, rail, panel
+
+    def figures(self, width: int) -> list[Part]:
+        """The facts of the newest answer, as the gauge shows them."""
+        last = self.session.last
+        context, used = self.session.context, self.session.used
+        full = context is not None and used is not None and used >= context
+        if last is None or not last.answer.node.steps or (full and not self.session.generating):
+            return []  # that a question does not fit needs the line
+        return [(one + "  ", "$quiet") for one in gauge_figures(last.answer, width)]
+
+    def open(self) -> None:
+        """Show or hide the panel; a dialog where there is no room for it."""
+        from ropechat.tui.screens.facts import FactsScreen
+
+        if self.view.size.width >= SIDE_PANEL:
+            self.rail.show(self.panel, not self.panel.display)
+            self.refresh_panel()
+        else:
+            self.view.push(FactsScreen(self.session, self.view.keymap), lambda result: None)
+
+    def refresh_panel(self) -> None:
+        """Look again; without room for it, the panel is closed."""
+        if self.panel.display and self.view.size.width < SIDE_PANEL:
+            self.rail.show(self.panel, False)
+        if self.panel.display:
+            self.panel.redraw()

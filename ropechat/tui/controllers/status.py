@@ -1,0 +1,107 @@
+"""The lines around the transcript: title, gauge, footer, and the frame of the composer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ropechat.tui.format import status, theme
+from ropechat.tui.widgets.bars import cells, whole_items
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.containers import Horizontal
+
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.controllers.hints import HintsController
+    from ropechat.tui.controllers.inspector import InspectorController
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.bars import Bar, Part
+    from ropechat.tui.widgets.reader import Reader
+
+Pairs = list[tuple[str, str]]  # keys with labels
+
+
+@dataclass
+class Lines:
+    """The widgets around the transcript."""
+
+    title: Bar
+    gauge: Bar
+    footer: Bar
+    compose: Horizontal
+
+
+class StatusController:
+    """Brings them up to date; lines that did not change cost nothing.
+
+    download: what the title says of a download; figures: what the gauge says of the newest answer; footer:
+    asked in this order for the keys of what has them, the first that has any is shown.
+    """
+
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        lines: Lines,
+        transcript: Reader,
+        hints: HintsController,
+        reading: InspectorController,
+        download: Callable[[], str],
+        figures: Callable[[int], list[Part]],
+        footer: Sequence[Callable[[], Pairs]],
+    ) -> None:
+        self.view, self.session, self.keymap = view, chat.session, view.keymap
+        self.lines, self.transcript, self.hints, self.reading = lines, transcript, hints, reading
+        self._download, self._figures = download, figures
+        self._footer = (*footer, self._writing_keys)
+
+    def refresh(self) -> None:
+        """Show how things stand now."""
+        lines, width = self.lines, self.view.size.width
+        left, right = status.title(self.session, width)
+        if words := self._download():
+            right.insert(0, (f"  {words}  ", "$primary"))
+        lines.title.show(left, right)
+        taken = status.gauge(self.session, width)
+        figures = self._with_legend(self._figures(width), width, width - cells(taken) - 2)
+        if cells(taken) + cells(figures) > width:
+            taken = status.gauge(self.session, width, share=False)
+        lines.gauge.show(taken, figures)
+        if hint := self.hints.text:
+            lines.footer.say(hint, max(1, self.view.size.height // 3))
+        else:
+            pairs = next(filter(None, (keys() for keys in self._footer)), [])
+            lines.footer.show(whole_items(pairs, width))
+        lines.compose.border_title = self.reading.reading_label()
+        lines.compose.set_class(self.reading.reading, "-reading")
+
+    def _with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
+        """The meaning of the tint: beside the figures where there is room, instead of them for a reader.
+
+        Figures that do not fit into `room` cells are left out at the left.
+        """
+        while figures and width < 120 and cells(figures) > room:
+            figures = figures[1:]
+        if self.transcript.page.view != "tokens" or width < 70:
+            return figures
+        if width < 120 and self.view.chat_focus is not self.transcript:
+            return figures
+        app = self.transcript.app
+        colours = theme.tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
+        legend = status.legend(self.transcript.tint, colours)
+        if width < 120:
+            return legend or figures
+        while figures and cells([*legend, *figures]) > room:
+            figures = figures[1:]
+        return [*legend, *figures]
+
+    def _writing_keys(self) -> Pairs:
+        view = self.keymap.shown("view.toggle").partition(" ")[0]
+        pairs = self.keymap.footer(self.session.generating)
+        return [(key, self.other_view() if key == view else label) for key, label in pairs]
+
+    def other_view(self) -> str:
+        """What the key of the view switches to."""
+        return "tokens" if self.transcript.page.view == "prose" else "prose"

@@ -1,0 +1,91 @@
+"""The system text of the next question: typed, or of a persona."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ropechat.chat import personas
+from ropechat.chat.errors import explain
+from ropechat.errors import RopechatError
+from ropechat.util.text import closest_name, one_line
+
+if TYPE_CHECKING:
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.transcript import TranscriptController
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.render.blocks import Block
+
+
+def _no_persona(words: str, kept: list[str]) -> str:
+    meant = closest_name(words, kept)
+    hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
+    hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
+    return f"{one_line(words):.40}: no such persona; {hint}"
+
+
+class SystemPromptController:
+    """The commands over system texts."""
+
+    def __init__(self, chat: LiveChat, view: View, path: TranscriptController) -> None:
+        self.view, self.session, self.path = view, chat.session, path
+        self._turning: Block | None = None  # says that the next question begins a branch
+
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {"prompt.system": self._system, "prompt.persona": self._persona}
+
+    def learn_personas(self) -> None:
+        """Know the names of the system texts that are kept."""
+        try:
+            self.session.personas = {text: name for name, text in personas.load().items()}
+        except RopechatError as error:
+            self.view.hint(explain(error))
+
+    def open(self) -> None:
+        """The system texts with a name."""
+        from ropechat.tui.screens.personas import PersonasScreen
+
+        self.view.push(PersonasScreen(self.session.system, self.view.keymap), self.use)
+
+    def use(self, text: str) -> None:
+        """Put the next question under another system text, or ("") none."""
+        self.learn_personas()
+        self.session.under(text)
+        self.path.take_back(self._turning)
+        if not self.session.tree.nodes:
+            self.path.show()
+        elif self.session.turned:
+            self._turning = self.view.notice(
+                "notice",
+                f"The next question begins a branch of its own, under {self.path.describe_system(text)}.",
+            )
+        self.view.count_draft()
+        self.view.refresh_status()
+
+    def _system(self, words: str) -> str:
+        if not words:
+            self.open()
+            return ""
+        self.use("" if words == "-" else words)
+        return "no system text from the next question on" if words == "-" else ""
+
+    def _persona(self, words: str) -> str:
+        if not words:
+            self.open()
+            return ""
+        verb, _, name = words.partition(" ")
+        try:
+            if verb == "save" and name.strip():
+                if not self.session.system:
+                    return "there is no system text to keep; /system TEXT writes one"
+                path = personas.save(name.strip(), self.session.system)
+                self.learn_personas()
+                return f"kept: {path}"
+            kept = personas.load()
+        except RopechatError as error:
+            return explain(error)
+        if words not in kept:
+            return _no_persona(words, list(kept))
+        self.use(kept[words])
+        return ""

@@ -1,0 +1,260 @@
+"""The branch that is shown: its turns as blocks of the transcript, and the notices between them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ropechat import builtin
+from ropechat.chat.errors import explain
+from ropechat.conversation import Role, is_empty_continuation
+from ropechat.tui.format import status as panel
+from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ropechat.chat import events as ev
+    from ropechat.chat.answer import Turn
+    from ropechat.chat.live import LiveChat
+    from ropechat.tui.controllers.view import View
+    from ropechat.tui.widgets.reader import Reader
+
+TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
+START = 60  # characters that are shown of a text
+
+
+def begins(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = one_line(" ".join(text.split()))
+    return line if len(line) <= START else line[: START - 1] + "…"
+
+
+class TranscriptController:
+    """Draws the session's turns. follows: does the view go along with an answer?"""
+
+    def __init__(self, chat: LiveChat, view: View, transcript: Reader) -> None:
+        self.chat, self.view, self.session = chat, view, chat.session
+        self.keymap, self.transcript = view.keymap, transcript
+        self.follows = True
+        self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
+        self._begins = False  # nothing was asked yet, and the screen says what may be
+
+    def notice(self, kind: str, text: str, at: int | None = None) -> Block:
+        """Put a notice at the end, or at a place."""
+        block = Block("error" if kind == "error" else "notice")
+        block.say(text)
+        self.transcript.add(block, at)
+        return block
+
+    def take_back(self, notice: Block | None) -> None:
+        """Take a notice away that is no longer true; others stay."""
+        if notice in self.transcript.blocks:
+            with self.transcript.filling():
+                _, *after = self.transcript.remove_from(self.transcript.blocks.index(notice))
+                for block in after:
+                    self.transcript.add(block)
+
+    def turn(self) -> Turn | None:
+        """The turn under the token cursor; without one the newest. None, and a hint, where there is none."""
+        cursor = self.transcript.cursor_token()
+        for turn in self.session.turns:
+            if cursor is not None and turn.node == cursor[0]:
+                return turn
+        if self.session.last is None:
+            self.view.hint("nothing was asked yet")
+        return self.session.last
+
+    def block_of(self, turn: Turn) -> AnswerBlock:
+        """The block of an answer that is being written."""
+        assert turn.request is not None
+        return self._blocks[turn.request.serial]
+
+    # --- the turns ---
+
+    def write(self, turn: Turn) -> None:
+        """Have the answer of a turn written."""
+        if turn.request is not None:
+            self.follow_answer()
+            self.chat.submit(turn.request)
+
+    def follow_answer(self) -> None:
+        """Go to the end, and along with the answer if that is wanted."""
+        self.transcript.to_end()
+        if not self.follows:  # at once: a quick answer may outgrow the screen before the next frame
+            self.transcript.leave_end()
+
+    def show(self, turn: Turn | None = None) -> None:
+        """Show all turns of the session; the answer of `turn` is to be written."""
+        if turn is not None and turn.request is not None:
+            self.chat.submit(turn.request)  # the model need not wait until all is drawn
+        self._blocks.clear()
+        kept, blocks = self._unchanged() if turn is not None else (0, 0)
+        with self.transcript.filling():
+            known = index_by_first_step(self.transcript.remove_from(blocks))
+            if not blocks:
+                self.welcome()
+            for each in self.session.turns[kept:]:
+                self.add_turn(each, known)
+        if turn is None:
+            self.view.count_draft()
+        else:
+            self.follow_answer()
+        self.view.refresh_status()
+
+    def _unchanged(self) -> tuple[int, int]:
+        """How many turns and blocks are on the screen as they are, at most up to the last question."""
+        turns = kept = 0
+        for number, block in enumerate(self.transcript.blocks, 1):
+            turn = self.session.turns[turns]
+            last = turn is self.session.last
+            if block.kind == "user" and block.node == turn.asked:
+                cut = last and self.session.tree[turn.asked].context_start  # what stands above it may be new
+                kept = kept if cut else number
+            elif block.node:
+                if last or block.node != turn.node:
+                    break
+                turns, kept = turns + 1, number
+        return turns, kept
+
+    def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
+        """Put a question and what there is of its answer at the end; known: see `index_by_first_step`.
+
+        A branch that begins anew has the screen to itself; a line says where oldest turns are left out.
+        """
+        anew = self._begins or any(block.node not in ("", turn.asked) for block in self.transcript.blocks)
+        if len(self.session.turns) == 1 and anew:
+            self._blocks.clear()
+            self.transcript.remove_from(0)
+            self.welcome()
+        if self.session.tree[turn.asked].context_start:
+            self._tell_start(turn)
+        self._add_blocks(turn, known)
+
+    def _add_blocks(self, turn: Turn, known: Mapping[int, AnswerBlock]) -> None:
+        live, node = turn.answer.live, turn.answer.node
+        answer = AnswerBlock("answer", self._heading(turn), live=live, answer=node)
+        if turn.request is not None:
+            self._blocks[turn.request.serial] = answer
+        if self.chat.completes:
+            answer.begin(turn.question)
+        elif not any(block.node == turn.asked for block in self.transcript.blocks[-1:]):
+            asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
+            asked.say(turn.question)
+            self.transcript.add(asked)
+        if node.steps:
+            answer.begin_like(known.get(id(node.steps[0])))
+            answer.grow()
+        elif node.final_text:
+            answer.say(node.final_text)
+        answer.note = "" if live else panel.summarize(turn.answer)
+        self.transcript.add(answer)
+
+    def _heading(self, turn: Turn) -> str:
+        node = self.session.tree.nodes.get(turn.node or "")
+        name = self.chat.answer_title if node is None or turn.answer.live else panel.model_heading(node.model)
+        return name + (self._place(node.id) if node else "")
+
+    def _place(self, node: str) -> str:
+        place, of = self.session.tree.sibling_position(node)
+        return f"  ‹ {place}/{of} ›" if of > 1 else ""
+
+    def _tell_start(self, turn: Turn) -> None:
+        reads = self.session.reads(turn.asked)
+        first = next(node for node in reads if node.role is Role.USER)
+        count = self.session.left_out(turn.asked)
+        words = "1 question is" if count == 1 else f"{count:,} questions are"
+        begin = "with this one" if first.id == turn.asked else f"at “{begins(first.text)}”"
+        self.notice(
+            "notice", f"From here on the oldest {words} left out: what the model reads begins {begin}."
+        )
+
+    # --- an answer as it comes ---
+
+    def started(self, event: ev.Started) -> None:
+        """The prompt of an answer is known."""
+        self._blocks[event.serial].prompt = event.ids
+
+    def feed(self, serial: int) -> None:
+        """Draw the new tokens of an answer."""
+        self.transcript.feed(self._blocks[serial])
+
+    def ended(self, serial: int) -> None:
+        """Finish the block of an answer, and say what is special about its end."""
+        block, turn = self._blocks[serial], self.session.last
+        assert turn is not None
+        answer = turn.answer
+        if len(block.ends) > len(answer.node.steps):  # it never began
+            self.show()
+            block = self._blocks[serial]
+        block.note = panel.summarize(answer)
+        self.transcript.finish(block)
+        if answer.error is not None:
+            self.notice("error", f"The answer broke off: {explain(answer.error)}")
+        elif answer.node.finish_reason == "context":
+            self.notice(
+                "notice",
+                f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
+                f"What then happens to a question: /context, now {self.session.when_full}.",
+            )
+        elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
+            self.notice("notice", "The model had ended its answer: it added nothing.")
+        if not answer.node.in_context:
+            self.notice("notice", "No answer, so this question is not part of what the model reads next.")
+
+    # --- above the first turn ---
+
+    def model_loaded(self) -> None:
+        """The model is known now."""
+        for block in self._blocks.values():
+            if block.live:
+                block.title = self.chat.answer_title
+        self.transcript.redraw()
+        self.welcome()
+
+    def welcome(self) -> None:
+        """What the model is, and under which system text the branch stands, above all."""
+        for note in reversed(self.session.notes):
+            self.notice("notice", note, at=0)
+        if text := self.session.system_of_path():
+            self.notice("notice", f"system  {self.describe_system(text)}", at=0)
+        info = self.session.info
+        if info is not None and info.name == builtin.NAME:
+            self.notice("notice", builtin.NOTE, at=0)
+        elif info is not None and self.chat.completes:
+            self.notice(
+                "notice",
+                f"{info.name} has no chat template: it continues your text.",
+                at=0,
+            )
+        self._begins = info is not None and not self.session.tree.nodes
+        if info is not None and self._begins:
+            for words in self._first_steps(info.name == builtin.NAME):
+                self.notice("notice", words)
+
+    def _first_steps(self, asks: bool) -> list[str]:
+        """What somebody who sees this for the first time may try."""
+        key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
+        steps = [
+            "Tinted tokens surprised the model. "
+            f"{key('chat.stop')}, then {arrows} go from token to token; "
+            f"{key('read.take')} tells why this one came and what else could have; "
+            f"{key('alternative.1')}-{key('alternative.9')} go on from another.",
+            " · ".join(
+                f"{key(id)} {what}"
+                for id, what in (
+                    ("app.help", "keys"),
+                    ("model.pick", "models"),
+                    ("chat.list", "earlier chats"),
+                )
+            ),
+        ]
+        return ["Try: " + " · ".join(TRY), *steps] if asks and not self.chat.completes else steps
+
+    def describe_system(self, text: str | None) -> str:
+        """The persona's name, if any, and the beginning of a system text."""
+        if not text:
+            return "no system text"
+        name = self.session.personas.get(text, "")
+        return f"{name}: “{begins(text)}”" if name else f"“{begins(text)}”"

@@ -1,0 +1,144 @@
+"""Every private name of Textual that the chat reads, overrides or patches.
+
+No other module uses one. A new version of Textual may rename any of them: `PRIVATE_NAMES` lists them for the
+test, and the version in pyproject.toml is pinned to the minor version that was tested.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual._xterm_parser import XTermParser
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.keys import _character_to_key
+from textual.scroll_view import ScrollView
+from textual.widget import Widget
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Iterable
+
+    from textual.geometry import Size
+
+PRIVATE_NAMES: tuple[tuple[object, str], ...] = (
+    (App, "_check_bindings"),
+    (App, "_close_messages_no_wait"),
+    (App, "_fatal_error"),
+    (LinuxDriver, "_run_input_thread"),
+    (LinuxDriver, "run_input_thread"),
+    (ScrollView, "_scroll_update"),
+    (XTermParser, "feed"),
+    (XTermParser, "tick"),
+)
+PRIVATE_ATTRIBUTES: tuple[tuple[str, str], ...] = (  # set by the constructors of App, Driver and Widget
+    ("app", "_clipboard"),
+    ("app", "_driver"),
+    ("app", "_exception"),
+    ("driver", "_app"),
+    ("driver", "_debug"),
+    ("driver", "_loop"),
+    ("driver", "attrs_before"),
+    ("driver", "exit_event"),
+    ("driver", "fileno"),
+    ("widget", "_bindings"),
+)
+
+
+class _ExtraKey(StrEnum):
+    """Keys that Textual has no name for."""
+
+    ALT_ENTER = "alt+enter"
+
+
+def teach_alt_enter() -> None:
+    """Name the key of terminals that send ESC CR for alt+enter; Textual reads that as enter."""
+    table = cast("dict[str, Any]", ANSI_SEQUENCES_KEYS)
+    table["\x1b\r"] = table["\x1b\n"] = (_ExtraKey.ALT_ENTER,)
+
+
+def key_of_character(character: str) -> str:
+    """The name of the key that types a character."""
+    return _character_to_key(character)
+
+
+def bound_keys(widget: Widget) -> Iterable[str]:
+    """The keys that a widget itself binds."""
+    return widget._bindings.key_to_bindings
+
+
+class CompatApp(App[None]):
+    """The app's access to its driver, clipboard and bindings; and no traceback that shows the chat."""
+
+    def _fatal_error(self) -> None:
+        """Close without Textual's traceback, which prints all local values; ROPECHAT_DEBUG=1 prints it."""
+        if os.environ.get("ROPECHAT_DEBUG"):
+            super()._fatal_error()
+        else:
+            self._close_messages_no_wait()
+
+    @property
+    def crash(self) -> BaseException | None:
+        """The exception that ended the app."""
+        return self._exception
+
+    @property
+    def can_suspend(self) -> bool:
+        """Whether another program can have the terminal for a while."""
+        return self._driver is not None and self._driver.can_suspend
+
+    def write_terminal(self, sequence: str) -> None:
+        """Send a control sequence to the terminal."""
+        if self._driver is not None:
+            self._driver.write(sequence)
+            self._driver.flush()
+
+    def set_clipboard(self, text: str) -> None:
+        """Set the clipboard that pasting within the app uses."""
+        self._clipboard = text
+
+    async def run_key_bindings(self, key: str) -> bool:
+        """Run what a key is bound to, from the focus up. Returns whether it is bound."""
+        return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
+
+
+class CompatDriver(LinuxDriver):
+    """A terminal driver whose subclass reads the input itself."""
+
+    @property
+    def app(self) -> App[Any]:
+        """The app that gets the keys."""
+        return self._app
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        """The event loop of the app."""
+        return self._loop
+
+    @property
+    def debug(self) -> bool:
+        """Whether Textual logs what it parses."""
+        return self._debug
+
+
+class CompatScrollView(ScrollView):
+    """A scroll view that may change its size without a layout of the screen."""
+
+    def set_virtual_size(self, size: Size) -> None:
+        """Set the size of the content; only the scrollbars are laid out."""
+        self.set_reactive(Widget.virtual_size, size)
+        self._scroll_update(size)
+
+
+__all__ = [
+    "CompatApp",
+    "CompatDriver",
+    "CompatScrollView",
+    "XTermParser",
+    "bound_keys",
+    "key_of_character",
+    "teach_alt_enter",
+]
