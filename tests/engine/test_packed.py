@@ -95,6 +95,16 @@ def test_damage_is_told_once(cache: Path, model: Path) -> None:
     assert not again.facts["warnings"]
 
 
+def test_a_pack_of_an_older_layout_is_replaced_without_a_warning(cache: Path, model: Path) -> None:
+    pack(model)
+    (file,) = cache.iterdir()
+    older = cache / "q8_0-0123456789abcdef.pack"
+    older.write_bytes(b"RCPACK\0\x01" + file.read_bytes()[8:])
+    file.unlink()
+    assert pack(model).facts["warnings"] == []
+    assert list(cache.iterdir()) == [file]
+
+
 def test_off_keeps_nothing(cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPECHAT_CACHE", "off")
     pack(model)
