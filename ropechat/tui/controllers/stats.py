@@ -36,7 +36,7 @@ class StatsController:
 
         if self.view.size.width >= SIDE_PANEL:
             self.rail.show(self.panel, not self.panel.display)
-            self.refresh_panel()
+            self.view.refresh_status()
         else:
             self.view.push(FactsScreen(self.session, self.view.keymap), lambda result: None)
 
