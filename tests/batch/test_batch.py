@@ -205,7 +205,9 @@ def test_settings_of_a_line_go_before_the_options(door: Door, tmp_path: Path, mo
     assert code == 3
     assert [(r["id"], r["text"]) for r in records[:3]] == [(1.5, "bcd"), ("line-2", "b"), ("line-3", "bc")]
     assert [record["finish_reason"] for record in records[:3]] == ["length", "length", "stop"]
-    assert records[4]["error"]["message"].startswith("in.jsonl: line 5: top_k: -1")
+    assert records[4]["error"]["message"].startswith(
+        "in.jsonl: line 5: top_k: must be an integer from 0 to 2147483647 (got -1)"
+    )
     hot = batch(door, tmp_path, model, data, "--seed", 4, "--temperature", 2, "--overwrite")[1]
     assert records[3] == hot[3]  # a line's own temperature changes neither its seed nor its stream
     assert records[3]["text"] != hot[0]["text"]
@@ -226,7 +228,7 @@ def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, mode
     data = '{"prompt":"a"}\n' + (json.dumps({"prompt": "a", **extra}) + "\n") * 3
     code, records, err = batch(door, tmp_path, model, data)
     assert (code, [record["text"] for record in records]) == (0, ["bcd"] * 4)
-    assert err.count("are ignored:") == 1
+    assert err.count("ignored fields:") == 1
     assert "note: line 2 has ignored fields: field0" in err
     assert "field4" in err
     assert "field5" not in err
@@ -425,7 +427,7 @@ def test_a_full_disk_behind_stdout_is_said(tmp_path: Path, model: Path) -> None:
         done = subprocess.run(command(arguments), stdout=full, stderr=subprocess.PIPE, env=environment())
     assert done.returncode == 74
     assert done.stderr.endswith(
-        b"stopped: stdout has the first 0 results\nerror: stdout: No space left on device\n"
+        b"stopped: stdout contains the first 0 results\nerror: stdout: No space left on device\n"
     )
 
 

@@ -48,7 +48,8 @@ CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); impor
 
 def chat() -> None:
     """The program; says on the file $SAYS when an answer that forks comes to each stage."""
-    from textual.drivers.linux_driver import LinuxDriver
+    import ropechat.tui  # noqa: F401  # before textual, which reads the timing that it sets
+    from textual.drivers.linux_driver import LinuxDriver  # isort: skip
 
     from ropechat.chat import events as ev
     from ropechat.chat import inference
@@ -112,7 +113,7 @@ class Timed(Program):
 
 def by_inspector(screen: Timed, place: int) -> bytes:
     """Inspect the last token of the first answer; the key that takes the second alternative."""
-    for keys in (b"\x1b", b"[" * BEFORE, b"h", b"\x1bOS"):
+    for keys in (b"\x1b", b"\x1b[D", b"[" * BEFORE, b"h", b"\x1bOS"):  # an arrow makes letters commands
         screen.press(keys)
         while screen.drain(0.1):  # until all is drawn; longer, and what the keys need has cooled down
             pass

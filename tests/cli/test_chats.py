@@ -97,7 +97,7 @@ def test_a_dash_is_stdout_and_stdin(run: Any, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{")))
     code, out, err = run("import", "-")
     assert (code, out) == (2, "")
-    assert err.startswith("error: stdin: no JSON (")
+    assert err.startswith("error: stdin: not valid JSON (")
 
 
 def test_rm(run: Any, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
     assert main(["chat", "-m", "x", "--incognito", "--continue"]) == 2
     assert "--incognito: not possible with" in capfd.readouterr().err
     assert main(["chat", "-m", "x", "--resume", "abc"]) == 2
-    assert "need a terminal" in capfd.readouterr().err
+    assert "require a terminal" in capfd.readouterr().err
 
 
 # ---- Files

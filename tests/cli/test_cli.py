@@ -132,7 +132,7 @@ def test_no_cache_is_of_one_command(
         (["run", "-m", "{model}", "a" * 65], 2, "65 tokens"),
         (["run", "-m", "{broken}", "a"], 2, "config.json"),
         (["inspect", "-m", "{model}", "--top-k", "-1", "a"], 2, "--top-k"),
-        (["batch", "-m", "{model}", "{missing}", "-o", "{missing}.out"], 2, "no such file"),
+        (["batch", "-m", "{model}", "{missing}", "-o", "{missing}.out"], 2, "file not found"),
         (["models", "check", "{missing}"], 2, "model not found"),
         (["models", "check", "{broken}"], 2, "config.json"),
         (["nonsense"], 2, "nonsense"),
@@ -338,7 +338,7 @@ def test_a_text_beyond_the_trained_length_is_noted(door: Door, tmp_path: Path) -
     code, out, err = door(*inspect, "abcdef")
     assert (code, json.loads(out.splitlines()[0])["beyond_trained_length"]) == (0, 2)
     assert err.count("\n") == 1
-    assert err.startswith("note: 6 tokens, and the model was trained on 4: ")
+    assert err.startswith("note: 6 tokens exceed the trained length of 4: ")
 
 
 def test_jsonl_has_no_infinity(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ def test_models_check(door: Door, model: Path) -> None:
     code, out, err = door("models", "check", model)
     assert code == 2
     assert not out.endswith("ok\n")
-    assert err.startswith(f"error: {model}: tokenizer: not there; ")
+    assert err.startswith(f"error: {model}: tokenizer: not found; ")
     assert "tokenizer.json" in err
 
 
@@ -378,7 +378,7 @@ def test_line_chat_begins_anew_when_the_context_is_full(door: Door, model: Path)
     lines = b"".join(bytes([97 + i]) * 20 + b"\n" for i in range(3))
     code, out, err = door("chat", "-m", model, "--temperature", 0, "--max-tokens", 3, stdin=lines)
     assert (code, out) == (0, "bcd\ncde\ndef\n")
-    assert err.count("begins anew") == 1
+    assert err.count("starting a new conversation") == 1
     assert door("chat", "-m", model, stdin=b"a" * 65)[0] == 2
 
 

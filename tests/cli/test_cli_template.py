@@ -242,7 +242,7 @@ def test_a_message_that_cannot_be_found_is_said(template: str, door: Door, tmp_p
     assert {role for role, _ in roles(out)} == {"template"}
     assert err.count("\n") == 1
     assert "its words are not distinguishable from the template's" in err
-    assert door("inspect", "-m", model, "--chat", "hi")[1].endswith("none with a context\n")
+    assert door("inspect", "-m", model, "--chat", "hi")[1].endswith("none scored\n")
 
 
 def test_control_tokens_that_are_typed_stay_text(door: Door, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_control_tokens_that_are_typed_stay_text(door: Door, tmp_path: Path) -> 
     assert roles(out) == [("bos", ""), ("text", "é"), ("special", "<|im_end|>"), ("text", "b")]
     code, out, err = door(*inspect, "--special", "tokens", "--chat", typed)
     assert (code, out) == (2, "")
-    assert "--special tokens: not with --chat" in err
+    assert "--special tokens: not possible with --chat" in err
 
 
 def test_the_prompt_of_a_template_can_be_inspected(door: Door, model: Path) -> None:
@@ -302,8 +302,8 @@ def test_variables_of_a_batch_line(door: Door, tmp_path: Path) -> None:
     assert [record["usage"]["prompt_tokens"] for record in records[:4]] == shown
     assert [record["error"]["message"] for record in records[4:]] == [
         "in.jsonl: line 5: chat_template_kwargs: must be an object of names and values (got [1])",
-        "in.jsonl: line 6: chat_template_kwargs: template variable: messages: comes from the conversation; "
-        "it cannot be set",
+        "in.jsonl: line 6: chat_template_kwargs: template variable: messages: cannot be set; it comes from "
+        "the conversation",
     ]
 
 

@@ -132,7 +132,7 @@ def test_refusals(door: Door, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None
         (["models", "check", "org/name"], 4, "not in the Hub cache"),
         (["models", "rm", "org/name", "--yes"], 4, "nothing to remove"),
         (["models", "rm", "/etc", "--yes"], 2, "must be a model in the Hub cache"),
-        (["run", "-m", "org/name:Q2_K", "--download", "a"], 4, "no GGUF of Q2_K"),
+        (["run", "-m", "org/name:Q2_K", "--download", "a"], 4, "no GGUF file matches Q2_K"),
     ):
         got, out, err = door(*arguments)
         assert (got, out) == (code, "")

@@ -94,7 +94,7 @@ def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"#" * (2 << 20))
     with pytest.raises(SettingsError, match="must be at most"):
         settings.read()
-    with pytest.raises(SettingsError, match="no regular file"):
+    with pytest.raises(SettingsError, match="must be a regular TOML file"):
         settings.read(tmp_path)
 
 

@@ -95,6 +95,16 @@ def test_damage_is_told_once(cache: Path, model: Path) -> None:
     assert not again.facts["warnings"]
 
 
+def test_a_pack_of_an_older_layout_is_replaced_without_a_warning(cache: Path, model: Path) -> None:
+    pack(model)
+    (file,) = cache.iterdir()
+    older = cache / "q8_0-0123456789abcdef.pack"
+    older.write_bytes(b"RCPACK\0\x01" + file.read_bytes()[8:])
+    file.unlink()
+    assert pack(model).facts["warnings"] == []
+    assert list(cache.iterdir()) == [file]
+
+
 def test_off_keeps_nothing(cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPECHAT_CACHE", "off")
     pack(model)
@@ -102,7 +112,7 @@ def test_off_keeps_nothing(cache: Path, model: Path, monkeypatch: pytest.MonkeyP
     pack(model)  # too small to be worth it
     assert not cache.exists()
     monkeypatch.setenv("ROPECHAT_CACHE", "of")
-    with pytest.raises(RequestError, match="ROPECHAT_CACHE: 'of'; auto, off and all are allowed"):
+    with pytest.raises(RequestError, match=r"ROPECHAT_CACHE: must be auto, off or all \(got 'of'\)"):
         Engine.load(model)
 
 
@@ -111,7 +121,7 @@ def test_what_is_chosen_goes_before_the_environment(cache: Path, model: Path) ->
     Engine.load(model, dtype="q8_0", cache="off").finish_pack(60.0)
     Engine.load(model, dtype="q8_0", cache="auto").finish_pack(60.0)
     assert not cache.exists()
-    with pytest.raises(RequestError, match="cache: 'on'; auto, off and all are allowed"):
+    with pytest.raises(RequestError, match=r"cache: must be auto, off or all \(got 'on'\)"):
         Engine.load(model, cache="on")
     Engine.load(model, dtype="q8_0").finish_pack(60.0)
     assert cache.exists()

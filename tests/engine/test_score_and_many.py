@@ -93,7 +93,7 @@ def test_score_takes_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert said == [(byte, bytes([byte])) for byte in b"usera</s>"]
     assert trace[0].role == "bos"
     assert {t.role for t in trace} == {"bos", "special", "template", "text"}
-    with pytest.raises(RequestError, match="messages and ids together"):
+    with pytest.raises(RequestError, match=r"must be messages or ids \(got both\)"):
         engine.score([messages[0], 97])  # type: ignore[list-item]
 
 

@@ -63,7 +63,7 @@ def test_it_is_started_once_and_when_needed(process: TemplateProcess) -> None:
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        ("{{ 9 ** (9 ** 9) }}", "2 s of processor time"),
+        ("{{ 9 ** (9 ** 9) }}", "2 s of CPU time"),
         ("{{ ('x' * 3000000000)|length }}", "256 MB of memory"),
         ("{% set n=namespace(s='x') %}{% for i in range(40) %}{% set n.s=n.s~n.s %}{% endfor %}", "256 MB"),
         ("{{ 'é' * 2100000 }}", f"{MAX_OUTPUT_BYTES} bytes"),
@@ -88,7 +88,7 @@ def test_limits_hold_whatever_is_inherited(process: TemplateProcess) -> None:
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
         signal.signal(signal.SIGPROF, before)
-    with pytest.raises(TemplateFailureError, match="2 s of processor time"):
+    with pytest.raises(TemplateFailureError, match="2 s of CPU time"):
         text(process, ENDLESS)
 
 
@@ -188,7 +188,7 @@ def test_one_that_does_not_answer_is_given_up(
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
     monkeypatch.setattr("ropechat.engine.templates.process.WALL_SECONDS", 0.2)
-    with pytest.raises(TemplateFailureError, match="no text within"):
+    with pytest.raises(TemplateFailureError, match="did not finish within"):
         text(process, "x")
     monkeypatch.undo()
     assert text(process, "ok") == "ok"
@@ -214,7 +214,7 @@ def test_a_large_conversation_passes_through(process: TemplateProcess) -> None:
 
 
 def test_a_conversation_beyond_all_limits_is_not_sent(process: TemplateProcess) -> None:
-    with pytest.raises(TemplateFailureError, match="bytes of messages; at most 16777216 are allowed"):
+    with pytest.raises(TemplateFailureError, match="messages must be at most 16777216 bytes"):
         text(process, "{{ t|length }}", t="x" * (16 << 20))
     assert process.pid is None
     assert text(process, "{{ t|length }}", t="😀" * 4_000_000) == "4000000"
@@ -223,7 +223,7 @@ def test_a_conversation_beyond_all_limits_is_not_sent(process: TemplateProcess) 
 def test_no_process_to_be_had(process: TemplateProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(FileAccessError, match="/nowhere/python: No such file"):
+    with pytest.raises(FileAccessError, match=r"/nowhere/python: cannot start .*: No such file"):
         text(process, "x")
     assert len(os.listdir("/dev/fd")) == before
 

@@ -71,9 +71,9 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
             session.apply(event)
             if isinstance(event, ev.Started):
                 say(f"asked {turn.asked}")
-            for step in event.steps if isinstance(event, ev.Given) else ():
+            for step in event.steps if isinstance(event, ev.PrefixAccepted) else ():
                 say(f"made {turn.node} {time.time()} {step.id}")
-            if isinstance(event, ev.Produced):
+            if isinstance(event, ev.TokenGenerated):
                 say(f"made {turn.node} {time.time() - time.monotonic() + event.at} {event.step.id}")
     session.recorder.store.conversations().result()
     say(f"ended {turn.node} {len(turn.answer.node.steps)}")

@@ -264,7 +264,7 @@ def test_config_of_the_tokenizer(tmp_path: Path) -> None:
     ):
         Tokenizer.load(folder, 260)
     (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: not JSON"):
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: not valid JSON"):
         Tokenizer.load(folder, 260)
 
 

@@ -3,7 +3,7 @@
 
 use crate::compute::pool::Pool;
 use crate::kernel::{Kernels, x_row_bytes};
-use crate::platform::memory::Line;
+use crate::platform::memory::CacheLine;
 use crate::quant::PackedType;
 use bytemuck::Zeroable;
 
@@ -24,7 +24,7 @@ pub struct Activations {
     width: usize,
     f32: Vec<f32>,
     bf16: Vec<u16>,
-    q8: Vec<Line>,
+    q8: Vec<CacheLine>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -85,9 +85,9 @@ impl Activations {
                 });
             }
             ActivationFormat::Q8(weights) => {
-                let lines = self.row_bytes() / size_of::<Line>();
-                self.q8.resize(rows * lines, Line::zeroed());
-                by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [Line]| {
+                let lines = self.row_bytes() / size_of::<CacheLine>();
+                self.q8.resize(rows * lines, CacheLine::zeroed());
+                by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [CacheLine]| {
                     let out = bytemuck::cast_slice_mut(out);
                     quantize(row, &mut |values| kernels.quantize_q8(values, weights, out));
                 });

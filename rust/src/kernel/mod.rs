@@ -105,7 +105,7 @@ impl Kernels {
         self.run_matmul(panels, x, out, out_stride, false);
     }
 
-    /// The same accumulate what stands in `out`, in the same order: a reduction that goes on. f32 and f16 panels only.
+    /// `out += panels * x`, in the order of the steps: continues a reduction. f32 and f16 panels only.
     pub(crate) fn matmul_accumulate(
         self,
         panels: Panels<'_>,

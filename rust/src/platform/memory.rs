@@ -10,13 +10,13 @@ const OWN_PAGES: usize = 2 << 20;
 /// 64 bytes, so that every step of a panel starts at a cache line.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-pub struct Line([u8; 64]);
+pub struct CacheLine([u8; 64]);
 
 /// A block of zeroed memory of fixed size.
 pub struct Buffer(Memory);
 
 enum Memory {
-    Lines(Vec<Line>),
+    Lines(Vec<CacheLine>),
     Pages(MmapMut),
 }
 
@@ -40,7 +40,7 @@ impl Buffer {
         }
         let mut memory = Vec::new();
         memory.try_reserve_exact(lines).map_err(|_| refused())?;
-        memory.resize(lines, Line::zeroed());
+        memory.resize(lines, CacheLine::zeroed());
         Ok(Self(Memory::Lines(memory)))
     }
 

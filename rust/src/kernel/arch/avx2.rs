@@ -215,8 +215,8 @@ unsafe impl Lanes for Pair {
         }
     }
     #[inline(always)]
-    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
-        // SAFETY: see the impl. A register for `start` would be one too many.
+    unsafe fn scaled(sums: Self::Int, scale: Self, _minus_bias: Self) -> Self {
+        // SAFETY: see the impl. There is no register left for `_minus_bias`.
         unsafe {
             let floats = Pair(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
             floats.sub(Self::splat(ROUND_BIAS)).mul(scale)

@@ -172,9 +172,9 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         unsafe { D::dot4(acc, bytes, x) }
     }
     #[inline(always)]
-    unsafe fn scaled(sums: Self::Int, scale: Self, start: Self) -> Self {
+    unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self {
         // SAFETY: see the impl.
-        zmm(unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(sums), scale.0, start.0) })
+        zmm(unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(sums), scale.0, minus_bias.0) })
     }
     #[inline(always)]
     unsafe fn store_i8(self, to: *mut i8) {

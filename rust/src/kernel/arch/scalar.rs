@@ -120,7 +120,7 @@ unsafe impl Lanes for Array {
         std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(bytes[i][j]) * x[j]).sum::<i32>())
     }
     #[inline(always)]
-    unsafe fn scaled(sums: Self::Int, scale: Self, _start: Self) -> Self {
+    unsafe fn scaled(sums: Self::Int, scale: Self, _minus_bias: Self) -> Self {
         Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUND_BIAS) * scale.0[i]))
     }
     #[inline(always)]
