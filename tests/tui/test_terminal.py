@@ -214,10 +214,9 @@ def test_load_error_on_stderr_after_the_screen() -> None:
 
 
 def test_a_crash_in_the_app_restores_the_terminal() -> None:
-    code = "from ropechat.tui.controllers import inspector as a\n"
-    code += (
-        "def boom(self): raise RuntimeError('boom on purpose')\na.InspectorController.toggle_view = boom\n"
-    )
+    code = "import ropechat.tui.controllers.inspector as i\n"
+    code += "def boom(self): raise RuntimeError('boom on purpose')\n"
+    code += "i.InspectorController.toggle_view = boom\n"
     terminal = Terminal(code + RUN)
     terminal.generating()
     terminal.type(b"\x1bOR")  # F3
