@@ -7,9 +7,9 @@ pub mod mapped;
 pub(crate) mod memory;
 #[cfg(unix)]
 #[allow(unsafe_code)] // a signal handler
-pub(crate) mod sigbus;
+pub mod sigbus;
 #[cfg(not(unix))]
-pub(crate) mod sigbus {
+pub mod sigbus {
     //! Without signals nothing is watched.
 
     #[derive(Debug)]
