@@ -22,6 +22,8 @@ def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests neither read nor fill the caches of whoever runs them, nor their chats and settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROPECHAT_CACHE", "off")
+        for name in ("COLUMNS", "LINES"):  # xdist sets them; programs would take them for the terminal's size
+            patch.delenv(name, raising=False)
         patch.setenv("ROPECHAT_DATA", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield

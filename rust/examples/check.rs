@@ -1,6 +1,6 @@
 //! `check <model folder>`: reads and checks everything about a model but its numbers, and prints one line.
 //!
-//! Exit codes: 0 sound, 2 refused, 4 not to be had, 70 a bug, 74 I/O, as every command of ropechat.
+//! Exit codes: 0 sound, 2 refused, 4 model not found, 70 a bug, 74 I/O, as every command of ropechat.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 //! Law 1 for every family: a row's logits have the same bits alone and in company, in one chunk and in many, scored and
-//! generated, from the cache and anew.
+//! generated, from the cache and computed again.
 
 mod common;
 

@@ -139,7 +139,7 @@ def test_batch_of_200(model: Given, real: Path, tmp_path: Path) -> None:
     limits = ("--max-tokens", "12", "--temperature", "0")
     done = ropechat("batch", "-m", directory, source, "-o", target, *limits)
     assert done.returncode == 0, done.stderr
-    assert "ignored: gold_continuation" in done.stderr
+    assert "has ignored fields: gold_continuation" in done.stderr
     results = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
     assert [result["id"] for result in results] == [row["id"] for row in rows]
     for row, result in list(zip(rows, results, strict=True))[::20]:

@@ -261,7 +261,7 @@ async def test_the_gauge_counts_what_will_be_sent(
 async def test_commands_are_completed(chat: Any) -> None:
     async with chat(FakeEngine("ok")) as c:
         await c.pilot.press(*"/re")
-        await c.until(lambda: "Answer anew, beside the old answer" in c.screen())
+        await c.until(lambda: "Regenerate the answer (keeps the old one)" in c.screen())
         assert "/regen" in c.screen()
         found = []
         for _ in range(4):

@@ -56,7 +56,7 @@ VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
     ("no alternatives", [ESC], b"send"),
     ("personas", [b"/persona", ENTER], b"begins a branch"),
     ("named", [b"n", PASTE], b"Q"),
-    ("refused", [ENTER], b"are allowed"),
+    ("refused", [ENTER], b"must be 1 to 40"),
     ("no personas", [ESC, ESC], b"send"),
     ("facts", [F9], b"Q"),
     ("no facts", [F9], b"Q"),

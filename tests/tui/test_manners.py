@@ -96,10 +96,10 @@ async def test_quit_and_palette_can_move(chat: Any) -> None:
         ({"chat.new": ("f10",), "chat.list": ("f10",)}, "chat.list", "F10 is also a key of chat.new"),
         ({"read.word": ("e",)}, "read.word", "e is also a key of question.edit"),
         ({"composer.complete": ("ctrl+f",)}, "composer.complete", "ctrl+f is also a key of view.find"),
-        ({"chat.rename": ("f10",)}, "chat.rename", "no such command"),
+        ({"chat.rename": ("f10",)}, "chat.rename", "unknown command"),
         ({"view.find": ("ctrl+m",)}, "view.find", "ctrl+m: terminals send the same for enter"),
         ({"view.find": ("space",)}, "view.find", "space: would be typed"),
-        ({"view.find": ("ctrl++x",)}, "view.find", "ctrl++x: no such key"),
+        ({"view.find": ("ctrl++x",)}, "view.find", "ctrl++x: unknown key"),
     ],
 )
 def test_keys_that_cannot_be(chosen: Any, command: str, message: str) -> None:

@@ -78,8 +78,10 @@ def stop_one(tmux: Tmux) -> int:
     for attempt in range(1, 11):
         tmux.until(lambda screen: "esc stop" in screen or "b/tok" in screen)
         tmux.press("C-c")  # esc waits for tmux's escape-time
-        screen = tmux.until(lambda screen: "⏎ send" in screen and "b/tok" in screen)
-        if "stopped" in screen:
+        screen = tmux.until(
+            lambda screen: "⏎ send" in screen and ("b/tok" in screen or "No answer" in screen)
+        )
+        if "stopped" in screen and "b/tok" in screen:
             return place(screen)
         tmux.type("/regen")
         tmux.press("Enter")

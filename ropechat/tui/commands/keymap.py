@@ -56,7 +56,7 @@ class Keymap:
         for id, wanted in (chosen or {}).items():
             command = BY_ID.get(id)
             if command is None or not command.keys:
-                raise KeymapError(id, f"no such command; {_near(id)}")
+                raise KeymapError(id, f"unknown command; {_near(id)}")
             self._chosen[id] = tuple(_known(command, key) for key in wanted)
         self._refuse_conflicts()
 
@@ -141,7 +141,9 @@ def _known(command: Command, wanted: str) -> str:
     name = key_of_character(name) if len(name) == 1 else name
     key = "+".join([*sorted(part.lower() for part in modifiers), name])
     if not {part.lower() for part in modifiers} <= _MODIFIERS or not (len(name) == 1 or _is_name(name)):
-        raise KeymapError(command.id, f"{wanted}: no such key; as in ctrl+o, f10, alt+enter, G or pageup")
+        raise KeymapError(
+            command.id, f"{wanted}: unknown key; use names as in ctrl+o, f10, alt+enter, G or pageup"
+        )
     if key in _DISGUISED:
         raise KeymapError(command.id, f"{wanted}: terminals send the same for {_DISGUISED[key]}")
     if command.context in TYPED and _types(modifiers, name):

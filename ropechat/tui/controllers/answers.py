@@ -160,7 +160,7 @@ class AnswersController:
             self._show_series()
 
     def _show_series(self) -> None:
-        """Not over what somebody writes or looks at."""
+        """Open the comparison, unless the user is writing or has a dialog open."""
         nodes = self._in_series()
         if len(nodes) < 2:
             return
@@ -253,13 +253,13 @@ class AnswersController:
     # --- editing and copying ---
 
     def edit_question(self) -> None:
-        """Write a question anew, beside the old one."""
+        """Edit a question; the edited one becomes a branch beside the old one."""
         turn = self.path.turn()
         if turn is not None:
             self.composer.edit(self.session.tree[turn.asked])
 
     def edit_answer(self) -> None:
-        """Write an answer anew, beside the old one; then go on with it, or ask on."""
+        """Edit an answer; the edited one becomes a branch beside the old one, to continue or to ask on."""
         turn = self.path.turn()
         if turn is not None and turn.node is not None:
             self.composer.edit(self.session.tree[turn.node])

@@ -121,7 +121,7 @@ class SidebarController:
         )
 
     def _look_up(self) -> None:
-        """Have the chats listed anew when one was begun, renamed or deleted."""
+        """List the chats again after one was started, renamed or deleted."""
         now = self._asked()
         if self.session.recorder.store is not None and now != self._listed:
             self._listed = now

@@ -121,10 +121,10 @@ class TranscriptController:
     def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
         """Put a question and what there is of its answer at the end; known: see `index_by_first_step`.
 
-        A branch that begins anew has the screen to itself; a line says where oldest turns are left out.
+        The first turn of a new branch replaces what is shown; a notice says where old turns are left out.
         """
-        anew = self._begins or any(block.node not in ("", turn.asked) for block in self.transcript.blocks)
-        if len(self.session.turns) == 1 and anew:
+        is_new = self._begins or any(block.node not in ("", turn.asked) for block in self.transcript.blocks)
+        if len(self.session.turns) == 1 and is_new:
             self._blocks.clear()
             self.transcript.remove_from(0)
             self.welcome()
@@ -234,7 +234,7 @@ class TranscriptController:
                 self.notice("notice", words)
 
     def _first_steps(self, asks: bool) -> list[str]:
-        """What somebody who sees this for the first time may try."""
+        """What a new user can try first."""
         key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
         steps = [
             "Tinted tokens surprised the model. "

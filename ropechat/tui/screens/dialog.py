@@ -69,7 +69,7 @@ class Sheet(ModalScreen[Result]):
             self.title_with("")
 
     def remove(self) -> AwaitRemove:
-        """Go, but later: that lays out the whole chat anew, and people wait for what they chose."""
+        """Defer the removal: it lays out the whole chat again and would delay the chosen action."""
         self.app.set_timer(LATER, super().remove)
         return AwaitRemove([])
 

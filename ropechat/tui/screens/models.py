@@ -1,4 +1,4 @@
-"""The models on this machine, and those to be had: load one, or download one."""
+"""The models on this machine: load one, or download another."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Overview(Widget):
         self._drawn.clear()
 
     def on_resize(self) -> None:
-        """Its rows are to be laid out anew."""
+        """The size changed: lay out the rows again."""
         self._drawn.clear()
         self.post_message(self.Resized())
 

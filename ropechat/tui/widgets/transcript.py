@@ -138,7 +138,7 @@ class Transcript(CompatScrollView, can_focus=True):
     def _end(self) -> int:
         """Where to scroll to follow. While rows come fast there is room below for those of a moment.
 
-        Each scroll draws the whole screen anew: that is kept to a few times a second.
+        Each scroll repaints the whole screen, so it happens at most a few times a second.
         """
         height, rows = self.scrollable_content_region.height, self.page.rows
         y, now = round(self.scroll_y), time.monotonic()
@@ -202,7 +202,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self._reshape(self.page.place(round(self.scroll_y)), 0)
 
     def _reshape(self, place: TextPosition | None, below: int) -> None:
-        """Lay out anew; `place` comes to stand `below` rows below the top, unless the end is followed."""
+        """Lay out again; `place` ends up `below` rows below the top, unless the end is followed."""
         self.page.reshape(self.page.view, self.measure)
         if self.follow or place is None:
             self._grown(0)

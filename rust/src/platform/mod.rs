@@ -7,6 +7,7 @@ pub mod mapped;
 pub(crate) mod memory;
 #[cfg(unix)]
 #[allow(unsafe_code)] // a signal handler
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // only the bindings ask for the handler
 pub mod sigbus;
 #[cfg(not(unix))]
 pub mod sigbus {

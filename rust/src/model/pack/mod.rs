@@ -2,7 +2,7 @@
 //!
 //! A pack is one file per model and `--dtype` (`file.rs` draws it). It is found by its [`Key`], which names everything
 //! that its bytes depend on. It is checked as a whole before a weight of it is used, which takes about as long as one
-//! token. It is written by a thread of low priority when somebody asks for it (`writer.rs`). Whatever goes wrong with a
+//! token. It is written by a thread of low priority when a caller asks for it (`writer.rs`). Whatever goes wrong with a
 //! pack, the weights are packed as if there was none.
 
 mod file;
