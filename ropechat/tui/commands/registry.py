@@ -81,17 +81,24 @@ BRANCHES = (
 COMPARE = (
     Command("compare.left", "left,h", "← h", "left", "Choose the answer at the left", "choose(-1)"),
     Command("compare.right", "right,l", "→ l", "right", "Choose the answer at the right", "choose(1)"),
-    Command("compare.keep", "enter", "⏎", "go on with it", "Go on with the chosen answer", "keep"),
+    Command("compare.keep", "enter", "⏎", "go on with it", "Continue with the chosen answer", "keep"),
     *(
         Command(
-            f"compare.keep_{n}", str(n), str(n), "keep", "Go on with the answer of this number", f"keep({n})"
+            f"compare.keep_{n}",
+            str(n),
+            str(n),
+            "keep",
+            "Continue with the answer of this number",
+            f"keep({n})",
         )
         for n in range(1, MAX_COMPARED + 1)
     ),
 )
-ALTERNATIVES = (Command("alternatives.preview", "p,space", "p", "preview", "How it would go on", "preview"),)
+ALTERNATIVES = (
+    Command("alternatives.preview", "p,space", "p", "preview", "Preview how it would continue", "preview"),
+)
 MODELS = (
-    Command("models.pause", "ctrl+t", "^t", "pause", "Pause the download, or go on", "pause", True),
+    Command("models.pause", "ctrl+t", "^t", "pause", "Pause or resume the download", "pause", True),
     Command("models.cancel", "ctrl+x", "^x", "cancel", "Cancel the download", "cancel", True),
     Command(
         "models.delete", "ctrl+d", "^d", "delete", "Delete what was downloaded, pressed twice", "delete", True
@@ -101,11 +108,11 @@ DIALS = (
     Command("dials.less", "left,h", "← h", "less", "A step down", "step(-1)"),
     Command("dials.more", "right,l", "→ l", "more", "A step up", "step(1)"),
     Command("dials.type", "enter", "⏎", "type", "Type a value", "type"),
-    Command("dials.greedy", "1", "1", "greedy", "Always the best token", "preset('greedy')"),
+    Command("dials.greedy", "1", "1", "greedy", "Always the most probable token", "preset('greedy')"),
     Command("dials.precise", "2", "2", "precise", "Few surprises", "preset('precise')"),
-    Command("dials.balanced", "3", "3", "balanced", "As at first", "preset('balanced')"),
+    Command("dials.balanced", "3", "3", "balanced", "Default values", "preset('balanced')"),
     Command("dials.creative", "4", "4", "creative", "More surprises", "preset('creative')"),
-    Command("dials.restore", "r", "r", "as it was", "As it was before", "restore"),
+    Command("dials.restore", "r", "r", "as it was", "Reset", "restore"),
 )
 PERSONAS = (
     Command("personas.name", "n", "n", "name and keep", "Keep this system text under a name", "name"),
@@ -133,7 +140,7 @@ WRITING = (  # what the composer does itself
     ),
     Command("composer.previous", "up", "↑", "earlier", "From the first line: what you sent before"),
     Command("composer.next", "down", "↓", "later", "From the last line: what you sent after it"),
-    Command("composer.search", "ctrl+r", "^r", "search", "What you sent that holds this text; again: older"),
+    Command("composer.search", "ctrl+r", "^r", "search", "Search your earlier messages; again: older ones"),
     Command("composer.complete", "tab", "tab", "complete", "Complete a /command or an @file"),
     Command("composer.page_up", "pageup", "PgUp", "scroll", "Scroll the transcript"),
     Command("composer.page_down", "pagedown", "PgDn", "scroll", "Scroll on; at the end: follow again"),
@@ -149,20 +156,28 @@ BRANCHING = (
         arguments="[1-4]",
     ),
     Command("answer.several", "R", "R", "four answers", "Write four more answers, then compare"),
-    Command("answer.resume", "c", "c", "continue", "Go on with an answer", slash="continue"),
-    Command("question.edit", "e", "e", "edit", "Ask it otherwise", slash="edit"),
-    Command("answer.edit", "E", "E", "edit answer", "Write the answer otherwise", slash="rewrite"),
+    Command("answer.resume", "c", "c", "continue", "Continue the answer", slash="continue"),
+    Command("question.edit", "e", "e", "edit", "Edit the question", slash="edit"),
+    Command("answer.edit", "E", "E", "edit answer", "Edit the answer", slash="rewrite"),
     Command(
-        "answer.fork", "f", "f", "fork", "Put another token at the cursor", slash="fork", arguments="[TOKEN]"
+        "answer.fork",
+        "f",
+        "f",
+        "fork",
+        "Fork: replace this token and continue",
+        slash="fork",
+        arguments="[TOKEN]",
     ),
-    Command("sibling.previous", "left_square_bracket", "[", "previous answer", "The answer beside this one"),
-    Command("sibling.next", "right_square_bracket", "]", "next answer", "The next one beside it"),
+    Command(
+        "sibling.previous", "left_square_bracket", "[", "previous answer", "Previous version of the answer"
+    ),
+    Command("sibling.next", "right_square_bracket", "]", "next answer", "Next version of the answer"),
     Command(
         "answer.compare",
         "equals_sign",
         "=",
         "compare",
-        "Beside the answer it was made from, or others",
+        "Compare versions of the answer side by side",
         slash="compare",
         arguments="[NUMBER NUMBER ...]",
     ),
@@ -186,7 +201,7 @@ PANELS = (
         "f7",
         "F7",
         "sampling",
-        "How tokens are drawn, and what a change would do",
+        "Change the sampling, and see the effect",
         priority=True,
         slash="sampling",
         arguments="[PRESET]",
@@ -199,7 +214,7 @@ PANELS = (
         "",
         "",
         "ban a token",
-        "Never draw a token; alone: what is banned",
+        "Never draw a token; alone: list the banned ones",
         slash="ban",
         arguments="[TEXT | #ID]",
         needs_words=True,
@@ -209,7 +224,7 @@ PANELS = (
         "",
         "",
         "favour a token",
-        "Draw it more or less; alone: what is weighed",
+        "Make a token more or less likely; alone: list the changed ones",
         slash="bias",
         arguments="[TEXT X | #ID X | off]",
         needs_words=True,
@@ -238,7 +253,7 @@ PANELS = (
         "",
         "",
         "system text",
-        "System text of what is asked next; - for none",
+        "System text of the next question; - for none",
         slash="system",
         arguments="[TEXT | -]",
     ),
@@ -263,7 +278,7 @@ READING = (  # what the transcript does itself
     Command("read.back", "b", "b", "word before", "To the word before", "word(-1)"),
     Command("read.next", "n", "n", "next surprise", "To the next match, or surprise", "next(1)"),
     Command("read.previous", "N", "N", "surprise before", "To the match or surprise before", "next(-1)"),
-    Command("read.take", "enter", "⏎", "inspect", "Why this token; then: fork here", "take"),
+    Command("read.take", "enter", "⏎", "inspect", "Inspect this token; then: fork here", "take"),
     *(
         Command(
             f"alternative.{n}",
@@ -275,13 +290,13 @@ READING = (  # what the transcript does itself
         )
         for n in range(1, 10)
     ),
-    Command("alternative.other", "o", "o", "another", "Not this token: draw another one here", "other"),
+    Command("alternative.other", "o", "o", "another", "Resample this token", "other"),
     Command("alternative.ban", "x", "x", "ban", "Never draw this one again, or allow it again", "bias(-100)"),
     Command("alternative.more", "plus", "+", "favour", "Make it more likely in what comes", "bias(1)"),
     Command("alternative.less", "minus", "-", "disfavour", "Make it less likely in what comes", "bias(-1)"),
-    Command("read.preview", "p", "p", "preview", "How the alternative would go on", "ask_preview"),
+    Command("read.preview", "p", "p", "preview", "Preview how the alternative would continue", "ask_preview"),
     Command("read.find", "slash", "/", "find", "Find in this chat", "app.command('view.find')"),
-    Command("read.tint", "T", "T", "tint", "Another figure as tint, or none", "app.command('read.tint')"),
+    Command("read.tint", "T", "T", "tint", "Change what the colours show", "app.command('read.tint')"),
     Command(
         "read.write",
         "i",
@@ -291,7 +306,7 @@ READING = (  # what the transcript does itself
         "app.command('read.write')",
     ),
     Command("read.home", "g,home", "g", "begin", "To the beginning", "scroll_home"),
-    Command("read.end", "G,end", "G", "end", "To the end; the view follows again", "scroll_end"),
+    Command("read.end", "G,end", "G", "end", "Jump to the end and follow", "scroll_end"),
     Command("read.page_down", "space,pagedown", "space", "page down", "A page on", "page_down"),
     Command("read.page_up", "pageup", "PgUp", "page up", "A page back", "page_up"),
 )
@@ -360,7 +375,7 @@ COMMANDS = (
     Command("answer.copy", "y", "y", "copy", "Copy the answer", slash="copy", arguments="[code|all]"),
     Command("answer.copy_code", "Y", "Y", "copy code", "Copy the answer's last code block"),
     Command("view.toggle", "f3", "F3", "prose", "Tokens as they came, or Markdown as prose", slash="prose"),
-    Command("view.inspect", "f4", "F4", "inspect", "Why this token: the inspector", slash="inspect"),
+    Command("view.inspect", "f4", "F4", "inspect", "Inspect this token", slash="inspect"),
     Command(
         "view.overview",
         "ctrl+l",
@@ -374,12 +389,14 @@ COMMANDS = (
         "",
         "",
         "tint on or off",
-        "Tint on or off, or another one",
+        "Tint on or off, or by another figure",
         slash="tint",
         arguments="[NAME]",
     ),
     Command("view.find", "ctrl+f", "^f", "find", "Find in this chat", slash="find", arguments="[TEXT]"),
-    Command("view.mouse", "f8", "F8", "mouse", "Leave the mouse to the terminal, and back", slash="mouse"),
+    Command(
+        "view.mouse", "f8", "F8", "mouse", "Give the mouse to the terminal, and take it back", slash="mouse"
+    ),
     Command("view.theme", "", "", "theme", "Change the colours", slash="theme"),
     Command("app.palette", "ctrl+p", "^p", "commands", "All commands", priority=True),
     Command("app.help", "f1", "F1", "help", "List keys and commands", slash="help"),
