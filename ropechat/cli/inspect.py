@@ -11,22 +11,26 @@ from ropechat.cli.common import (
     load_chat_engine,
     model_options,
     template_options,
-    text_argument,
     wants_color,
 )
-from ropechat.cli.exit_codes import say
-from ropechat.conversation import Message, Role
+from ropechat.cli.inspect_score import (
+    WatchedScores,
+    open_stream,
+    read_prompt,
+    score_options,
+    take_score_options,
+)
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.prompt import Special
-    from ropechat.trace import Trace
+    from ropechat.trace import Scores
 
 _TABLE_TOP_K = 5
 _JSONL_TOP_K = 20
 
 
-def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
+def _table(engine: "Engine", scores: "Scores") -> Iterator[str]:
     from ropechat.inspector import table
 
     width = shutil.get_terminal_size((100, 24)).columns
@@ -34,7 +38,7 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
     def bytes_of(id: int) -> bytes:
         return engine.tokenizer.token_bytes(id) if engine.tokenizer.present else b""
 
-    return table.render(trace, bytes_of, width, color=wants_color())
+    return table.render(scores, bytes_of, width, color=wants_color())
 
 
 @click.command()
@@ -55,6 +59,7 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
 )
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
+@score_options
 def inspect(
     text: str | None, top_k: int | None, form: str, special: "Special", chat: bool, **given: Any
 ) -> None:
@@ -63,27 +68,37 @@ def inspect(
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
+
+    A text above the trained length is scored in windows of that length: each token once, with at least half
+    a window of context.
+
+    With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
+    assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
+
+    \b
+    Examples:
+      ropechat inspect "Once upon a time"
+      ropechat inspect --format jsonl - < book.txt | jq .surprisal_bits
+      ropechat inspect --messages chat.json --answer "Yes."
+      ropechat inspect --given-file prompt.txt " an answer"
     """
-    value = text_argument(text, "text")
-    if chat and special == "tokens":
+    asked = take_score_options(given)
+    prompt = read_prompt(text, asked, chat=chat)
+    is_chat = chat or asked.needs_template
+    if is_chat and special == "tokens":
         raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
-    if not chat and (given["template"] or given["template_vars"]):
+    if not is_chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
-    engine = load_chat_engine(given, raw=not chat)
+    engine = load_chat_engine(given, raw=not is_chat)
     if top_k is None:
         top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
-    prompt = [Message(Role.USER, value)] if chat else value
-    trace, out = engine.score(prompt, top_k=top_k, special=special), StdoutWriter()
-    if trace.beyond_trained_length:
-        say(
-            f"note: {len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: scores "
-            "beyond it, and their part in the sums, are unreliable"
-        )
+    stream, out = open_stream(engine, prompt, asked, top_k=top_k, special=special), StdoutWriter()
+    scores = WatchedScores(stream)
     if form == "table":
-        for line in _table(engine, trace):
+        for line in _table(engine, scores):
             out.raw_line(line)
         return
     from ropechat.inspector import jsonl
 
-    for line in jsonl.lines(trace):
+    for line in jsonl.lines(scores):
         out.write(line + "\n")

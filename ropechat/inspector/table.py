@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
 from ropechat.util.text import cell_width, fit, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -42,10 +42,10 @@ def bar(share: float, width: int) -> str:
     return fit("█" * full + (_EIGHTHS[rest] if rest else ""), width)
 
 
-def layout(trace: Trace, width: int, *, color: bool = False) -> Layout:
-    """Choose the columns that fit into `width`."""
+def layout(tokens: int, width: int, *, color: bool = False) -> Layout:
+    """Choose the columns that fit into `width`. tokens: how many there are at most."""
     width = max(width, _MIN_WIDTH)
-    index = max(2, len(str(len(trace) - 1)))
+    index = max(2, len(str(tokens - 1)))
     extras = width >= 70
     fixed = (
         index + 2 + 8 + 2 + 7 + (2 + 9 + 2 + 7 if extras else 0)
@@ -96,27 +96,30 @@ def candidate_lines(
 
 
 def render(
-    trace: Trace, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
+    scores: Scores, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
-    at = layout(trace, width, color=color)
+    """Yield the lines of the table as the scores come. bytes_of: id -> the bytes of a token."""
+    meta = scores.meta
+    known = meta.get("tokens") or len((meta.get("text") or "").encode("utf-8", "surrogatepass"))
+    at, totals = layout(known, width, color=color), Totals(meta.get("roles") or SUMMED)
     yield header(at)
-    for token in trace:
+    for token in scores:
+        totals.add(token)
         yield token_line(token, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
-    yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {trace.next.entropy:.2f})", _DIM, at)
-    yield from candidate_lines(trace.next, None, bytes_of, at)
-    yield _paint(summary(trace), _DIM, at)
+    if scores.next is not None:
+        yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {scores.next.entropy:.2f})", _DIM, at)
+        yield from candidate_lines(scores.next, None, bytes_of, at)
+    yield _paint(summary(totals), _DIM, at)
 
 
-def summary(trace: Trace) -> str:
-    """The summary line, over scored tokens of the role text."""
-    scored = sum(1 for token in trace if token.logprob is not None and token.role == "text")
-    if not scored:
-        return f"{len(trace)} tokens, none scored"
+def summary(totals: Totals) -> str:
+    """The summary line, over the scored tokens of the roles that count."""
+    if not totals.scored:
+        return f"{totals.tokens} tokens, none scored"
     return (
-        f"{len(trace)} tokens, {scored} scored: nll {trace.nll():.3f}, perplexity {trace.ppl():.2f}, "
-        f"{trace.bits_per_byte():.3f} bits/byte"
+        f"{totals.tokens} tokens, {totals.scored} scored: nll {totals.nll:.3f}, perplexity {totals.ppl:.2f}, "
+        f"{totals.bits_per_byte:.3f} bits/byte"
     )
 
 
