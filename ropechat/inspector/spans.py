@@ -3,6 +3,7 @@
 Without script a span is tinted by its surprisal and its `title` lists numbers and candidates. For the script,
 the data block `rows` has a list per span, [id, logprob, rank, entropy, [id, logprob, id, logprob, ...]], in
 nats and rounded to DIGITS decimals; [id] for a token without a score. The block `words` has the text of ids.
+On a page with tokens of several models, IDS is added to the ids of the second, 2 IDS to those of the third.
 """
 
 import json
@@ -14,6 +15,7 @@ from ropechat.inspector import page
 from ropechat.util.text import visible
 
 DIGITS = 5
+IDS = 1 << 32
 _IN_TITLE = 5
 _LONGEST_IN_TITLE = 24
 _LONGEST_WORD = 120
@@ -36,20 +38,27 @@ class Token(NamedTuple):
 
 
 class TokenSpans:
-    """Makes the spans of one page. bytes_of: id -> the bytes of a token, b"" if unknown."""
+    """Makes the spans of one page. Call `use` first."""
 
-    def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
-        self._bytes_of = bytes_of
+    def __init__(self) -> None:
+        self._bytes_of: Callable[[int], bytes] = bytes
+        self._models: list[str] = []
+        self._base = 0
         self._rows: list[str] = []
         self._words: dict[int, str] = {}
         self._titles: dict[int, str] = {}
+
+    def use(self, model: str, bytes_of: Callable[[int], bytes]) -> None:
+        """Say whose tokens follow. bytes_of: id -> the bytes of a token, b"" if unknown."""
+        if model not in self._models:
+            self._models.append(model)
+        self._bytes_of, self._base = bytes_of, IDS * self._models.index(model)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def span(self, token: Token) -> str:
         """The HTML of a token."""
-        self._word(token.id)
         self._rows.append(self._row(token))
         bits = None if token.logprob is None else -token.logprob / math.log(2)
         shade = page.tint(bits) if token.kind == "" and bits is not None else "t0"
@@ -69,21 +78,22 @@ class TokenSpans:
         yield page.data_text("rows", f"[{','.join(self._rows)}]")
         yield page.data("words", self._words)
 
-    def _word(self, id: int) -> str:
-        word = self._words.get(id)
-        if word is None:
-            word = self._words[id] = _cut(visible(self._bytes_of(id)) or f"#{id}", _LONGEST_WORD)
-            self._titles[id] = page.line(_cut(word, _LONGEST_IN_TITLE))
-        return word
+    def _key(self, id: int) -> int:
+        """The number of an id in the data; its word is added on first use."""
+        key = self._base + id
+        if key not in self._words:
+            word = _cut(visible(self._bytes_of(id)) or f"#{id}", _LONGEST_WORD)
+            self._words[key], self._titles[key] = word, page.line(_cut(word, _LONGEST_IN_TITLE))
+        return key
 
     def _row(self, token: Token) -> str:
+        key = self._key(token.id)
         if token.logprob is None:
-            return f"[{token.id}]"
+            return f"[{key}]"
         top: list[float | None] = []
         for id, logprob in token.top:
-            self._word(id)
-            top += [id, _rounded(logprob)]
-        row = [token.id, _rounded(token.logprob), token.rank, _rounded(token.entropy), top]
+            top += [self._key(id), _rounded(logprob)]
+        row = [key, _rounded(token.logprob), token.rank, _rounded(token.entropy), top]
         return json.dumps(row, allow_nan=False, separators=(",", ":"))
 
     def _title(self, token: Token) -> str:
@@ -92,7 +102,7 @@ class TokenSpans:
         facts = f"{page.number(-token.logprob / math.log(2))} bits, rank {page.number(token.rank, 0)}"
         found = [facts]
         for id, logprob in token.top[:_IN_TITLE]:
-            found.append(f"{percent(logprob)} {self._titles[id]}")
+            found.append(f"{percent(logprob)} {self._titles[self._key(id)]}")
         return "\n".join(found)
 
 

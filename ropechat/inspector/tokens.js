@@ -65,7 +65,7 @@
     const row = rows[i];
     const parts = [make("h3", "", words[row[0]])];
     if (!scored(i)) {
-      parts.push(facts([["id", String(row[0])]]), make("p", "", "This token has no score."));
+      parts.push(facts([["id", String(row[0] % 2 ** 32)]]), make("p", "", "This token has no score."));
     } else {
       const [id, logprob, rank, entropy, top] = row;
       const gap = margin(i);
@@ -75,7 +75,7 @@
         ["rank", rank.toLocaleString("en")],
         ["entropy", entropy === null ? "–" : (entropy / LN2).toFixed(2) + " bits"],
         ["margin", Number.isNaN(gap) ? "–" : (100 * gap).toFixed(1) + "%"],
-        ["id", String(id)],
+        ["id", String(id % 2 ** 32)],
       ]));
       const list = make("ol");
       let seen = false;

@@ -26,7 +26,8 @@ def toolbar() -> str:
     return (
         '<div class="toolbar">\n'
         + page.choice("tint", "Tint by", _TINTS)
-        + f'<span class="legend"><span class="without-script">Tint: surprisal</span><span id="least-tint">0 bits</span><span class="gradient">{steps}</span>'
+        + f'<span class="legend"><span class="without-script">Tint: surprisal</span>'
+        f'<span id="least-tint">0 bits</span><span class="gradient">{steps}</span>'
         f'<span id="full-tint">{page.FULL_TINT_BITS:g} or more</span></span>\n'
         '<label class="needs-script">Hide below <input type="range" id="least" min="0" max="16" step="0.5" '
         'value="0"> <output id="least-shown" for="least">0 bits</output></label>\n'
@@ -45,7 +46,8 @@ def columns(content: Iterable[str], spans: TokenSpans) -> Iterator[str]:
 
 
 def _body(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
-    spans = TokenSpans(bytes_of)
+    spans = TokenSpans()
+    spans.use("", bytes_of)
     content = (piece for reading in readings for piece in _section(reading, title, spans))
     yield from columns(content, spans)
 

@@ -53,7 +53,7 @@ class Browser:
 
         self.process = subprocess.Popen(
             [chromium(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-            preexec_fn=wire,  # noqa: PLW1509
+            preexec_fn=wire,
             close_fds=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
