@@ -1,51 +1,43 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import (
-    StdoutWriter,
-    load_chat_engine,
-    model_options,
-    template_options,
-    text_argument,
-    wants_color,
-)
+from ropechat.cli.common import load_chat_engine, model_options, template_options, text_argument
 from ropechat.cli.exit_codes import say
+from ropechat.cli.inspect_output import TOP_K, Failures, output_of, output_options, read_file, write
 from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropechat.engine.engine import Engine
-    from ropechat.engine.prompt import Special
-    from ropechat.trace import Trace
+    from ropechat.engine.prompt import Bos, Special
+    from ropechat.inspector.look_up import Found
+    from ropechat.inspector.reading import Reading
 
-_TABLE_TOP_K = 5
-_JSONL_TOP_K = 20
-
-
-def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
-    from ropechat.inspector import table
-
-    width = shutil.get_terminal_size((100, 24)).columns
-
-    def bytes_of(id: int) -> bytes:
-        return engine.tokenizer.token_bytes(id) if engine.tokenizer.present else b""
-
-    return table.render(trace, bytes_of, width, color=wants_color())
+_EXAMPLES = """\b
+Examples:
+  ropechat inspect "The cat sat on the mat."
+  ropechat inspect "The cat sat on the" --look-up " mat" --look-up " dog"
+  ropechat inspect "The cat sat on the mat." --format svg > cat.svg
+  ropechat inspect -f a.py -f b.py -o report.html
+  ropechat inspect -f a.py --by line --sort bits --head 20
+"""
 
 
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.argument("text", required=False)
 @model_options
 @click.option(
     "--top-k",
     type=click.IntRange(0, 1000),
-    help=f"Candidates per position [default: {_TABLE_TOP_K} in a table, {_JSONL_TOP_K} as jsonl].",
+    help=f"Candidates per position [default: {TOP_K['jsonl']} as jsonl, else {TOP_K['table']}].",
 )
-@click.option("--format", "form", type=click.Choice(["table", "jsonl"]), default="table", show_default=True)
+@output_options
 @click.option(
     "--special",
     type=click.Choice(["text", "tokens"]),
@@ -53,37 +45,75 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
     show_default=True,
     help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
 )
+@click.option(
+    "--bos",
+    type=click.Choice(["auto", "yes", "no"]),
+    default="auto",
+    show_default=True,
+    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
+)
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
 def inspect(
-    text: str | None, top_k: int | None, form: str, special: "Special", chat: bool, **given: Any
-) -> None:
-    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or none: from stdin).
+    text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
+) -> int:
+    """Show the logprob, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
 
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
+
+    The exit code is 3 if one of several files failed; the others are written.
     """
-    value = text_argument(text, "text")
+    files: Sequence[Any] = given["files"]
+    if files and text is not None:
+        raise click.UsageError("text: give TEXT or -f, not both")
     if chat and special == "tokens":
         raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
+    if chat and bos != "auto":
+        raise click.UsageError("--bos: not possible with --chat, where the template decides")
     if not chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
+    output = output_of(given, top_k)
+    given.pop("files")
+    sources: list[tuple[str, Callable[[], str]]] = [(str(file), partial(read_file, file)) for file in files]
+    if not sources:
+        value = text_argument(text, "text")
+        sources = [("", lambda: value)]
+    elif len(sources) == 1:
+        value = read_file(files[0])  # before the model is loaded
+        sources = [(str(files[0]), lambda: value)]
     engine = load_chat_engine(given, raw=not chat)
-    if top_k is None:
-        top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
-    prompt = [Message(Role.USER, value)] if chat else value
-    trace, out = engine.score(prompt, top_k=top_k, special=special), StdoutWriter()
-    if trace.beyond_trained_length:
-        say(
-            f"note: {len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: scores "
-            "beyond it, and their part in the sums, are unreliable"
-        )
-    if form == "table":
-        for line in _table(engine, trace):
-            out.raw_line(line)
-        return
-    from ropechat.inspector import jsonl
+    failures = Failures(len(sources))
 
-    for line in jsonl.lines(trace):
-        out.write(line + "\n")
+    def readings() -> Iterator["Reading"]:
+        for name, read in sources:
+            with failures.of(name):
+                prompt = [Message(Role.USER, read())] if chat else read()
+                reading = _score(engine, name, prompt, output.top_k, special, bos)
+                reading.looked_up = partial(_look_up, engine, reading, output.look_up)
+                yield reading
+
+    write(readings(), engine, output, " · ".join(name for name, _ in sources) or "Inspected text")
+    return failures.exit_code
+
+
+def _look_up(engine: "Engine", reading: "Reading", wanted: Sequence[str]) -> "Sequence[Found]":
+    from ropechat.inspector.look_up import look_up
+
+    return look_up(engine, reading.ids, reading.meta.get("text") or "", wanted)
+
+
+def _score(
+    engine: "Engine", name: str, prompt: "str | list[Message]", top_k: int, special: "Special", bos: "Bos"
+) -> "Reading":
+    from ropechat.inspector.reading import Reading
+
+    trace = engine.score(prompt, top_k=top_k, special=special, bos=bos)
+    if trace.beyond_trained_length:
+        place = f"{name}: " if name else ""
+        say(
+            f"note: {place}{len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: "
+            "scores beyond it, and their part in the sums, are unreliable"
+        )
+    return Reading.of(trace, name)

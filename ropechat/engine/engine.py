@@ -29,7 +29,7 @@ from ropechat.engine.loading import (
     load_tokenizer,
 )
 from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
-from ropechat.engine.prompt import PromptBuilder, Special
+from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
     choose_seed,
@@ -355,16 +355,18 @@ class Engine:
         *,
         top_k: int = 20,
         special: Special = "tokens",
+        bos: Bos = "auto",
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Trace:
         """Score each token of a given text, ids or messages, in one pass.
 
         Token i is scored under row i-1; the first has no context and no score. `next` is the row after the
         last token. top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or
-        the token; in messages it is text, and only their content has the role "text".
+        the token; in messages it is text, and only their content has the role "text". bos: whether a text
+        begins with the BOS token.
         on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as `generate`.
         """
-        text, tokens = self.chat.encode_prompt(prompt, special)
+        text, tokens = self.chat.encode_prompt(prompt, special, bos)
         if not tokens:
             raise RequestError("prompt: must have at least one token (got none)")
         validate_top_k(top_k)

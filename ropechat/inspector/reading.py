@@ -2,10 +2,11 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropechat.inspector.look_up import Found
 from ropechat.trace import TokenDistribution, TokenScore, Trace
 
 LN2 = math.log(2)
@@ -22,11 +23,21 @@ class Reading:
     meta: Mapping[str, Any]
     tokens: Iterable[TokenScore]
     following: TokenDistribution | None = None
+    ids: Sequence[int] = ()
+    """The last tokens of the text, for strings that are looked up after it."""
+    looked_up: Callable[[], Sequence[Found]] = tuple
+    """The strings that were looked up after the text; called once, when the tokens have been read."""
 
     @classmethod
     def of(cls, trace: Trace, name: str = "") -> "Reading":
         """A trace that is complete."""
-        return cls(name, trace.meta, trace.tokens, trace.next)
+        counts = {"tokens": len(trace), "beyond_trained_length": trace.beyond_trained_length}
+        return cls(name, {**counts, **trace.meta}, trace.tokens, trace.next, [token.id for token in trace])
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that sums cover."""
+        return tuple(self.meta.get("roles") or ("text",))
 
 
 @dataclass

@@ -2,16 +2,18 @@
 
 Without script a span is tinted by its surprisal and its `title` lists numbers and candidates. For the script,
 the data block `rows` has a list per span, [id, logprob, rank, entropy, [id, logprob, id, logprob, ...]], in
-nats and rounded to DIGITS decimals; [id] for a token without a score. The block `words` has the text of ids.
-On a page with tokens of several models, IDS is added to the ids of the second, 2 IDS to those of the third.
+nats and rounded to DIGITS decimals; [id] for a token without a score; [-1, null, null, entropy, [...]] for
+the place after the last token. The block `words` has the text of ids. On a page with tokens of several
+models, IDS is added to the ids of the second, 2 IDS to those of the third.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ropechat.inspector import page
+from ropechat.trace import TokenDistribution
 from ropechat.util.text import visible
 
 DIGITS = 5
@@ -73,6 +75,14 @@ class TokenSpans:
         named = f' class="{" ".join(classes)}"' if classes else ""
         return f"<span{named}{attributes}>{page.text(token.text)}</span>"
 
+    def next(self, row: TokenDistribution) -> str:
+        """The HTML of the place after the last token, with the candidates for it."""
+        self._words[-1] = "next token"
+        top = self._top(row.top)
+        self._rows.append(json.dumps([-1, None, None, _rounded(row.entropy), top], separators=(",", ":")))
+        title = "\n".join(["next token", *self._listed(row.top)])
+        return f'<span class="label special" title="{title}" data-label="next"></span>'
+
     def blocks(self) -> Iterator[str]:
         """Yield the data blocks, after all spans."""
         yield page.data_text("rows", f"[{','.join(self._rows)}]")
@@ -90,9 +100,7 @@ class TokenSpans:
         key = self._key(token.id)
         if token.logprob is None:
             return f"[{key}]"
-        top: list[float | None] = []
-        for id, logprob in token.top:
-            top += [self._key(id), _rounded(logprob)]
+        top = self._top(token.top)
         row = [key, _rounded(token.logprob), token.rank, _rounded(token.entropy), top]
         return json.dumps(row, allow_nan=False, separators=(",", ":"))
 
@@ -100,10 +108,15 @@ class TokenSpans:
         if token.logprob is None:
             return f"id {token.id}"
         facts = f"{page.number(-token.logprob / math.log(2))} bits, rank {page.number(token.rank, 0)}"
-        found = [facts]
-        for id, logprob in token.top[:_IN_TITLE]:
-            found.append(f"{percent(logprob)} {self._titles[self._key(id)]}")
-        return "\n".join(found)
+        return "\n".join([facts, *self._listed(token.top)])
+
+    def _top(self, top: Iterable[tuple[int, float]]) -> list[float | None]:
+        return [value for id, logprob in top for value in (self._key(id), _rounded(logprob))]
+
+    def _listed(self, top: Sequence[tuple[int, float]]) -> Iterator[str]:
+        for id, logprob in top[:_IN_TITLE]:
+            key = self._key(id)
+            yield f"{percent(logprob)} {self._titles[key]}"
 
 
 def percent(logprob: float) -> str:

@@ -64,7 +64,14 @@
   const show = (i) => {
     const row = rows[i];
     const parts = [make("h3", "", words[row[0]])];
-    if (!scored(i)) {
+    if (row[0] === -1) {
+      parts.push(facts([["entropy", row[3] === null ? "–" : (row[3] / LN2).toFixed(2) + " bits"]]));
+      const list = make("ol"), top = row[4];
+      for (let k = 0; k < top.length; k += 2) {
+        if (top[k + 1] !== null) list.append(candidate(k / 2 + 1, top[k], top[k + 1], top[1], false, false));
+      }
+      parts.push(list);
+    } else if (!scored(i)) {
       parts.push(facts([["id", String(row[0] % 2 ** 32)]]), make("p", "", "This token has no score."));
     } else {
       const [id, logprob, rank, entropy, top] = row;

@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from ropechat.inspector import page
+from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading, Summary
-from ropechat.inspector.spans import Token, TokenSpans
+from ropechat.inspector.spans import Token, TokenSpans, percent
 from ropechat.trace import TokenScore
 from ropechat.util.text import visible
 
 _TINTS = (("surprisal", "surprisal"), ("rank", "rank"), ("entropy", "entropy"), ("margin", "margin"))
+_FOUND = ("string", "tokens", "probability", "bits", "rank")
 _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"></aside>\n'
 
 
@@ -53,7 +55,7 @@ def _body(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], byt
 
 
 def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
-    summary = Summary(reading.meta.get("roles", ("text",)))
+    summary = Summary(reading.roles)
     name = f"<h2>{page.line(reading.name)}</h2>\n" if reading.name not in ("", title) else ""
     yield f'<section class="text card">\n{name}<pre class="tokens">'
     complete = TextOfTokens(reading.meta.get("text"))
@@ -73,9 +75,17 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
                 () if token.row is None else token.row.top,
             )
         )
-    yield "</pre>\n"
+    yield "</pre>\n" if reading.following is None else f"{spans.next(reading.following)}</pre>\n"
     yield page.facts(_facts(reading, summary))  # known only now; the style shows them above the text
+    if found := reading.looked_up():
+        yield "<h3>Looked up after the text</h3>\n"
+        yield from page.table(_FOUND, map(_looked_up, found), numbers=range(1, len(_FOUND)))
     yield "</section>\n"
+
+
+def _looked_up(found: Found) -> tuple[str, ...]:
+    bits = page.number(-found.logprob / math.log(2))
+    return visible(found.text.encode()), str(len(found.ids)), percent(found.logprob), bits, str(found.rank)
 
 
 def _facts(reading: Reading, summary: Summary) -> Iterator[tuple[str, str]]:
