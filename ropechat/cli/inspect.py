@@ -8,7 +8,7 @@ import click
 
 from ropechat.cli.common import load_chat_engine, model_options, template_options, text_argument
 from ropechat.cli.exit_codes import say
-from ropechat.cli.inspect_output import TOP_K, Failures, output_of, output_options, read_file, write
+from ropechat.cli.inspect_output import TOP_K, Failures, name_of, output_of, output_options, read_file, write
 from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   ropechat inspect "The cat sat on the mat."
-  ropechat inspect "The cat sat on the" --look-up " mat" --look-up " dog"
-  ropechat inspect "The cat sat on the mat." --format svg > cat.svg
-  ropechat inspect -f a.py -f b.py -o report.html
-  ropechat inspect -f a.py --by line --sort bits --head 20
+  ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
+  ropechat inspect "The cat sat on the mat." -o cat.html
+  ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
 """
 
 
@@ -76,13 +75,15 @@ def inspect(
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
     given.pop("files")
-    sources: list[tuple[str, Callable[[], str]]] = [(str(file), partial(read_file, file)) for file in files]
+    sources: list[tuple[str, Callable[[], str]]] = [
+        (name_of(file), partial(read_file, file)) for file in files
+    ]
     if not sources:
         value = text_argument(text, "text")
         sources = [("", lambda: value)]
     elif len(sources) == 1:
         value = read_file(files[0])  # before the model is loaded
-        sources = [(str(files[0]), lambda: value)]
+        sources = [(name_of(files[0]), lambda: value)]
     engine = load_chat_engine(given, raw=not chat)
     failures = Failures(len(sources))
 
@@ -94,8 +95,13 @@ def inspect(
                 reading.looked_up = partial(_look_up, engine, reading, output.look_up)
                 yield reading
 
-    write(readings(), engine, output, " · ".join(name for name, _ in sources) or "Inspected text")
+    write(readings(), engine, output, _title([name for name, _ in sources]))
     return failures.exit_code
+
+
+def _title(names: Sequence[str]) -> str:
+    """The title of the page."""
+    return names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"
 
 
 def _look_up(engine: "Engine", reading: "Reading", wanted: Sequence[str]) -> "Sequence[Found]":

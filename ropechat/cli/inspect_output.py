@@ -129,9 +129,14 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     return Output(out, form, by == "line", sort or "line", head, look_up, top_k)
 
 
+def name_of(file: Path | str) -> str:
+    """The name of an input in messages and results."""
+    return str(file) if isinstance(file, Path) else "stdin"
+
+
 def read_file(file: Path | str) -> str:
     """The text of a file, or of stdin for `-`. Raises RequestError, FileAccessError."""
-    name = str(file)
+    name = name_of(file)
     try:
         data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
     except FileNotFoundError:

@@ -33,7 +33,8 @@ def _body(chat: Chat, spell: Spell) -> Iterator[str]:
 
     def articles() -> Iterator[str]:
         for node in path:
-            spans.use(node.model, partial(bytes_of, node.model))
+            if node.steps:
+                spans.use(node.model, partial(bytes_of, node.model))
             yield _article(chat, node, spans)
 
     yield from columns(articles(), spans)

@@ -132,7 +132,7 @@ class _Rows:
             self.parts.append(
                 f'<rect x="{x:.1f}" y="{self.y - 10:.1f}" width="16" height="{_BAR * share:.1f}"/>'
                 f'<text x="{x + 21:.1f}" y="{self.y:.1f}" font-size="12" fill="{_DIM}">'
-                f"{bits}{' bits or more' if bits == FULL_BITS else ''}</text>\n"
+                f"{bits}{' bits of surprisal, or more' if bits == FULL_BITS else ''}</text>\n"
             )
             x += 52
         self.parts.append(

@@ -99,12 +99,10 @@ def candidate_lines(
 
 def found_line(found: Found, at: Layout) -> str:
     """The line of a string that was looked up: its probability, and the rank of its first token."""
-    share = math.exp(found.logprob)
+    bits = f"{-found.logprob / math.log(2):.2f} bit"
     tokens = f"  ({len(found.ids)} tokens)" if len(found.ids) > 1 else ""
-    numbers = f"{bar(share, at.bar)}{share:7.1%}  "
-    facts = f"  {-found.logprob / math.log(2):.2f} bit, rank {found.rank}{tokens}"
-    room = max(4, at.width - at.index - 2 - at.bar - 9 - cell_width(facts))
-    return f"{' ' * at.index}  {numbers}{_cut(visible(found.text.encode()), room)}{facts}"
+    facts = f"{math.exp(found.logprob):7.1%}  {bits:>11}  rank {found.rank}"
+    return _cut(f"{' ' * at.index}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
 
 
 def render(
