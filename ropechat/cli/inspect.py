@@ -8,7 +8,16 @@ import click
 
 from ropechat.cli.common import load_chat_engine, model_options, template_options, text_argument
 from ropechat.cli.exit_codes import say
-from ropechat.cli.inspect_output import TOP_K, Failures, name_of, output_of, output_options, read_file, write
+from ropechat.cli.inspect_output import (
+    TOP_K,
+    Failures,
+    looking_up,
+    name_of,
+    output_of,
+    output_options,
+    read_file,
+    write,
+)
 from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
@@ -16,8 +25,8 @@ if TYPE_CHECKING:
 
     from ropechat.engine.engine import Engine
     from ropechat.engine.prompt import Bos, Special
-    from ropechat.inspector.look_up import Found
     from ropechat.inspector.reading import Reading
+    from ropechat.trace import Trace
 
 _EXAMPLES = """\b
 Examples:
@@ -88,12 +97,13 @@ def inspect(
     failures = Failures(len(sources))
 
     def readings() -> Iterator["Reading"]:
+        from ropechat.inspector.reading import Reading
+
         for name, read in sources:
             with failures.of(name):
                 prompt = [Message(Role.USER, read())] if chat else read()
-                reading = _score(engine, name, prompt, output.top_k, special, bos)
-                reading.looked_up = partial(_look_up, engine, reading, output.look_up)
-                yield reading
+                trace = _score(engine, name, prompt, output.top_k, special, bos)
+                yield Reading(trace, name, looking_up(engine, trace.meta, output.look_up))
 
     write(readings(), engine, output, _title([name for name, _ in sources]))
     return failures.exit_code
@@ -104,17 +114,9 @@ def _title(names: Sequence[str]) -> str:
     return names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"
 
 
-def _look_up(engine: "Engine", reading: "Reading", wanted: Sequence[str]) -> "Sequence[Found]":
-    from ropechat.inspector.look_up import look_up
-
-    return look_up(engine, reading.ids, reading.meta.get("text") or "", wanted)
-
-
 def _score(
     engine: "Engine", name: str, prompt: "str | list[Message]", top_k: int, special: "Special", bos: "Bos"
-) -> "Reading":
-    from ropechat.inspector.reading import Reading
-
+) -> "Trace":
     trace = engine.score(prompt, top_k=top_k, special=special, bos=bos)
     if trace.beyond_trained_length:
         place = f"{name}: " if name else ""
@@ -122,4 +124,5 @@ def _score(
             f"note: {place}{len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: "
             "scores beyond it, and their part in the sums, are unreliable"
         )
-    return Reading.of(trace, name)
+    trace.meta.update(tokens=len(trace), beyond_trained_length=trace.beyond_trained_length)
+    return trace

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +18,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.inspector.by_line import Sort
+    from ropechat.inspector.look_up import Found
     from ropechat.inspector.reading import Reading
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,6 +179,19 @@ class Failures:
     def exit_code(self) -> int:
         """3 if a file failed."""
         return SOME_FAILED if self.failed else OK
+
+
+def looking_up(
+    engine: "Engine", meta: Mapping[str, Any], wanted: Sequence[str]
+) -> "Callable[[Sequence[int]], Sequence[Found]]":
+    """Looks up the strings after the text of `meta`, given its last tokens' ids."""
+
+    def run(ids: Sequence[int]) -> "Sequence[Found]":
+        from ropechat.inspector.look_up import look_up
+
+        return look_up(engine, ids, meta.get("text") or "", wanted)
+
+    return run
 
 
 def write(readings: Iterable["Reading"], engine: "Engine", output: Output, title: str) -> None:

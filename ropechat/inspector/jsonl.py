@@ -124,6 +124,6 @@ def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
     yield line_of(meta_record(reading.name, reading.meta))
     for token in summary.watch(reading.tokens):
         yield line_of(token_record(token, bytes_of))
-    if reading.following is not None:
-        yield line_of(next_record(reading.following, bytes_of, reading.looked_up()))
+    if reading.next is not None:
+        yield line_of(next_record(reading.next, bytes_of, reading.looked_up()))
     yield line_of(summary_record(summary))

@@ -2,42 +2,67 @@
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ropechat.inspector.look_up import Found
-from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.trace import TokenDistribution, TokenScore
 
 LN2 = math.log(2)
+_LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
 
 
-@dataclass
-class Reading:
-    """One scored text. `tokens` is read once; `following` is known when it has been read to its end.
+class Scores(Protocol):
+    """The scores of a text's tokens, read once and in order: a `Trace`, or scores that are still coming.
 
-    name: of the file, "" for a text of the command line. meta: as `Trace.meta`.
+    meta: as of `Trace`. next: the distribution after the last token; None before it is known.
     """
 
-    name: str
-    meta: Mapping[str, Any]
-    tokens: Iterable[TokenScore]
-    following: TokenDistribution | None = None
-    ids: Sequence[int] = ()
-    """The last tokens of the text, for strings that are looked up after it."""
-    looked_up: Callable[[], Sequence[Found]] = tuple
-    """The strings that were looked up after the text; called once, when the tokens have been read."""
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+    @property
+    def next(self) -> TokenDistribution | None: ...
+    def __iter__(self) -> Iterator[TokenScore]: ...
 
-    @classmethod
-    def of(cls, trace: Trace, name: str = "") -> "Reading":
-        """A trace that is complete."""
-        counts = {"tokens": len(trace), "beyond_trained_length": trace.beyond_trained_length}
-        return cls(name, {**counts, **trace.meta}, trace.tokens, trace.next, [token.id for token in trace])
+
+class Reading:
+    """One scored text on its way to an output. name: of its file, "" for a text of the command line.
+
+    look_up: finds the strings that are looked up after the text, given the ids of its last tokens.
+    """
+
+    def __init__(
+        self,
+        scores: Scores,
+        name: str = "",
+        look_up: "Callable[[Sequence[int]], Sequence[Found]] | None" = None,
+    ) -> None:
+        self.name, self.meta = name, scores.meta
+        self._scores, self._look_up = scores, look_up
+        self._ids: deque[int] = deque(maxlen=_LAST_IDS)
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that sums cover."""
         return tuple(self.meta.get("roles") or ("text",))
+
+    @property
+    def tokens(self) -> Iterator[TokenScore]:
+        """The tokens; read them once."""
+        for token in self._scores:
+            self._ids.append(token.id)
+            yield token
+
+    @property
+    def next(self) -> TokenDistribution | None:
+        """The distribution after the last token, once the tokens have been read."""
+        return self._scores.next
+
+    def looked_up(self) -> Sequence[Found]:
+        """The strings that are looked up after the text, once its tokens have been read."""
+        return () if self._look_up is None else self._look_up(list(self._ids))
 
 
 @dataclass

@@ -115,10 +115,10 @@ def render(
     for token in summary.watch(reading.tokens):
         yield token_line(token, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
-    if reading.following is not None:
-        entropy = f"{reading.following.entropy:.2f}"
+    if reading.next is not None:
+        entropy = f"{reading.next.entropy:.2f}"
         yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", _DIM, at)
-        yield from candidate_lines(reading.following, None, bytes_of, at)
+        yield from candidate_lines(reading.next, None, bytes_of, at)
         for place, found in enumerate(reading.looked_up()):
             if place == 0:
                 yield _paint(f"{'?'.rjust(at.index)}  looked up", _DIM, at)

@@ -75,7 +75,7 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
                 () if token.row is None else token.row.top,
             )
         )
-    yield "</pre>\n" if reading.following is None else f"{spans.next(reading.following)}</pre>\n"
+    yield "</pre>\n" if reading.next is None else f"{spans.next(reading.next)}</pre>\n"
     yield page.facts(_facts(reading, summary))  # known only now; the style shows them above the text
     if found := reading.looked_up():
         yield "<h3>Looked up after the text</h3>\n"

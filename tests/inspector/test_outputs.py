@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from hostile_html import strings
-from readings import reading, spelled
+from readings import reading, spelled, trace_of
 
 from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_page
 from ropechat.inspector.look_up import Found, look_up
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.spans import DIGITS
-from ropechat.trace import Trace
 from ropechat.util.text import clean, visible
 
 PIECES = ["The", " cat", " sat", b"\xe6\x97", b"\xa5", "\n", "\tx", "<b>"]
@@ -141,10 +140,9 @@ def test_csv_has_a_row_for_each_token() -> None:
 
 
 def test_json_lines_end_with_the_sums() -> None:
-    one = reading(PIECES)
-    assert isinstance(one.tokens, tuple)
-    trace = Trace(one.tokens, one.following, dict(one.meta))  # type: ignore[arg-type]
-    meta, *tokens, following, summary = [json.loads(line) for line in jsonl.lines(one, spelled(PIECES))]
+    trace = trace_of(PIECES)
+    lines = jsonl.lines(Reading(trace), spelled(PIECES))
+    meta, *tokens, following, summary = [json.loads(line) for line in lines]
     assert meta["roles"] == ["text"]
     assert len(meta["text_sha256"]) == 64
     assert tokens[1]["top_text"] == [" cat", " sat", "\ufffd"]
@@ -193,11 +191,16 @@ def test_the_sums_of_lines_are_those_of_the_text() -> None:
 
 
 def test_the_table_shows_what_was_looked_up() -> None:
-    one = reading(PIECES)
-    one.looked_up = lambda: [Found(" Lyon\n", (1, 2), -2 * math.log(2), 7)]
-    lines = list(table.render(one, spelled(PIECES), 80))
-    found = next(line for line in lines if "·Lyon⏎" in line)
-    assert found.split() == ["25.0%", "2.00", "bit", "rank", "7", "·Lyon⏎", "(2", "tokens)"]
+    asked: list[list[int]] = []
+
+    def found(ids: list[int]) -> list[Found]:
+        asked.append(ids)
+        return [Found(" Lyon\n", (1, 2), -2 * math.log(2), 7)]
+
+    lines = list(table.render(Reading(trace_of(PIECES), "", found), spelled(PIECES), 80))
+    assert asked == [list(range(len(PIECES)))]
+    shown = next(line for line in lines if "·Lyon⏎" in line)
+    assert shown.split() == ["25.0%", "2.00", "bit", "rank", "7", "·Lyon⏎", "(2", "tokens)"]
 
 
 def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:

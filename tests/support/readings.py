@@ -12,6 +12,11 @@ META = {"model": "m", "dtype": "f32", "vocab_size": 1000, "trained_length": 512,
 
 
 def reading(pieces: Sequence[str | bytes], name: str = "", top_k: int = 3, **meta: Any) -> Reading:
+    """`trace_of` as a Reading."""
+    return Reading(trace_of(pieces, top_k, **meta), name)
+
+
+def trace_of(pieces: Sequence[str | bytes], top_k: int = 3, **meta: Any) -> Trace:
     """A text of these tokens; token i has the id i and, from the second on, the surprisal of i bits.
 
     Its candidates have the ids i, i + 1, ..., so that `bytes_of` spells them with the texts of others.
@@ -30,8 +35,7 @@ def reading(pieces: Sequence[str | bytes], name: str = "", top_k: int = 3, **met
         at += len(piece)
     if tokens:
         tokens[0] = dataclasses.replace(tokens[0], rank=None)
-    trace = Trace(tuple(tokens), distribution(len(data), top_k), {**META, "text": text, **meta})
-    return Reading.of(trace, name)
+    return Trace(tuple(tokens), distribution(len(data), top_k), {**META, "text": text, "tokens": len(data), **meta})
 
 
 def distribution(i: int, top_k: int) -> TokenDistribution:
