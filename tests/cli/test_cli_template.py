@@ -204,7 +204,7 @@ def test_the_templates_words_are_in_no_sum(door: Door, model: Path) -> None:
     first = 1 + len("|user\n")
     own = [token["logprob"] for token in tokens[first : first + 2]]
     assert [token["token"] for token in tokens[first : first + 2]] == ["h", "i"]
-    assert table[-1].startswith(f"{len(tokens) - 2} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
+    assert table[-1].startswith(f"{len(tokens) - 3} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
 
 
 @pytest.mark.parametrize(
