@@ -116,7 +116,7 @@ class Measured(app.ChatApp):
             self.commands.run("view.toggle")
         await asyncio.sleep(4.0)  # the hint goes away
         self.composer.set_text("Go")
-        self._send(self.composer.text)
+        self.writing.send(self.composer.text)
         blocks = await self._beat()
         ticks = await self._late_ticks()
         blocks.sort()

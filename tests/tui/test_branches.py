@@ -319,7 +319,7 @@ async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
         for question in ("First?", "Second?"):
             await c.ask(question)
             await c.idle()
-        c.app.notice("notice", "said meanwhile")
+        c.app.path.notice("notice", "said meanwhile")
         before = list(c.app.transcript.blocks)
         await transcript(c, "r")
         assert c.app.transcript.blocks[:-2] == before[: before.index(c.app.transcript.blocks[-3]) + 1]

@@ -240,7 +240,7 @@ async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any)
 async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok"), store=store) as c:
         for text in ("word " * 40 + "end", "/a/path" * 30 + "/end"):
-            c.app.hint(text)
+            c.app.view.hint(text)
             await c.pilot.pause(0.05)
             footer = c.app.footer
             assert footer.size.height == 3
@@ -250,11 +250,11 @@ async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any,
             await c.pilot.pause(0.05)
             assert footer.size.height == 1
             assert "send" in c.line("footer")
-        c.app.hint("word " * 60)
+        c.app.view.hint("word " * 60)
         await c.pilot.resize_terminal(160, 24)
         await c.pilot.pause(0.1)
         assert c.app.footer.size.height == 2
-        c.app.hint("word " * 4000)
+        c.app.view.hint("word " * 4000)
         await c.pilot.pause(0.05)
         assert c.app.footer.size.height == 8
         assert c.line("footer").endswith("…")

@@ -445,7 +445,7 @@ async def test_any_keys_lose_no_draft_and_send_nothing(run: int, chat: Any, tmp_
         for step in range(60):
             if chance.random() < 0.15:
                 await c.pilot.click(offset=(chance.randrange(size[0]), chance.randrange(size[1])))
-            elif chance.random() < 0.2 and not c.app.covered and c.app.chat_focus is c.app.composer:
+            elif chance.random() < 0.2 and not c.app.view.covered and c.app.view.chat_focus is c.app.composer:
                 markers.append(chr(0x4E00 + step))  # a character, which nothing can be typed into
                 await c.pilot.press(markers[-1])
             else:

@@ -8,7 +8,7 @@ from ropechat.tui.commands import registry as keys
 from ropechat.util.text import closest_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 Handler: TypeAlias = "Callable[[str], str | None]"  # the words behind the command in, a hint out, if any
 
@@ -45,13 +45,8 @@ class Commands:
     later: calls once the key that is being handled is done with.
     """
 
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        say: Callable[[str], None],
-        later: Callable[[Callable[[], None]], Any],
-    ) -> None:
-        self.handlers = handlers
+    def __init__(self, say: Callable[[str], None], later: Callable[[Callable[[], None]], Any]) -> None:
+        self.handlers: dict[str, Handler] = {}
         self._say, self._later = say, later
 
     def run(self, id: str, words: str = "") -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import unicodedata
-from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from textual.keys import Keys
 
-from ropechat.tui.commands.registry import ALL, BY_ID, SHEETS, TYPED, WHILE_IDLE, WHILE_WRITING, Command
+from ropechat.tui.commands.registry import (
+    ALL,
+    BY_ID,
+    SHEETS,
+    SHOWN,
+    TYPED,
+    WHILE_IDLE,
+    WHILE_WRITING,
+    Command,
+    shown,
+)
 from ropechat.tui.terminal.textual_compat import key_of_character
 
 if TYPE_CHECKING:
@@ -19,22 +28,6 @@ Item = str | tuple[str, str]  # id of a command, or (key, label)
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
 _NAMES = {key.value for key in Keys if key.value.isidentifier()}
 _DISGUISED = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
-_SHOWN = {
-    "enter": "⏎",
-    "escape": "esc",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "slash": "/",
-    "backslash": "\\",
-    "minus": "-",
-    "plus": "+",
-}
 
 
 class KeymapError(ValueError):
@@ -116,18 +109,6 @@ class Keymap:
                         raise KeymapError(command.id, what)
 
 
-def shown(key: str, *, long: bool = False) -> str:
-    """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
-    *modifiers, name = key.split("+")
-    name = _SHOWN.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
-    if "_" in name:  # equals_sign
-        with suppress(KeyError):
-            name = unicodedata.lookup(name.replace("_", " "))
-    if modifiers == ["ctrl"] and not long:
-        return f"^{name}"
-    return "+".join([*modifiers, name])
-
-
 def _places(command: Command) -> Sequence[str]:
     """Where its keys must mean nothing else."""
     if command.context == "everywhere":
@@ -152,7 +133,7 @@ def _known(command: Command, wanted: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    if name in _NAMES or name in _SHOWN:
+    if name in _NAMES or name in SHOWN:
         return True
     try:
         return name == key_of_character(unicodedata.lookup(name.replace("_", " ")))

@@ -49,6 +49,7 @@ class ComposerController:
         self.path, self.composer, self.completions = path, composer, completions
         self.sent_as = ("", "")
         self._command = command
+        path.on_show = self.count
         self._editing: Node | None = None  # what the composer's text will stand beside
         self._counter: Timer | None = None
 
@@ -57,7 +58,9 @@ class ComposerController:
     def send(self, typed: str) -> bool:
         """Send a question, or say why not; a line that begins with one "/" is a command."""
         if typed.startswith("/") and not typed.startswith("//") and self._editing is None:
-            return self._command(typed[1:])
+            known = self._command(typed[1:])
+            self.view.refresh_status()
+            return known
         text = typed.removeprefix("/") if typed.startswith("//") else typed
         if self.session.load_error is not None:
             self.view.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
@@ -116,7 +119,7 @@ class ComposerController:
         """Count the draft once nothing has happened for a moment."""
         if self._counter is not None:
             self._counter.stop()
-        self._counter = self.view.set_timer(COUNT_DELAY, self.count)
+        self._counter = self.view.app.set_timer(COUNT_DELAY, self.count)
 
     def count(self) -> None:
         """Have the tokens of the prompt counted, with the draft at its end."""
@@ -135,7 +138,7 @@ class ComposerController:
     def offer(self) -> None:
         """Show what tab would complete to, above the composer."""
         _, words = self.composer.offers()
-        most = next(count for height, count in OFFERS if self.view.size.height >= height)
+        most = next(count for height, count in OFFERS if self.view.app.size.height >= height)
         rows = [self._described(word) for word in words[:most]]
         if len(words) > most:
             rows.append(Content.styled(f"  and {len(words) - most:,} more", "$quiet"))

@@ -32,12 +32,12 @@ class FindController:
 
     def open(self) -> None:
         """Look for a text."""
-        self.view.screen.add_class("-finding")
+        self.view.app.screen.add_class("-finding")
         self.find_bar.focus()
 
     def find_text(self, text: str) -> None:
         """Look for this text; n and N go from match to match."""
-        self.view.screen.add_class("-finding")
+        self.view.app.screen.add_class("-finding")
         self.find_bar.value = text
         self.view.give_keys(self.transcript)
 
@@ -51,14 +51,14 @@ class FindController:
 
     def leave(self) -> None:
         """Look for nothing; the keyboard stays where it is."""
-        self.view.screen.remove_class("-finding")
+        self.view.app.screen.remove_class("-finding")
         self.find_bar.value = ""
         self.transcript.find("")
 
     @property
     def active(self) -> bool:
         """Is a text looked for?"""
-        return self.view.screen.has_class("-finding")
+        return self.view.app.screen.has_class("-finding")
 
     def changed(self) -> None:
         """Mark matches while typing."""

@@ -20,8 +20,9 @@ READ = 20.0  # characters of a message that are read in a second
 class HintsController:
     """standing: asked in this order for what is to be said now; "" for nothing."""
 
-    def __init__(self, view: View, standing: Sequence[Callable[[], str]]) -> None:
-        self.view, self._standing = view, standing
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.standing: Sequence[Callable[[], str]] = ()
         self._hint = ""
         self._armed = ""  # the command whose key does more when it is pressed again
         self._disarmer: Timer | None = None
@@ -29,14 +30,14 @@ class HintsController:
     @property
     def text(self) -> str:
         """What the footer says; "" for the keys."""
-        return self._hint or next(filter(None, (standing() for standing in self._standing)), "")
+        return self._hint or next(filter(None, (standing() for standing in self.standing)), "")
 
     def say(self, text: str) -> None:
         """Say something for as long as it takes to read it."""
         self._hint = text
         if self._disarmer is not None:
             self._disarmer.stop()
-        self._disarmer = self.view.set_timer(max(ARMED, len(text) / READ), self.disarm)
+        self._disarmer = self.view.app.set_timer(max(ARMED, len(text) / READ), self.disarm)
         self.view.refresh_status()
 
     def disarm(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.blocks import AnswerBlock
@@ -50,6 +51,10 @@ class InspectorController:
             "view.tint": self._tint,
             "read.tint": lambda words: self.next_tint(),
             "answer.fork": self._fork,
+            "read.take": lambda words: self.take(),
+            "read.preview": lambda words: self.preview(),
+            "alternative.other": lambda words: self.take_other(),
+            **{f"alternative.{n}": partial(self.take_number, n) for n in range(1, 10)},
         }
 
     @property
@@ -106,7 +111,7 @@ class InspectorController:
         self.rail.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
-        self.view.call_after_refresh(self._keep_in_sight)
+        self.view.app.call_after_refresh(self._keep_in_sight)
         self.view.refresh_status()
 
     def _keep_in_sight(self) -> None:
@@ -162,8 +167,8 @@ class InspectorController:
         else:
             self._fork_here()
 
-    def take_number(self, number: int) -> None:
-        """A digit: go on from the alternative of that rank."""
+    def take_number(self, number: int, words: str = "") -> None:
+        """Fork at the alternative of this rank."""
         if self.inspector.display and self.inspector.choose_rank(number):
             self._fork_here()
         else:

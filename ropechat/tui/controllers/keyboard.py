@@ -45,6 +45,7 @@ class KeyboardController:
             "chat.stop": lambda words: self._stop_or_leave(),
             "answer.stop": self._stop,
             "chat.interrupt": lambda words: self._interrupt(),
+            "app.help": lambda words: self._open_help(),
             "read.write": lambda words: self.view.write(),
         }
 
@@ -69,6 +70,18 @@ class KeyboardController:
         for_dials = self.sampling.at_dials is not None and event.key in self.sampling.dials.own_keys
         return bool(typed(event)) and not self.reading.reading and not for_dials
 
+    def _open_help(self) -> None:
+        """List keys and commands, those of this place first."""
+        from ropechat.tui.screens.dialog import Sheet
+        from ropechat.tui.screens.help import HelpScreen
+
+        screen, place = self.view.app.screen, "composer"
+        if isinstance(screen, Sheet):
+            place = screen.context
+        elif self.view.chat_focus is self.transcript:
+            place = "transcript"
+        self.view.push(HelpScreen(self.keymap, place))
+
     def _stop_or_leave(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
         if self.chat.stop() or self.session.generating:
@@ -87,7 +100,7 @@ class KeyboardController:
 
     def _interrupt(self) -> None:
         """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
-        selected = self.composer.selected_text or self.view.screen.get_selected_text()
+        selected = self.composer.selected_text or self.view.app.screen.get_selected_text()
         if self.chat.stop() or self.session.generating:
             return
         if selected:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ropechat.chat.download import Download
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.sampling import SamplingController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
@@ -28,10 +29,15 @@ class ModelsController:
     """The commands over models."""
 
     def __init__(
-        self, chat: LiveChat, view: View, path: TranscriptController, sampling: SamplingController
+        self,
+        chat: LiveChat,
+        view: View,
+        path: TranscriptController,
+        composer: ComposerController,
+        sampling: SamplingController,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.sampling = path, sampling
+        self.path, self.composer, self.sampling = path, composer, sampling
         self.downloads = chat.downloads
         self._wanted = ""  # the model that is being loaded in the place of another
         self._watch: Timer | None = None
@@ -73,13 +79,13 @@ class ModelsController:
         """Say why, and what to do."""
         self._wanted = ""
         if event.kept and self.session.info is not None:
-            self.view.notice("error", f"Not loaded: {explain(event.error)}")
-            self.view.notice("notice", f"{one_line(self.session.info.name)} goes on.")
-            self.view.count_draft()
+            self.path.notice("error", f"Not loaded: {explain(event.error)}")
+            self.path.notice("notice", f"{one_line(self.session.info.name)} goes on.")
+            self.composer.count()
         else:
-            self.view.notice("error", f"The model cannot be loaded: {explain(event.error)}")
+            self.path.notice("error", f"The model cannot be loaded: {explain(event.error)}")
             pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
-            self.view.notice("notice", f"{pick} chooses another one, {quit} leaves.")
+            self.path.notice("notice", f"{pick} chooses another one, {quit} leaves.")
 
     # --- downloads ---
 
@@ -91,10 +97,10 @@ class ModelsController:
     def watch_download(self) -> None:
         """Look at the download again and again, as long as it works."""
         if self._watch is None:
-            self._watch = self.view.set_interval(LOOKS, self._look)
+            self._watch = self.view.app.set_interval(LOOKS, self._look)
 
     def _look(self) -> None:
-        download, screen = self.downloads.current, self.view.screen
+        download, screen = self.downloads.current, self.view.app.screen
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
             screen.show_download()
@@ -110,9 +116,9 @@ class ModelsController:
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
         if download.stage is Stage.DONE:
-            self.view.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
+            self.path.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
-            self.view.notice("error", download.error)
+            self.path.notice("error", download.error)
 
     def download_words(self) -> str:
         """What the title says of a download that runs."""

@@ -58,6 +58,9 @@ class SamplingController:
             "sampling.seed": self._seed,
             "sampling.ban": self.ban,
             "sampling.bias": self.bias,
+            "alternative.ban": lambda words: self.bias_chosen(-MAX_BIAS),
+            "alternative.more": lambda words: self.bias_chosen(1.0),
+            "alternative.less": lambda words: self.bias_chosen(-1.0),
         }
 
     # --- the settings ---
@@ -68,9 +71,9 @@ class SamplingController:
 
         if self.view.closes(SamplingScreen):
             return
-        if self.view.size.width < SIDE_PANEL:
+        if self.view.app.size.width < SIDE_PANEL:
             screen = SamplingScreen(self._recorded(), self.session, self.keymap, self.inspector.spelled)
-            self.view.push(screen, lambda result: None)
+            self.view.push(screen)
         elif self.dials.display and self.at_dials:
             self.close_panel()
         else:
@@ -96,7 +99,7 @@ class SamplingController:
 
     def refresh_panel(self) -> None:
         """Show the settings in use; without room for them, they are closed."""
-        if self.dials.display and self.view.size.width < SIDE_PANEL:
+        if self.dials.display and self.view.app.size.width < SIDE_PANEL:
             self.rail.show(self.dials, False)
         if self.dials.display:
             self.dials.try_on(self._recorded())

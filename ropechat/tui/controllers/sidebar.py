@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.conversation import Node
     from ropechat.store.queries import Summary
+    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.answers import AnswersController
     from ropechat.tui.controllers.history import HistoryController
     from ropechat.tui.controllers.system_prompt import SystemPromptController
@@ -68,20 +69,24 @@ class SidebarController:
         self._listed: Hashable = None  # how things stood when the chats were looked up
         self._surveyed: Hashable = None  # how things stood when the overview was drawn
 
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {"view.overview": lambda words: self.toggle()}
+
     def toggle(self) -> None:
         """Show or hide it; where there is no room, say what it needs."""
         self._wanted_overview = not (self._wanted_overview and self._has_room)
         self.view.refresh_status()
         if self._wanted_overview and not self._has_room:
-            beside = "" if self.view.size.width < NEEDS else " beside the panel at the right"
+            beside = "" if self.view.app.size.width < NEEDS else " beside the panel at the right"
             needed = WIDTH + RAIL_WIDTH + READABLE if beside else NEEDS
-            has = f"this screen has {self.view.size.width}"
+            has = f"this screen has {self.view.app.size.width}"
             self.view.hint(f"the overview{beside} needs {needed} columns; {has}")
 
     @property
     def _has_room(self) -> bool:
         beside = WIDTH + (RAIL_WIDTH if self.rail.display else 0)
-        return self.view.size.width >= NEEDS and self.view.size.width - beside >= READABLE
+        return self.view.app.size.width >= NEEDS and self.view.app.size.width - beside >= READABLE
 
     def refresh(self) -> None:
         """Bring it up to date; while nothing of it changes, it costs a comparison."""
@@ -125,7 +130,7 @@ class SidebarController:
         now = self._asked()
         if self.session.recorder.store is not None and now != self._listed:
             self._listed = now
-            _: Worker[None] = self.view.run_worker(self._list_chats, group="overview", exclusive=True)
+            _: Worker[None] = self.view.app.run_worker(self._list_chats, group="overview", exclusive=True)
 
     async def _list_chats(self) -> None:
         store = self.session.recorder.store

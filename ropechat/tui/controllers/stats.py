@@ -9,6 +9,7 @@ from ropechat.tui.format.stats import gauge_figures
 
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.bars import Part
     from ropechat.tui.widgets.side_panel import Rail
@@ -20,6 +21,10 @@ class StatsController:
 
     def __init__(self, chat: LiveChat, view: View, rail: Rail, panel: EngineFacts) -> None:
         self.view, self.session, self.rail, self.panel = view, chat.session, rail, panel
+
+    def handlers(self) -> dict[str, Handler]:
+        """What each command does."""
+        return {"engine.facts": lambda words: self.open()}
 
     def figures(self, width: int) -> list[Part]:
         """The facts of the newest answer, as the gauge shows them."""
@@ -34,15 +39,15 @@ class StatsController:
         """Show or hide the panel; a dialog where there is no room for it."""
         from ropechat.tui.screens.facts import FactsScreen
 
-        if self.view.size.width >= SIDE_PANEL:
+        if self.view.app.size.width >= SIDE_PANEL:
             self.rail.show(self.panel, not self.panel.display)
             self.view.refresh_status()
         else:
-            self.view.push(FactsScreen(self.session, self.view.keymap), lambda result: None)
+            self.view.push(FactsScreen(self.session, self.view.keymap))
 
     def refresh_panel(self) -> None:
         """Look again; without room for it, the panel is closed."""
-        if self.panel.display and self.view.size.width < SIDE_PANEL:
+        if self.panel.display and self.view.app.size.width < SIDE_PANEL:
             self.rail.show(self.panel, False)
         if self.panel.display:
             self.panel.redraw()

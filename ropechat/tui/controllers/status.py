@@ -59,7 +59,7 @@ class StatusController:
 
     def refresh(self) -> None:
         """Show how things stand now."""
-        lines, width = self.lines, self.view.size.width
+        lines, width = self.lines, self.view.app.size.width
         left, right = status.title(self.session, width)
         if words := self._download():
             right.insert(0, (f"  {words}  ", "$primary"))
@@ -70,7 +70,7 @@ class StatusController:
             taken = status.gauge(self.session, width, share=False)
         lines.gauge.show(taken, figures)
         if hint := self.hints.text:
-            lines.footer.say(hint, max(1, self.view.size.height // 3))
+            lines.footer.say(hint, max(1, self.view.app.size.height // 3))
         else:
             pairs = next(filter(None, (keys() for keys in self._footer)), [])
             lines.footer.show(whole_items(pairs, width))

@@ -12,6 +12,7 @@ from ropechat.util.text import closest_name, one_line
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.render.blocks import Block
@@ -27,8 +28,10 @@ def _no_persona(words: str, kept: list[str]) -> str:
 class SystemPromptController:
     """The commands over system texts."""
 
-    def __init__(self, chat: LiveChat, view: View, path: TranscriptController) -> None:
-        self.view, self.session, self.path = view, chat.session, path
+    def __init__(
+        self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
+    ) -> None:
+        self.view, self.session, self.path, self.composer = view, chat.session, path, composer
         self._turning: Block | None = None  # says that the next question begins a branch
 
     def handlers(self) -> dict[str, Handler]:
@@ -56,11 +59,11 @@ class SystemPromptController:
         if not self.session.tree.nodes:
             self.path.show()
         elif self.session.turned:
-            self._turning = self.view.notice(
+            self._turning = self.path.notice(
                 "notice",
                 f"The next question begins a branch of its own, under {self.path.describe_system(text)}.",
             )
-        self.view.count_draft()
+        self.composer.count()
         self.view.refresh_status()
 
     def _system(self, words: str) -> str:

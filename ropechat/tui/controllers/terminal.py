@@ -12,7 +12,6 @@ from ropechat.util.text import clean
 if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.terminal.textual_compat import CompatApp
     from ropechat.tui.widgets.composer import Composer
 
 MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how they are written
@@ -21,8 +20,8 @@ MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how
 class TerminalController:
     """The commands over the terminal of an app."""
 
-    def __init__(self, app: CompatApp, view: View, composer: Composer) -> None:
-        self.app, self.view, self.composer = app, view, composer
+    def __init__(self, view: View, composer: Composer) -> None:
+        self.app, self.view, self.composer = view.app, view, composer
         self._mouse = True  # does the chat have it?
 
     def handlers(self) -> dict[str, Handler]:

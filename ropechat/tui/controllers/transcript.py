@@ -13,7 +13,7 @@ from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
@@ -32,12 +32,16 @@ def begins(text: str) -> str:
 
 
 class TranscriptController:
-    """Draws the session's turns. follows: does the view go along with an answer?"""
+    """Draws the session's turns. follows: does the view go along with an answer?
+
+    on_show: called when another branch is shown; the draft then belongs to another prompt.
+    """
 
     def __init__(self, chat: LiveChat, view: View, transcript: Reader) -> None:
         self.chat, self.view, self.session = chat, view, chat.session
         self.keymap, self.transcript = view.keymap, transcript
         self.follows = True
+        self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._begins = False  # nothing was asked yet, and the screen says what may be
 
@@ -98,7 +102,7 @@ class TranscriptController:
             for each in self.session.turns[kept:]:
                 self.add_turn(each, known)
         if turn is None:
-            self.view.count_draft()
+            self.on_show()
         else:
             self.follow_answer()
         self.view.refresh_status()

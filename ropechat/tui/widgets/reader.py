@@ -47,27 +47,6 @@ class Reader(Transcript):
 
         step: int
 
-    class Take(Message):
-        """The token, or the alternative, is to be used."""
-
-    @dataclass
-    class Number(Message):
-        """The alternative of this number is to be used."""
-
-        number: int
-
-    @dataclass
-    class Bias(Message):
-        """The alternative is to become more or less likely."""
-
-        by: float
-
-    class Other(Message):
-        """Any other token is wanted in the place of this one."""
-
-    class AskPreview(Message):
-        """How would it go on from the alternative?"""
-
     class Found(Message):
         """Another match is the current one."""
 
@@ -276,26 +255,6 @@ class Reader(Transcript):
             self.scroll_down(animate=False)
         else:
             self.scroll_up(animate=False)
-
-    def action_take(self) -> None:
-        """Use the token, or the alternative."""
-        self.post_message(self.Take())
-
-    def action_number(self, number: int) -> None:
-        """Use the alternative of this number."""
-        self.post_message(self.Number(number))
-
-    def action_bias(self, by: float) -> None:
-        """Make the alternative more or less likely."""
-        self.post_message(self.Bias(by))
-
-    def action_other(self) -> None:
-        """Draw again, without this token."""
-        self.post_message(self.Other())
-
-    def action_ask_preview(self) -> None:
-        """Ask how it would go on from the alternative."""
-        self.post_message(self.AskPreview())
 
     def action_next(self, step: int) -> None:
         """The next match, or the next surprising token while nothing is looked for."""
