@@ -14,7 +14,6 @@ from textual.widgets import Label, Static
 from ropechat.chat import events as ev
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.errors import exit_code
-from ropechat.chat.live import LiveChat
 from ropechat.tui.commands import palette
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.commands.dispatch import Commands
@@ -53,7 +52,7 @@ from ropechat.tui.widgets.sidebar import Overview
 from ropechat.tui.widgets.stats import EngineFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from textual.app import SystemCommand
     from textual.await_complete import AwaitComplete
@@ -63,9 +62,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
     from textual.widgets import Input
 
-    from ropechat.chat.protocols import ChatEngine, ModelLoader
-    from ropechat.sampling import Sampling
-    from ropechat.store.store import Store
+    from ropechat.chat.live import LiveChat
 
 
 class ChatApp(CompatApp):
@@ -77,25 +74,14 @@ class ChatApp(CompatApp):
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy"), (30, "-large")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
 
-    def __init__(
-        self,
-        load: Callable[[], ChatEngine],
-        model: str,
-        sampling: Sampling,
-        system: str | None = None,
-        store: Store | None = None,
-        resume: str | None = None,
-        look: ChatOptions | None = None,
-        models: ModelLoader | None = None,
-    ) -> None:
+    def __init__(self, chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> None:
         self.look = look or ChatOptions()
         self.set_reactive(App.theme, theme.choose_theme(os.environ, self.look.theme))
         super().__init__()
         self.keymap = Keymap(self.look.keys)
         self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
         self.outcome = 70  # until the app ends as it should
-        self.chat = LiveChat(load, model, sampling, system, store, models, wake=lambda: self.frames.wake())
-        self.session, self.inference = self.chat.session, self.chat.inference
+        self.chat, self.session, self.inference = chat, chat.session, chat.inference
         self._make_widgets()
         self._make_controllers(resume)
 

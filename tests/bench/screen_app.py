@@ -16,6 +16,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).p
 from fakes import FakeEngine, fake_step, pieces  # noqa: E402
 from textual.timer import Timer  # noqa: E402
 
+from ropechat.chat.live import LiveChat  # noqa: E402
 from ropechat.conversation import Message  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.trace import Step  # noqa: E402
@@ -101,7 +102,7 @@ class Measured(app.ChatApp):
     CSS_PATH = Path(app.__file__).with_name("app.tcss")
 
     def __init__(self, engine: Paced, case: dict[str, Any], report: Path) -> None:
-        super().__init__(lambda: engine, "models/fake", Sampling(max_tokens=10**9))
+        super().__init__(LiveChat(lambda: engine, "models/fake", Sampling(max_tokens=10**9)))
         self.paced, self.case, self.report = engine, case, report
 
     def on_mount(self) -> None:

@@ -125,11 +125,12 @@ def test_what_is_shown_is_what_is_pressed() -> None:
 
 def test_every_command_does_something() -> None:
     """The app's by its handler, others by an action of where their keys work."""
+    from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
     from ropechat.tui.app import ChatApp
     from ropechat.tui.widgets.reader import Reader
 
-    handlers = set(ChatApp(FakeEngine, "fake", Sampling()).commands.handlers)
+    handlers = set(ChatApp(LiveChat(FakeEngine, "fake", Sampling())).commands.handlers)
     bound = {re.findall(r"'(.*)'", command.action)[0] for command in keys.ALL if "app." in command.action}
     assert handlers == bound | {one.id for one in (*keys.COMMANDS, *keys.READING) if not one.action}
     for command in (*keys.READING, *keys.DIALOGS):
@@ -292,8 +293,9 @@ async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
 
 def test_loading_is_the_first_request() -> None:
     from ropechat.chat.events import Load
+    from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
     from ropechat.tui.app import ChatApp
 
-    app = ChatApp(lambda: FakeEngine(), "fake", Sampling())
+    app = ChatApp(LiveChat(FakeEngine, "fake", Sampling()))
     assert isinstance(app.inference._requests.get_nowait(), Load)

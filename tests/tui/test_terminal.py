@@ -26,12 +26,13 @@ import fcntl, os, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 sys.path[:0] = [{str(SUPPORT)!r}, {str(SUPPORT.parents[1])!r}]
 from fakes import STORY, FakeEngine
+from ropechat.chat.live import LiveChat
 from ropechat.errors import ModelNotFoundError
 from ropechat.sampling import Sampling
 from ropechat.tui import run_chat
 def load(): return FakeEngine(STORY * 50, rate=50, context=10**6)
 """
-RUN = "sys.exit(run_chat(load, 'models/fake', Sampling(max_tokens=10**6)))"
+RUN = "sys.exit(run_chat(LiveChat(load, 'models/fake', Sampling(max_tokens=10**6))))"
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h")
 
 

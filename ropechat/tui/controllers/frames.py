@@ -49,7 +49,8 @@ class FramesController:
         """Begin with frames; they pause while nothing happens."""
         rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
         self.ticker = self.app.set_interval(1 / rate, self.tick, pause=True)
-        self.chat.submitted, self.chat.stopped = self._submitted, self._refresh
+        chat = self.chat
+        chat.wake, chat.submitted, chat.stopped = self.wake, self._submitted, self._refresh
 
     def resume(self) -> None:
         """Something is about to happen."""
