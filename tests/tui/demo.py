@@ -37,7 +37,7 @@ def main() -> int:
     def load() -> FakeEngine:
         time.sleep(args.load)
         if args.broken:
-            raise ModelNotFoundError("models/nowhere: no such directory; give a directory with config.json")
+            raise ModelNotFoundError("models/nowhere: not found; give a directory with config.json")
         return FakeEngine(
             [STORY * args.repeat, WIDE * args.repeat, STORY],
             name="stories-1m",

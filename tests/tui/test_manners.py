@@ -163,7 +163,7 @@ async def test_every_typed_command_is_known_and_harmless(line: str, chat: Any) -
         await c.idle()
         await c.ask(line)
         await c.pilot.pause(0.05)
-        assert "is no command" not in c.line("footer")
+        assert "unknown command" not in c.line("footer")
         assert c.app._exception is None
 
 

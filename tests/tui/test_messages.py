@@ -46,7 +46,7 @@ class Ending(FakeEngine):
 
 
 async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any, store: Store) -> None:
-    said = "The model had ended its answer: it added nothing."
+    said = "The model had finished its answer; nothing was added."
     async with chat(Ending("One two."), store=store) as c:
         await c.ask("Hi")
         await c.idle()
@@ -64,7 +64,7 @@ async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any,
 
 # --- headings, times, speeds ---
 
-NOTE = "cut at the token limit · 12 tok · 48 ms · 213 tok/s · 2.40 b/tok"
+NOTE = "cut at the token limit · 12 tok · 48 ms · 213 tok/s · 2.40 bits/token"
 
 
 @pytest.mark.parametrize("width", range(8, 110))
@@ -202,7 +202,7 @@ async def test_no_system_text_is_said_and_no_notice_stays_that_is_untrue(chat: A
         assert "no system text from the next question on" in await told(c, "/system -")
         await told(c, "Hi")
         await told(c, "/system Be long.")
-        assert "begins a branch of its own, under “Be long.”" in c.screen()
+        assert "starts a new branch, under “Be long.”" in c.screen()
         await told(c, "/system Be short.")
         assert "Be long." not in c.screen()
         assert "no system text from the next question on" in await told(c, "/system -")
@@ -213,11 +213,11 @@ async def test_no_system_text_is_said_and_no_notice_stays_that_is_untrue(chat: A
 
 async def test_an_unknown_persona_and_setting_name_what_was_meant(chat: Any) -> None:
     async with chat(FakeEngine("ok")) as c:
-        assert "nobody: no such persona; none is kept yet" in await told(c, "/persona nobody")
+        assert "nobody: unknown persona; none is saved yet" in await told(c, "/persona nobody")
         for name in ("pirate", "teacher"):
             personas.save(name, f"You are a {name}.")
-        assert "nobody: no such persona; kept: pirate, teacher" in await told(c, "/persona nobody")
-        assert "pirat: no such persona; did you mean pirate?" in await told(c, "/persona pirat")
+        assert "nobody: unknown persona; saved: pirate, teacher" in await told(c, "/persona nobody")
+        assert "pirat: unknown persona; did you mean pirate?" in await told(c, "/persona pirat")
         assert "tmp: unknown setting; did you mean temperature?" in await told(c, "/set tmp 1")
         everything = "temperature, top_k, top_p, min_p, repetition_penalty, max_tokens, seed"
         await told(c, "/set qqq 1")

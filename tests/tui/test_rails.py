@@ -25,7 +25,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.pilot.press("f7", "down")
         assert len(c.app.screen_stack) == 1
         assert c.app.dials.has_focus
-        assert "could be drawn" in c.screen()
+        assert "tokens possible" in c.screen()
         assert "1-4 preset" in c.line("footer")
         assert c.app.transcript.size.width == 160 - 48 - 30
         await c.pilot.press("left")

@@ -205,13 +205,13 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path) -> None:
 
 
 def test_load_error_on_stderr_after_the_screen() -> None:
-    code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J no such directory')\n"
+    code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J not found')\n"
     terminal = Terminal(code + RUN)
     terminal.wait_for(b"not loaded")
     terminal.type(b"\x11")
     assert terminal.leave() == 4
     after = terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
-    assert "error: nowhere: ␛[2J no such directory".encode() in after
+    assert "error: nowhere: ␛[2J not found".encode() in after
 
 
 def test_a_crash_in_the_app_restores_the_terminal() -> None:

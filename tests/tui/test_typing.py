@@ -250,7 +250,7 @@ async def test_a_click_beside_a_draft_leaves_the_keys_to_it(chat: Any) -> None:
         await told(c)
         await c.pilot.press(*"a draft ")
         await click_a_token(c)
-        assert "your draft keeps the keys; F4 reads this token" in c.line("footer")
+        assert "keys go to your draft; F4 inspects this token" in c.line("footer")
         await types(c, "a draft ")
         await c.pilot.press("f4")
         assert "READING" in frame(c)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = "Callable[[str], str | None]"  # the words behind the command in, a hint out, if any
 
-SAID_OTHERWISE = {  # what people type who know other chats, or our keys
+SYNONYMS = {  # names of these commands in other chat programs
     "archive": "delete",
     "attach": "help",
     "branches": "tree",
@@ -55,14 +55,14 @@ class Commands:
             self._say(hint)
 
     def run_line(self, line: str) -> bool:
-        """Do a typed command, without its slash; False where there is none of this name."""
+        """Run a typed command, without its slash; False if its name is unknown."""
         name, _, words = line.strip().partition(" ")
         words = words.strip()
         command = keys.by_slash(name)
         if command is None:
-            meant = SAID_OTHERWISE.get(name) or closest_name(name, names())
-            known = f"/{meant}?" if meant else "F1 lists the commands"
-            self._say(f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)")
+            meant = SYNONYMS.get(name) or closest_name(name, names())
+            known = f"did you mean /{meant}?" if meant else "F1 lists the commands"
+            self._say(f"/{name:.20}: unknown command; {known}  (// sends text that begins with a slash)")
             return False
         if words or command.needs_words:
             self.run(command.id, words)

@@ -124,7 +124,7 @@ BRANCHES = (
 COMPARE = (
     Command("compare.left", "left,h", "left", "Choose the answer at the left", "choose(-1)"),
     Command("compare.right", "right,l", "right", "Choose the answer at the right", "choose(1)"),
-    Command("compare.keep", "enter", "go on with it", "Continue with the chosen answer", "keep"),
+    Command("compare.keep", "enter", "continue with it", "Continue with the chosen answer", "keep"),
     *(
         Command(f"compare.keep_{n}", str(n), "keep", "Continue with the answer of this number", f"keep({n})")
         for n in range(1, MAX_COMPARED + 1)
@@ -160,7 +160,7 @@ DIALS = (
     Command("dials.precise", "2", "precise", "Few surprises", "preset('precise')"),
     Command("dials.balanced", "3", "balanced", "Default values", "preset('balanced')"),
     Command("dials.creative", "4", "creative", "More surprises", "preset('creative')"),
-    Command("dials.restore", "r", "as it was", "Reset", "restore"),
+    Command("dials.restore", "r", "reset", "Reset", "restore"),
 )
 PERSONAS = (
     Command("personas.name", "n", "name and keep", "Keep this system text under a name", "name"),
@@ -291,7 +291,7 @@ READING = (  # what the transcript does itself
         Command(f"alternative.{n}", str(n), "fork", "Fork at the alternative of this number")
         for n in range(1, 10)
     ),
-    Command("alternative.other", "o", "another", "Resample this token"),
+    Command("alternative.other", "o", "resample", "Resample this token"),
     Command("alternative.ban", "x", "ban", "Never draw this one again, or allow it again"),
     Command("alternative.more", "plus", "favour", "Make it more likely in what comes"),
     Command("alternative.less", "minus", "disfavour", "Make it less likely in what comes"),

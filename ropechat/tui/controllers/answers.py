@@ -76,7 +76,7 @@ class AnswersController:
         elif count in [str(number + 1) for number in range(MAX_COMPARED)]:
             self.regenerate(int(count))
         else:
-            return f"/regen [1-{MAX_COMPARED}]: so many answers beside those that are there"
+            return f"/regen [1-{MAX_COMPARED}]: how many new answers"
         return ""
 
     def _regenerate(self) -> None:
@@ -103,7 +103,7 @@ class AnswersController:
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
             again = self.view.way_to("answer.regenerate")
-            self.view.hint(f"this answer has no tokens to continue from; {again} writes another one")
+            self.view.hint(f"this answer has no tokens to continue from; {again} regenerates it")
             return None
         return self._same_model(node)
 
@@ -121,9 +121,7 @@ class AnswersController:
             self.view.hint("another model is being loaded")
             return None
         if info is not None and node.model != info.name:
-            self.view.hint(
-                f"written by {panel.model_heading(node.model)}: only that model can go on from its tokens"
-            )
+            self.view.hint(f"written by {panel.model_heading(node.model)}: only that model can continue it")
             return None
         return node
 
@@ -165,7 +163,7 @@ class AnswersController:
         if len(nodes) < 2:
             return
         if self.composer.composer.text or self.view.covered:
-            self.view.hint(f"{len(nodes)} answers are there: /compare shows them side by side")
+            self.view.hint(f"{len(nodes)} answers are complete: /compare shows them side by side")
         else:
             self._compare(nodes)
 
@@ -176,7 +174,7 @@ class AnswersController:
     def standing_hint(self) -> str:
         """What the footer says while a series is written."""
         stop = self.keymap.first("chat.stop")
-        words = f"answer {len(self._series)} of {self._of}, then they are compared; {stop} stops"
+        words = f"answer {len(self._series)} of {self._of}, then all are compared; {stop} stops"
         return words if self._of else ""
 
     # --- another token ---
@@ -241,7 +239,7 @@ class AnswersController:
         if self._same_model(known) is None or not 0 <= index < len(known.steps):
             return
         if not known.steps[index].top:
-            self.view.hint("this token was typed: nothing else was recorded for its place")
+            self.view.hint("this token was typed, so it has no recorded alternatives")
             return
         self.chat.when_idle(
             lambda: self.view.push(
@@ -322,7 +320,7 @@ class AnswersController:
                 lambda: self.view.push(BranchesScreen(self.session, self.keymap), self.show_branch)
             )
         else:
-            self.view.hint("nothing was asked yet")
+            self.view.hint("this chat is empty")
 
     def show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:

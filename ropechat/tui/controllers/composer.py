@@ -190,4 +190,4 @@ class ComposerController:
         if self._editing is None:
             return ""
         what = "question" if self._editing.role is Role.USER else "answer"
-        return f"editing: ⏎ puts this {what} beside the old one, esc leaves"
+        return f"editing: ⏎ saves a new version of this {what}, esc cancels"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("md", "json", "html")
 RECALLED = 200  # questions that can be recalled from earlier chats
-NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
+NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
 class HistoryController:
@@ -107,7 +107,7 @@ class HistoryController:
         self.path.show()
         self.tell_other_model()
         for fault in chat.damaged:
-            self.path.notice("error", f"Not all could be read: {fault}")
+            self.path.notice("error", f"Some of this chat cannot be read: {fault}")
 
     def _rename(self, title: str) -> str:
         if not title:

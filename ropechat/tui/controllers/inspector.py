@@ -139,7 +139,7 @@ class InspectorController:
         """A token was clicked: arrow keys go on from there, unless a draft is being written."""
         if self.composer.text and self.view.chat_focus is self.composer:
             key = self.keymap.named("view.inspect")
-            self.view.hint(f"your draft keeps the keys; {key} reads this token")
+            self.view.hint(f"keys go to your draft; {key} inspects this token")
         else:
             self.view.give_keys(self.transcript)
 

@@ -56,7 +56,7 @@ class ModelsController:
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is known to be sound."""
         if self.chat.models is None:
-            self.view.hint("this chat has one model only")
+            self.view.hint("this chat cannot load another model")
             return
         self.chat.when_idle(lambda: self._switch(model))
 
@@ -80,12 +80,12 @@ class ModelsController:
         self._wanted = ""
         if event.kept and self.session.info is not None:
             self.path.notice("error", f"Not loaded: {explain(event.error)}")
-            self.path.notice("notice", f"{one_line(self.session.info.name)} goes on.")
+            self.path.notice("notice", f"{one_line(self.session.info.name)} stays loaded.")
             self.composer.count()
         else:
             self.path.notice("error", f"The model cannot be loaded: {explain(event.error)}")
             pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
-            self.path.notice("notice", f"{pick} chooses another one, {quit} leaves.")
+            self.path.notice("notice", f"{pick} chooses another one, {quit} quits.")
 
     # --- downloads ---
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.side_panel import Rail
 
 Encodings = tuple[tuple[int, ...], ...]
-BAN = "/ban TEXT or #ID; in quotes exactly that text, else also behind a blank"
-BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: as the model says); /bias off forgets all"
+BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
+BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: none); /bias off removes all"
 LOOKED_AT = 200  # tokens of an answer among which the least likely one is looked for
 
 
@@ -147,7 +147,7 @@ class SamplingController:
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         newest = node.sampling.seed if node is not None and node.sampling is not None else None
         if words == "lock" and newest is None:
-            return "no answer has a seed that could be locked; /seed N sets one"
+            return "no answer has a seed yet; /seed N sets one"
         value = {"lock": str(newest), "free": "none"}.get(words, words)
         try:
             if value:
@@ -156,7 +156,7 @@ class SamplingController:
             return str(error)
         now = self.session.sampling.seed
         before = "" if newest is None else f"; the newest answer's is {newest}"
-        return ("each answer draws with a seed of its own" if now is None else f"seed {now}") + before
+        return ("each answer gets a new seed" if now is None else f"seed {now}") + before
 
     # --- single tokens ---
 
@@ -205,7 +205,7 @@ class SamplingController:
         if text.startswith("#") and text[1:].isdecimal():
             id, count = int(text[1:13]), int(info.facts.get("vocab_size", 0))
             if id >= (count or MAX_COUNT):
-                return f"{text:.12}: no such token; #0 to #{count - 1} are"
+                return f"#ID: must be from #0 to #{count - 1} (got {text:.12})"
             self._set_bias([id], bias)
             return ""
         quoted = len(text) > 2 and text[0] == text[-1] == '"'
@@ -215,7 +215,7 @@ class SamplingController:
         texts = (text,) if quoted else (text, f" {text}")
         self._on_encoded = lambda found: self._encoded(text, found, bias)
         self.chat.submit(self.session.encode(texts))
-        return "this comes when the answer is complete" if self.session.generating else ""
+        return "this is done when the answer is complete" if self.session.generating else ""
 
     def encoded(self, event: ev.TextsEncoded) -> None:
         """It is known which tokens a text is."""
@@ -228,14 +228,14 @@ class SamplingController:
         if single:
             self._set_bias(single, bias)
         elif not found or not found[-1]:
-            self.view.hint("this text could not be made into tokens")
+            self.view.hint("cannot tokenize this text")
         else:
             self._ask_which(text, list(dict.fromkeys(found[-1])), bias)
 
     def _ask_which(self, text: str, ids: list[int], bias: float) -> None:
         from ropechat.tui.screens.tokens import TokensScreen
 
-        title = f"“{one_line(text):.20}” is {len(ids)} tokens: which one is meant?"
+        title = f"“{one_line(text):.20}” is {len(ids)} tokens: choose one"
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
         note = f"{does} the chosen one, wherever it stands: also within other words."
         rows = [(id, "") for id in ids]
@@ -256,7 +256,7 @@ class SamplingController:
         ]
         if not rows:
             return f"no token is {what}"
-        note = "The chosen one is drawn as the model says again."
+        note = "The chosen one gets its own probability back."
         screen = TokensScreen(what, note, rows, self.keymap, self.inspector.spelled)
         self.view.push(screen, lambda id: self._set_bias([id], 0.0))
         return ""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 def _no_persona(words: str, kept: list[str]) -> str:
     meant = closest_name(words, kept)
-    hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
-    hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
-    return f"{one_line(words):.40}: no such persona; {hint}"
+    hint = f"did you mean {meant}?" if meant else f"saved: {', '.join(kept)}"
+    hint = hint if kept else "none is saved yet; /persona save NAME saves the system text as one"
+    return f"{one_line(words):.40}: unknown persona; {hint}"
 
 
 class SystemPromptController:
@@ -61,7 +61,7 @@ class SystemPromptController:
         elif self.session.turned:
             self._turning = self.path.notice(
                 "notice",
-                f"The next question begins a branch of its own, under {self.path.describe_system(text)}.",
+                f"The next question starts a new branch, under {self.path.describe_system(text)}.",
             )
         self.composer.count()
         self.view.refresh_status()
@@ -81,10 +81,10 @@ class SystemPromptController:
         try:
             if verb == "save" and name.strip():
                 if not self.session.system:
-                    return "there is no system text to keep; /system TEXT writes one"
+                    return "there is no system text to save; /system TEXT sets one"
                 path = personas.save(name.strip(), self.session.system)
                 self.learn_personas()
-                return f"kept: {path}"
+                return f"saved: {path}"
             kept = personas.load()
         except RopechatError as error:
             return explain(error)

@@ -35,7 +35,7 @@ class TerminalController:
         """Write the draft in the user's editor."""
         composer = self.composer
         if not self.app.can_suspend:
-            self.view.hint("no editor can be opened here")
+            self.view.hint("cannot open an editor here")
             return
         try:
             text = editor.edit(
@@ -62,7 +62,9 @@ class TerminalController:
         """Leave the mouse to the terminal, which then selects text itself; or take it back."""
         self._set_mouse(not self._mouse)
         key = self.view.keymap.shown("view.mouse")
-        taken = "the chat has the mouse" if self._mouse else f"the terminal has the mouse; {key} takes it"
+        taken = (
+            "the chat has the mouse" if self._mouse else f"the terminal selects text; {key}: back to the chat"
+        )
         self.view.hint(taken)
 
     def _set_mouse(self, taken: bool) -> None:

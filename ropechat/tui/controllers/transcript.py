@@ -61,13 +61,13 @@ class TranscriptController:
                     self.transcript.add(block)
 
     def turn(self) -> Turn | None:
-        """The turn under the token cursor; without one the newest. None, and a hint, where there is none."""
+        """The turn under the token cursor, or the newest; None, with a hint, in an empty chat."""
         cursor = self.transcript.cursor_token()
         for turn in self.session.turns:
             if cursor is not None and turn.node == cursor[0]:
                 return turn
         if self.session.last is None:
-            self.view.hint("nothing was asked yet")
+            self.view.hint("this chat is empty")
         return self.session.last
 
     def block_of(self, turn: Turn) -> AnswerBlock:
@@ -168,11 +168,9 @@ class TranscriptController:
         reads = self.session.reads(turn.asked)
         first = next(node for node in reads if node.role is Role.USER)
         count = self.session.left_out(turn.asked)
-        words = "1 question is" if count == 1 else f"{count:,} questions are"
-        begin = "with this one" if first.id == turn.asked else f"at “{begins(first.text)}”"
-        self.notice(
-            "notice", f"From here on the oldest {words} left out: what the model reads begins {begin}."
-        )
+        words = "question is" if count == 1 else f"{count:,} questions are"
+        begin = "this one" if first.id == turn.asked else f"“{begins(first.text)}”"
+        self.notice("notice", f"The oldest {words} no longer sent to the model, which reads from {begin} on.")
 
     # --- an answer as it comes ---
 
@@ -195,17 +193,17 @@ class TranscriptController:
         block.note = panel.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
-            self.notice("error", f"The answer broke off: {explain(answer.error)}")
+            self.notice("error", f"The answer failed: {explain(answer.error)}")
         elif answer.node.finish_reason == "context":
             self.notice(
                 "notice",
-                f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
-                f"What then happens to a question: /context, now {self.session.when_full}.",
+                f"Context full ({self.session.context:,} tokens), so the answer ends here. "
+                f"/context sets what happens to the next question (now: {self.session.when_full}).",
             )
         elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
-            self.notice("notice", "The model had ended its answer: it added nothing.")
+            self.notice("notice", "The model had finished its answer; nothing was added.")
         if not answer.node.in_context:
-            self.notice("notice", "No answer, so this question is not part of what the model reads next.")
+            self.notice("notice", "No answer: this question is not sent to the model again.")
 
     # --- above the first turn ---
 
@@ -241,10 +239,9 @@ class TranscriptController:
         """What a new user can try first."""
         key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
         steps = [
-            "Tinted tokens surprised the model. "
-            f"{key('chat.stop')}, then {arrows} go from token to token; "
-            f"{key('read.take')} tells why this one came and what else could have; "
-            f"{key('alternative.1')}-{key('alternative.9')} go on from another.",
+            "Coloured words surprised the model. "
+            f"Click one, or press {key('chat.stop')} and then {arrows}, to see what else it could have said; "
+            f"{key('read.take')} or {key('alternative.1')}-{key('alternative.9')} forks there.",
             " · ".join(
                 f"{key(id)} {what}"
                 for id, what in (

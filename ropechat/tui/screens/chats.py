@@ -63,7 +63,7 @@ class ChatsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
-            yield Field(self._words, placeholder="words that were said", id="query")
+            yield Field(self._words, placeholder="Search chats", id="query")
             yield Choices(id="found", markup=False)
             yield self.key_line
 

@@ -1,4 +1,4 @@
-"""Two to four answers side by side: what they share, where they part, and what each costs in bits."""
+"""Two to four answers side by side: what they share, where they part, and how probable each is in bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NARROWEST = 36  # cells of a column where more than two stand side by side
 AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
-LABEL = 7  # cells before a curve
+LABEL = 12  # cells before a curve
 ROOMY = 40  # rows of a screen with higher curves
 TAIL = 3  # rows of what they share
 
@@ -37,8 +37,8 @@ TAIL = 3  # rows of what they share
 def totals(node: Node, width: int) -> str:
     """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
-    whole = f"{len(node.steps):,} tok  Σ {node.bits:.1f} b  ppl {ppl}"
-    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" b ", " ")
+    whole = f"{len(node.steps):,} tok  {node.bits:.1f} bits  ppl {ppl}"
+    return whole if len(whole) <= width else whole.replace("  ", " ")
 
 
 def in_common(nodes: Sequence[Node]) -> int:
@@ -56,23 +56,21 @@ def verdict(nodes: Sequence[Node]) -> str:
     follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
     words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
     if len({node.model for node in nodes}) > 1:
-        return " · ".join([*words, "by different models: what each costs cannot be compared"])
+        return " · ".join([*words, "by different models: their bits cannot be compared"])
     first, *others = sorted(range(len(nodes)), key=lambda place: nodes[place].bits)
     more = {place: nodes[place].bits - nodes[first].bits for place in others}
     if max(more.values()) < 0.05:
-        words.append("all cost the same")
-    elif len(nodes) == 2:
-        words.append(f"{first + 1} is {more[others[0]]:.1f} bits cheaper under this model")
+        words.append("equally likely")
     else:
-        dearer = ", ".join(f"{place + 1} +{by:.1f}" for place, by in more.items())
-        words.append(f"{first + 1} is the cheapest under this model: {dearer} bits")
+        less = ", ".join(f"{place + 1} (+{by:.1f} bits)" for place, by in more.items())
+        words.append(f"likeliest: {first + 1}, then {less}")
     if any(node.scored < len(node.steps) for node in nodes):
         words.append("tokens without a probability count 0 bits")
     return " · ".join(words)
 
 
 class CompareScreen(Sheet["str | None"]):
-    """The answers, tinted by surprisal from where they part; the result is the one to go on with.
+    """The answers, tinted by surprisal from where they part; the result is the one to continue.
 
     As many columns as have room, two at least; the others come into sight as they are chosen.
     """
@@ -107,7 +105,7 @@ class CompareScreen(Sheet["str | None"]):
             side.can_focus = False
         key = self.keymap.first
         numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
-        keep = (f"{key('compare.keep')} {numbers}", "go on with it")
+        keep = (f"{key('compare.keep')} {numbers}", "continue with it")
         self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
 
     @property
@@ -153,10 +151,10 @@ class CompareScreen(Sheet["str | None"]):
             (self._cut(name + writer), "bold $primary" if here else ""),
             f"\n{self._cut(totals(node, self._width))}\n",
             (self._cut(drawn), "$quiet"),
-            ("\nb/tok  ", "$quiet"),
+            ("\nbits/token  ", "$quiet"),
             sparkline(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
             ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
-            ("\nsum    ", "$quiet"),
+            ("\nbits so far ", "$quiet"),
             (lowest, "$primary"),
             "\n",
         )

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 FACTS = (
-    "Tinted tokens surprised the model: the stronger the tint, the less probable the token was.",
-    "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off in silence.",
-    '@notes.md attaches a text file, @"my notes.md" one with blanks in its name; @@notes.md is only text.',
+    "Coloured words surprised the model: the stronger the colour, the less probable the token was.",
+    "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off silently.",
+    '@notes.md attaches a text file, @"my notes.md" one with spaces in its name; @@notes.md is only text.',
     'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "ctrl+o".',
 )
 

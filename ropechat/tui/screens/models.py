@@ -192,13 +192,9 @@ class ModelsScreen(Sheet["str | None"]):
         one = self._chosen()
         text, style = "", "$quiet"
         if one is None:
-            text = "nothing here is called so; a Hub id (org/name) or a path can be typed"
+            text = "not found here; type a Hub id (org/name) or a path"
         elif isinstance(one, str):
-            text = (
-                "⏎ loads it"
-                if one.startswith(PATHS)
-                else "⏎ asks the Hub what it consists of; nothing comes yet"
-            )
+            text = "⏎ loads it" if one.startswith(PATHS) else "⏎ shows size and files first"
         elif one.reason:
             text, style = f"cannot load: {one.reason}", "$warning"
         else:

@@ -86,7 +86,7 @@ class PersonasScreen(Sheet["str | None"]):
     def action_name(self) -> None:
         """Let a name be typed."""
         if not self._chosen()[1]:
-            self.say("there is no text to keep; /system TEXT writes one")
+            self.say("there is no text to save; /system TEXT sets one")
             return
         field = self.query_one("#name", Input)
         field.display, field.value = True, ""
@@ -120,7 +120,7 @@ class PersonasScreen(Sheet["str | None"]):
         """Delete at the second press; the text in use stays in use."""
         name, text = self._chosen()
         if not text or name == "not kept":
-            self.say("this is no kept persona")
+            self.say("this persona is not saved")
         elif self._sure != name:
             self._sure = name
             self.say(f"the same key again deletes the persona {name}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Item, Keymap
     from ropechat.tui.render.cursor import TokenPlace
 
-METER, NOTE = 16, 26  # cells
+METER, NOTE = 16, 28  # cells
 TOKEN = 14
 AROUND = 5  # rows around settings and candidates; two more with a line of keys
 ITEMS = (
@@ -150,7 +150,7 @@ class Dials(Vertical, can_focus=True):
         self._field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the value, or say what is allowed."""
+        """Take the value, or say what it must be."""
         event.stop()
         try:
             self._set(presets.with_value(self.sampling, self._chosen, event.value.strip()))
@@ -203,7 +203,7 @@ class Dials(Vertical, can_focus=True):
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
-        words = f"{now}: {presets.describe_preset(now)}" if now else "settings of your own"
+        words = f"{now}: {presets.describe_preset(now)}" if now else "your own settings"
         lines = [words, *([f"bias: {biases}"] if (biases := self._biases()) else [])]
         parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
         return Content.assemble(*parts)
@@ -226,12 +226,12 @@ class Dials(Vertical, can_focus=True):
         info = self._session.info
         found = resample(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
         kept = "?" if found.kept is None else f"{found.kept:,}"
-        name, about = one_line(visible(step.bytes)), "" if found.exact else ", about"
+        name, about = one_line(visible(step.bytes)), "" if found.exact else "about "
         rows = [
             Content.assemble(
                 (f"\n   token {token.index + 1} ", "$quiet"),
                 (name, "bold"),
-                f": {kept} could be drawn{about}",
+                f": {about}{kept} tokens possible",
             )
         ]
         height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
