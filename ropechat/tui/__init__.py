@@ -38,8 +38,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None
     """
     from ropechat.chat.errors import explain
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.terminal import gc_pause as garbage
-    from ropechat.tui.terminal import typeahead
+    from ropechat.tui.terminal import gc_pause, typeahead
     from ropechat.tui.terminal.screen import own_screen, take_short_turns
     from ropechat.tui.terminal.textual_compat import teach_alt_enter
     from ropechat.util.text import one_line
@@ -47,7 +46,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None
     _restore_environment()
     teach_alt_enter()
     take_short_turns()
-    garbage.hold_off()
+    gc_pause.hold_off()
     app, store = ChatApp(chat, resume, look), chat.session.recorder.store
     typeahead.hold()
     try:

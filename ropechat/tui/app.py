@@ -38,18 +38,18 @@ from ropechat.tui.controllers.transcript import TranscriptController
 from ropechat.tui.controllers.view import View
 from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
-from ropechat.tui.screens.dialog import Sheet
+from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.terminal.textual_compat import CompatApp
 from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
 from ropechat.tui.widgets.inspector import Inspector
-from ropechat.tui.widgets.reader import Reader
-from ropechat.tui.widgets.sampling_panel import Dials
-from ropechat.tui.widgets.side_panel import Rail
+from ropechat.tui.widgets.sampling_panel import SamplingPanel
+from ropechat.tui.widgets.side_panel import SidePanel
 from ropechat.tui.widgets.sidebar import Overview
 from ropechat.tui.widgets.stats import EngineFacts
+from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,10 +87,10 @@ class ChatApp(CompatApp):
 
     def _make_widgets(self) -> None:
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.transcript, self.inspector = Reader(id="transcript"), Inspector(id="inspector")
-        self.dials = Dials(self.session, self.keymap, self.inspector.spelled, id="dials")
+        self.transcript, self.inspector = TokenTranscript(id="transcript"), Inspector(id="inspector")
+        self.sampling_panel = SamplingPanel(self.session, self.keymap, self.inspector.spelled, id="dials")
         self.engine_facts = EngineFacts(self.session, id="engine")
-        self.rail = Rail(self.inspector, self.dials, self.engine_facts, id="rail")
+        self.side_panel = SidePanel(self.inspector, self.sampling_panel, self.engine_facts, id="rail")
         self.overview = Overview(id="overview")
         self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
         self.completions = Static("", id="completions", markup=False)
@@ -98,7 +98,8 @@ class ChatApp(CompatApp):
         self.compose_line = Horizontal(id="compose")
 
     def _make_controllers(self, resume: str | None) -> None:
-        chat, transcript, inspector, rail = self.chat, self.transcript, self.inspector, self.rail
+        chat, transcript = self.chat, self.transcript
+        inspector, side_panel = self.inspector, self.side_panel
         self.view = view = View(
             *(self, self.keymap, transcript, self.composer),
             hint=lambda text: self.hints.say(text),
@@ -113,14 +114,14 @@ class ChatApp(CompatApp):
         )
         self.system_prompt = SystemPromptController(chat, view, path, writing)
         self.overflow = OverflowController(chat, view, path, writing)
-        self.sampling = SamplingController(chat, view, transcript, inspector, rail, self.dials)
-        self.stats = StatsController(chat, view, rail, self.engine_facts)
+        self.sampling = SamplingController(chat, view, transcript, inspector, side_panel, self.sampling_panel)
+        self.stats = StatsController(chat, view, side_panel, self.engine_facts)
         self.answers = AnswersController(
             chat, view, path, writing, transcript, inspector, self.copy_to_clipboard
         )
         self.find = FindController(view, transcript, self.find_bar, self.found)
         self.reading = InspectorController(
-            view, transcript, inspector, rail, self.composer, self.find, self.answers
+            view, transcript, inspector, side_panel, self.composer, self.find, self.answers
         )
         self.history = HistoryController(chat, view, path, writing, hints, resume, self.keys_wanted)
         self.models = ModelsController(chat, view, path, writing, self.sampling)
@@ -142,7 +143,7 @@ class ChatApp(CompatApp):
             leave=lambda: self.call_later(self._quit),
         )
         self.sidebar = SidebarController(
-            *(chat, view, self.overview, transcript, rail, self.dials),
+            *(chat, view, self.overview, transcript, side_panel, self.sampling_panel),
             *(self.history, self.answers, self.system_prompt, self.commands.run),
             wanted=self.look.overview,
         )
@@ -163,7 +164,7 @@ class ChatApp(CompatApp):
         with Container(id="stage"):
             yield self.overview
             yield self.transcript
-            yield self.rail
+            yield self.side_panel
         with Horizontal(id="find"):
             yield Label("/ ", id="slash", markup=False)
             yield self.find_bar
@@ -283,7 +284,7 @@ class ChatApp(CompatApp):
 
     def pop_screen(self) -> AwaitComplete:
         """Give the keys to the composer once a dialog is closed."""
-        if isinstance(self.screen, Sheet):
+        if isinstance(self.screen, Dialog):
             self.view.write()
         return super().pop_screen()
 
@@ -373,19 +374,19 @@ class ChatApp(CompatApp):
         if message.input is self.find_bar:
             self.find.submitted()
 
-    def on_reader_found(self) -> None:
+    def on_token_transcript_found(self) -> None:
         self.find.count()
 
-    def on_reader_moved(self, message: Reader.Moved) -> None:
+    def on_token_transcript_moved(self, message: TokenTranscript.Moved) -> None:
         self.reading.moved(clicked=message.clicked)
 
-    def on_reader_choose(self, message: Reader.Choose) -> None:
+    def on_token_transcript_choose(self, message: TokenTranscript.Choose) -> None:
         self.inspector.choose(message.step)
 
-    def on_dials_changed(self) -> None:
+    def on_sampling_panel_changed(self) -> None:
         self.refresh_status()
 
-    def on_dials_closed(self) -> None:
+    def on_sampling_panel_closed(self) -> None:
         self.sampling.close_panel()
 
     def on_models_screen_download_changed(self) -> None:

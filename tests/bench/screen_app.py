@@ -22,7 +22,7 @@ from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.trace import Step  # noqa: E402
 from ropechat.tui import app  # noqa: E402
 from ropechat.tui.render.blocks import AnswerBlock, Block  # noqa: E402
-from ropechat.tui.terminal import gc_pause as garbage  # noqa: E402
+from ropechat.tui.terminal import gc_pause  # noqa: E402
 
 BEAT = 0.01
 QUIET = (2.0, 4.0)  # seconds after the end in which no timer may tick
@@ -175,7 +175,7 @@ def main() -> None:
     """Run the case."""
     case = json.loads(sys.argv[1])
     text = script(case["kind"], case["characters"], random.Random(7))
-    garbage.hold_off()  # as in the real program
+    gc_pause.hold_off()  # as in the real program
     Measured(Paced(text, case["rate"], case["mark"]), case, Path(sys.argv[2])).run()
 
 

@@ -17,21 +17,21 @@ from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen
-from ropechat.tui.screens.dialog import Sheet
+from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
-from ropechat.tui.widgets.sampling_panel import Dials
+from ropechat.tui.widgets.sampling_panel import SamplingPanel
 
 SHEETS = {
-    "sheet": Sheet,
+    "sheet": Dialog,
     "chats": ChatsScreen,
     "branches": BranchesScreen,
     "compare": CompareScreen,
     "alternatives": ForkScreen,
     "models": ModelsScreen,
-    "dials": Dials,
+    "dials": SamplingPanel,
     "personas": PersonasScreen,
     "full": ContextScreen,
 }
@@ -128,13 +128,13 @@ def test_every_command_does_something() -> None:
     from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
     handlers = set(ChatApp(LiveChat(FakeEngine, "fake", Sampling())).commands.handlers)
     bound = {re.findall(r"'(.*)'", command.action)[0] for command in keys.ALL if "app." in command.action}
     assert handlers == bound | {one.id for one in (*keys.COMMANDS, *keys.READING) if not one.action}
     for command in (*keys.READING, *keys.DIALOGS):
-        place: Any = SHEETS.get(command.context, Reader)
+        place: Any = SHEETS.get(command.context, TokenTranscript)
         name = command.action.partition("(")[0]
         if name not in ("", "app.command"):
             assert hasattr(place, f"action_{name}"), command.id

@@ -11,8 +11,8 @@ from textual.keys import Keys
 from ropechat.tui.commands.registry import (
     ALL,
     BY_ID,
-    SHEETS,
-    SHOWN,
+    DIALOG_CONTEXTS,
+    KEY_SYMBOLS,
     TYPED,
     WHILE_IDLE,
     WHILE_WRITING,
@@ -112,8 +112,8 @@ class Keymap:
 def _places(command: Command) -> Sequence[str]:
     """Where its keys must mean nothing else."""
     if command.context == "everywhere":
-        return ("composer", "transcript", *(SHEETS if command.priority else ()))
-    return SHEETS if command.context == "sheet" else (command.context,)
+        return ("composer", "transcript", *(DIALOG_CONTEXTS if command.priority else ()))
+    return DIALOG_CONTEXTS if command.context == "sheet" else (command.context,)
 
 
 def _known(command: Command, wanted: str) -> str:
@@ -133,7 +133,7 @@ def _known(command: Command, wanted: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    if name in _NAMES or name in SHOWN:
+    if name in _NAMES or name in KEY_SYMBOLS:
         return True
     try:
         return name == key_of_character(unicodedata.lookup(name.replace("_", " ")))

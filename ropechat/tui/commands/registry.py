@@ -18,7 +18,7 @@ CONTEXTS = {
     "composer": "In the composer",
     "transcript": "In the transcript (letters: while READING is shown)",
     "everywhere": "Everywhere",
-    "sheet": "In every sheet over the chat",
+    "sheet": "In every dialog over the chat",
     "chats": "Among the chats",
     "branches": "Among the branches",
     "compare": "In a comparison",
@@ -28,9 +28,9 @@ CONTEXTS = {
     "personas": "Among personas",
     "full": "When the context is full",
 }
-SHEETS = tuple(CONTEXTS)[3:]
+DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
 TYPED = ("composer", "everywhere", "chats", "models")  # where a letter is text
-SHOWN = {
+KEY_SYMBOLS = {
     **{"enter": "⏎", "escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"},
     **{"up": "↑", "down": "↓", "left": "←", "right": "→", "slash": "/", "backslash": "\\"},
     **{"left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "plus": "+"},
@@ -41,7 +41,7 @@ TRANSCRIPT = ("answer", "question", "sibling", "read", "alternative")
 def shown(key: str, *, long: bool = False) -> str:
     """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
     *modifiers, name = key.split("+")
-    name = SHOWN.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
+    name = KEY_SYMBOLS.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
     if "_" in name:  # equals_sign
         with suppress(KeyError):
             name = unicodedata.lookup(name.replace("_", " "))

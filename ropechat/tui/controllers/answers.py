@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.conversation import NodeState, Origin, remaining_sampling, replace_token, steps_to_continue
 from ropechat.store.queries import Chat
-from ropechat.tui.format import status as panel
+from ropechat.tui.format import status
 from ropechat.tui.format.lists import MAX_COMPARED
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -40,7 +40,7 @@ class AnswersController:
         view: View,
         path: TranscriptController,
         composer: ComposerController,
-        transcript: Reader,
+        transcript: TokenTranscript,
         inspector: Inspector,
         copy: Callable[[str], None],
     ) -> None:
@@ -121,7 +121,7 @@ class AnswersController:
             self.view.hint("another model is being loaded")
             return None
         if info is not None and node.model != info.name:
-            self.view.hint(f"written by {panel.model_heading(node.model)}: only that model can continue it")
+            self.view.hint(f"written by {status.model_heading(node.model)}: only that model can continue it")
             return None
         return node
 

@@ -10,7 +10,7 @@ from ropechat.chat import events as ev
 from ropechat.chat.draft import AttachError, read_attachments, split_attachments, to_draft, unescape
 from ropechat.conversation import Origin, Role
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.terminal import gc_pause as garbage
+from ropechat.tui.terminal import gc_pause
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class ComposerController:
         """Have the tokens of the prompt counted, with the draft at its end."""
         session = self.session
         if not session.generating:
-            garbage.rest()
+            gc_pause.rest()
         draft = self.expand(self.composer.text, quiet=True) or self.composer.text
         if session.info is None or session.generating:
             return

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.input import FindBar
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 
 class FindController:
     """Marks matches, and says how many there are."""
 
-    def __init__(self, view: View, transcript: Reader, find_bar: FindBar, found: Label) -> None:
+    def __init__(self, view: View, transcript: TokenTranscript, find_bar: FindBar, found: Label) -> None:
         self.view, self.transcript, self.find_bar, self.found = view, transcript, find_bar, found
 
     def handlers(self) -> dict[str, Handler]:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.tui.controllers.transcript import TranscriptController
 
-FRAMES = 30.0  # per second, while the model works
-FRAMES_REMOTE = 15.0
-PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
+FRAMES_PER_S = 30.0  # per second, while the model works
+FRAMES_PER_S_REMOTE = 15.0
+STATUS_INTERVAL_S = 0.2  # seconds between two looks of title and gauge at what the model does
 FIRST_TOKEN_HOLD_S = 0.025  # no drawing until a first token: fork to token on screen in 34 ms instead of 43
 
 
@@ -47,7 +47,7 @@ class FramesController:
 
     def start(self) -> None:
         """Begin with frames; they pause while nothing happens."""
-        rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
+        rate = FRAMES_PER_S_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES_PER_S
         self.ticker = self.app.set_interval(1 / rate, self.tick, pause=True)
         chat = self.chat
         chat.wake, chat.submitted, chat.stopped = self.wake, self._submitted, self._refresh
@@ -66,7 +66,7 @@ class FramesController:
     def wake(self) -> None:
         """Called from the inference thread when people wait for a frame.
 
-        The transcript's queue is short; the app's own waits for keys, and for sheets that come and go.
+        The transcript's queue is short; the app's own waits for keys, and for dialogs that come and go.
         """
         with suppress(RuntimeError):  # the loop is closed: nobody looks any more
             self.path.transcript.call_later(self.tick)
@@ -107,7 +107,7 @@ class FramesController:
         if self.session.last is None or self.session.last.answer.first_at is not None:
             self._let_go()
         self._watch()
-        if not self.session.generating or time.monotonic() - self._drawn > PANELS:
+        if not self.session.generating or time.monotonic() - self._drawn > STATUS_INTERVAL_S:
             self._drawn = time.monotonic()
             self._refresh()
         if not self.chat.inference.busy and self.ticker is not None:

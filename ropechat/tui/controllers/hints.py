@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from ropechat.tui.controllers.view import View
 
-ARMED = 3.0  # seconds in which a key may be pressed again
-READ = 20.0  # characters of a message that are read in a second
+CONFIRM_WINDOW_S = 3.0  # seconds in which a key may be pressed again
+READING_CHARS_PER_S = 20.0  # characters of a message that are read in a second
 
 
 class HintsController:
@@ -37,7 +37,8 @@ class HintsController:
         self._hint = text
         if self._disarmer is not None:
             self._disarmer.stop()
-        self._disarmer = self.view.app.set_timer(max(ARMED, len(text) / READ), self.disarm)
+        seconds = max(CONFIRM_WINDOW_S, len(text) / READING_CHARS_PER_S)
+        self._disarmer = self.view.app.set_timer(seconds, self.disarm)
         self.view.refresh_status()
 
     def disarm(self) -> None:

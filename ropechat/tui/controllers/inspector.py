@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.reader import Reader
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.side_panel import SidePanel
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-LIVE = 0.2  # seconds between two looks at the newest token
+REFRESH_INTERVAL_S = 0.2  # seconds between two looks at the newest token
 
 
 class InspectorController:
@@ -31,15 +31,15 @@ class InspectorController:
     def __init__(
         self,
         view: View,
-        transcript: Reader,
+        transcript: TokenTranscript,
         inspector: Inspector,
-        rail: Rail,
+        side_panel: SidePanel,
         composer: Composer,
         find: FindController,
         answers: AnswersController,
     ) -> None:
         self.view, self.keymap, self.transcript = view, view.keymap, transcript
-        self.inspector, self.rail, self.composer = inspector, rail, composer
+        self.inspector, self.side_panel, self.composer = inspector, side_panel, composer
         self.find, self.answers = find, answers
         self._looked = 0.0
 
@@ -108,7 +108,7 @@ class InspectorController:
 
     def open(self) -> None:
         """Show the token under the cursor."""
-        self.rail.show(self.inspector, True)
+        self.side_panel.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
         self.view.app.call_after_refresh(self._keep_in_sight)
@@ -121,7 +121,7 @@ class InspectorController:
     def close(self) -> None:
         """Close it; the cursor stays."""
         self.transcript.choosing = False
-        self.rail.show(self.inspector, False)
+        self.side_panel.show(self.inspector, False)
         self.view.refresh_status()
 
     def moved(self, *, clicked: bool) -> None:
@@ -149,12 +149,12 @@ class InspectorController:
             return
         now, cursor = time.monotonic(), self.transcript.cursor
         if cursor is not None:
-            if now - self._looked > LIVE or not cursor.block.live:
+            if now - self._looked > REFRESH_INTERVAL_S or not cursor.block.live:
                 self._looked = now
                 self.inspector.recount()
             return
         block = self.transcript.blocks[-1] if self.transcript.blocks else None
-        if now - self._looked > LIVE and isinstance(block, AnswerBlock) and block.steps:
+        if now - self._looked > REFRESH_INTERVAL_S and isinstance(block, AnswerBlock) and block.steps:
             self._looked = now
             self.inspector.show(TokenPlace(block, len(block.steps) - 1))
 

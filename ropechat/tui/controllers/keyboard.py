@@ -63,20 +63,20 @@ class KeyboardController:
     def _is_text(self, event: events.Key | events.Paste) -> bool:
         """Is it for the composer, whoever has the keys?"""
         fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
-        if fields or self.sampling.at_dials not in (None, self.sampling.dials):
+        if fields or self.sampling.panel_focus not in (None, self.sampling.panel):
             return False
         if isinstance(event, events.Paste):
             return True
-        for_dials = self.sampling.at_dials is not None and event.key in self.sampling.dials.own_keys
+        for_dials = self.sampling.panel_focus is not None and event.key in self.sampling.panel.own_keys
         return bool(typed(event)) and not self.reading.reading and not for_dials
 
     def _open_help(self) -> None:
         """List keys and commands, those of this place first."""
-        from ropechat.tui.screens.dialog import Sheet
+        from ropechat.tui.screens.dialog import Dialog
         from ropechat.tui.screens.help import HelpScreen
 
         screen, place = self.view.app.screen, "composer"
-        if isinstance(screen, Sheet):
+        if isinstance(screen, Dialog):
             place = screen.context
         elif self.view.chat_focus is self.transcript:
             place = "transcript"

@@ -8,7 +8,7 @@ from ropechat.chat import events as ev
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
 from ropechat.tui.screens.models import ModelsScreen
-from ropechat.tui.terminal import gc_pause as garbage
+from ropechat.tui.terminal import gc_pause
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
 
-LOOKS = 0.25  # seconds between two looks at a download
+POLL_INTERVAL_S = 0.25  # seconds between two looks at a download
 
 
 class ModelsController:
@@ -70,7 +70,7 @@ class ModelsController:
     def loaded_another(self) -> None:
         """The model that was asked for is there."""
         if self._wanted:
-            garbage.thaw()
+            gc_pause.thaw()
             self.chat.model, self._wanted = self._wanted, ""
             self.sampling.bias("off")  # its tokens are others
             self.path.show()
@@ -97,7 +97,7 @@ class ModelsController:
     def watch_download(self) -> None:
         """Look at the download again and again, as long as it works."""
         if self._watch is None:
-            self._watch = self.view.app.set_interval(LOOKS, self._look)
+            self._watch = self.view.app.set_interval(POLL_INTERVAL_S, self._look)
 
     def _look(self) -> None:
         download, screen = self.downloads.current, self.view.app.screen

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.reader import Reader
-    from ropechat.tui.widgets.sampling_panel import Dials
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.sampling_panel import SamplingPanel
+    from ropechat.tui.widgets.side_panel import SidePanel
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 Encodings = tuple[tuple[int, ...], ...]
 BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
 BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: none); /bias off removes all"
-LOOKED_AT = 200  # tokens of an answer among which the least likely one is looked for
+MAX_SEARCHED = 200  # tokens of an answer among which the least likely one is looked for
 
 
 class SamplingController:
@@ -41,13 +41,18 @@ class SamplingController:
         self,
         chat: LiveChat,
         view: View,
-        transcript: Reader,
+        transcript: TokenTranscript,
         inspector: Inspector,
-        rail: Rail,
-        dials: Dials,
+        side_panel: SidePanel,
+        panel: SamplingPanel,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.transcript, self.inspector, self.rail, self.dials = transcript, inspector, rail, dials
+        self.transcript, self.inspector, self.side_panel, self.panel = (
+            transcript,
+            inspector,
+            side_panel,
+            panel,
+        )
         self._on_encoded: Callable[[Encodings], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -74,42 +79,42 @@ class SamplingController:
         if self.view.app.size.width < SIDE_PANEL:
             screen = SamplingScreen(self._recorded(), self.session, self.keymap, self.inspector.spelled)
             self.view.push(screen)
-        elif self.dials.display and self.at_dials:
+        elif self.panel.display and self.panel_focus:
             self.close_panel()
         else:
-            self.rail.show(self.dials, True)
-            self.dials.begin(self._recorded())
-            self.view.give_keys(self.dials)
+            self.side_panel.show(self.panel, True)
+            self.panel.begin(self._recorded())
+            self.view.give_keys(self.panel)
             self.view.refresh_status()
 
     def close_panel(self) -> None:
-        """The rail's settings are left."""
-        self.rail.show(self.dials, False)
+        """Close the settings beside the transcript."""
+        self.side_panel.show(self.panel, False)
         self.view.write()
 
     @property
-    def at_dials(self) -> Widget | None:
+    def panel_focus(self) -> Widget | None:
         """What of the settings beside the transcript has the keys: themselves, or the field for a value."""
         focused = self.view.chat_focus
-        return focused if focused is not None and self.dials in focused.ancestors_with_self else None
+        return focused if focused is not None and self.panel in focused.ancestors_with_self else None
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """The keys of the settings beside the transcript, while they have them."""
-        return self.keymap.pairs(ITEMS) if self.at_dials else []
+        return self.keymap.pairs(ITEMS) if self.panel_focus else []
 
     def refresh_panel(self) -> None:
         """Show the settings in use; without room for them, they are closed."""
-        if self.dials.display and self.view.app.size.width < SIDE_PANEL:
-            self.rail.show(self.dials, False)
-        if self.dials.display:
-            self.dials.try_on(self._recorded())
+        if self.panel.display and self.view.app.size.width < SIDE_PANEL:
+            self.side_panel.show(self.panel, False)
+        if self.panel.display:
+            self.panel.try_on(self._recorded())
 
     def _recorded(self) -> TokenPlace | None:
         if self.transcript.cursor is not None:
             return self.transcript.cursor
         for block in reversed(self.transcript.blocks):
             if isinstance(block, AnswerBlock) and block.steps:
-                steps = block.steps[-LOOKED_AT:]
+                steps = block.steps[-MAX_SEARCHED:]
                 least = min(range(len(steps)), key=lambda at: steps[at].logprob)
                 return TokenPlace(block, len(block.steps) - len(steps) + least)
         return None
@@ -248,7 +253,7 @@ class SamplingController:
         self._tell_bias(ids)
 
     def _list_weighed(self, what: str, wanted: Callable[[float], bool]) -> str:
-        """A sheet of the tokens; choosing one lifts its bias."""
+        """A dialog of the tokens; choosing one lifts its bias."""
         from ropechat.tui.screens.tokens import TokensScreen
 
         rows = [

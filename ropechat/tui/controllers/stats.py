@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.bars import Part
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.side_panel import SidePanel
     from ropechat.tui.widgets.stats import EngineFacts
 
 
 class StatsController:
     """Shows the figures of the newest answer, the memory and the model."""
 
-    def __init__(self, chat: LiveChat, view: View, rail: Rail, panel: EngineFacts) -> None:
-        self.view, self.session, self.rail, self.panel = view, chat.session, rail, panel
+    def __init__(self, chat: LiveChat, view: View, side_panel: SidePanel, panel: EngineFacts) -> None:
+        self.view, self.session, self.side_panel, self.panel = view, chat.session, side_panel, panel
 
     def handlers(self) -> dict[str, Handler]:
         """What each command does."""
@@ -40,7 +40,7 @@ class StatsController:
         from ropechat.tui.screens.facts import FactsScreen
 
         if self.view.app.size.width >= SIDE_PANEL:
-            self.rail.show(self.panel, not self.panel.display)
+            self.side_panel.show(self.panel, not self.panel.display)
             self.view.refresh_status()
         else:
             self.view.push(FactsScreen(self.session, self.view.keymap))
@@ -48,6 +48,6 @@ class StatsController:
     def refresh_panel(self) -> None:
         """Look again; without room for it, the panel is closed."""
         if self.panel.display and self.view.app.size.width < SIDE_PANEL:
-            self.rail.show(self.panel, False)
+            self.side_panel.show(self.panel, False)
         if self.panel.display:
             self.panel.redraw()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.inspector import InspectorController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.bars import Bar, Part
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 Pairs = list[tuple[str, str]]  # keys with labels
 
@@ -45,7 +45,7 @@ class StatusController:
         chat: LiveChat,
         view: View,
         lines: Lines,
-        transcript: Reader,
+        transcript: TokenTranscript,
         hints: HintsController,
         reading: InspectorController,
         download: Callable[[], str],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ropechat import builtin
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
-from ropechat.tui.format import status as panel
+from ropechat.tui.format import status
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
 START = 60  # characters that are shown of a text
@@ -37,7 +37,7 @@ class TranscriptController:
     on_show: called when another branch is shown; the draft then belongs to another prompt.
     """
 
-    def __init__(self, chat: LiveChat, view: View, transcript: Reader) -> None:
+    def __init__(self, chat: LiveChat, view: View, transcript: TokenTranscript) -> None:
         self.chat, self.view, self.session = chat, view, chat.session
         self.keymap, self.transcript = view.keymap, transcript
         self.follows = True
@@ -152,12 +152,14 @@ class TranscriptController:
             answer.grow()
         elif node.final_text:
             answer.say(node.final_text)
-        answer.note = "" if live else panel.summarize(turn.answer)
+        answer.note = "" if live else status.summarize(turn.answer)
         self.transcript.add(answer)
 
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
-        name = self.chat.answer_title if node is None or turn.answer.live else panel.model_heading(node.model)
+        name = (
+            self.chat.answer_title if node is None or turn.answer.live else status.model_heading(node.model)
+        )
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
@@ -190,7 +192,7 @@ class TranscriptController:
         if len(block.ends) > len(answer.node.steps):  # it never began
             self.show()
             block = self._blocks[serial]
-        block.note = panel.summarize(answer)
+        block.note = status.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
             self.notice("error", f"The answer failed: {explain(answer.error)}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
     from ropechat.tui.terminal.textual_compat import CompatApp
     from ropechat.tui.widgets.composer import Composer
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 SIDE_PANEL = 120  # columns from which there is room beside the transcript
 
@@ -31,7 +31,7 @@ class View:
         self,
         app: CompatApp,
         keymap: Keymap,
-        transcript: Reader,
+        transcript: TokenTranscript,
         composer: Composer,
         hint: Callable[[str], None],
         refresh_status: Callable[[], None],

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from ropechat.conversation import Role
 from ropechat.tui.format.lists import MAX_COMPARED, branch_line, describe_node, format_time, tree_rows
 from ropechat.tui.render.width import cells
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 
-WIDE = 120  # columns of a screen on which the sheet is broad
-NARROW, BROAD = 100, 156  # columns of the sheet, as in app.tcss
+WIDE = 120  # columns of a screen on which the dialog is broad
+NARROW, BROAD = 100, 156  # columns of the dialog, as in app.tcss
 
 
 def counterpart(tree: ConversationTree, node: Node) -> Node | None:
@@ -34,7 +34,7 @@ def counterpart(tree: ConversationTree, node: Node) -> Node | None:
     return next((other for other in (source, *beside) if other is not None and other.steps), None)
 
 
-class BranchesScreen(Sheet["str | None"]):
+class BranchesScreen(Dialog["str | None"]):
     """Every node of the chat; the result is the node whose branch is to be shown."""
 
     BINDINGS = bindings("branches", "chat.branches")
@@ -53,8 +53,8 @@ class BranchesScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Tree and keys."""
         with Vertical(id="branches", classes="sheet broad"):
-            yield Choices(id="nodes", markup=False)
-            yield self.key_line
+            yield ChoiceList(id="nodes", markup=False)
+            yield self.key_hints
 
     def on_mount(self) -> None:
         """Begin at the answer that is shown."""

@@ -15,8 +15,8 @@ from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import chat_line, format_time
 from ropechat.tui.render.width import cells
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def marked(text: str, words: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-class ChatsScreen(Sheet["str | None"]):
+class ChatsScreen(Dialog["str | None"]):
     """A field to search in and the chats, newest first; the result is the id of the one to open.
 
     It is "" when the chat that was open was deleted.
@@ -61,11 +61,11 @@ class ChatsScreen(Sheet["str | None"]):
         self._closed_current = False
 
     def compose(self) -> ComposeResult:
-        """Field, list, keys."""
+        """SanitizedInput, list, keys."""
         with Vertical(id="chats", classes="sheet"):
-            yield Field(self._words, placeholder="Search chats", id="query")
-            yield Choices(id="found", markup=False)
-            yield self.key_line
+            yield SanitizedInput(self._words, placeholder="Search chats", id="query")
+            yield ChoiceList(id="found", markup=False)
+            yield self.key_hints
 
     def on_mount(self) -> None:
         """Show all."""

@@ -16,7 +16,7 @@ from ropechat.tui.format.theme import tint_styles
 from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.util.text import clean, one_line
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 NARROWEST = 36  # cells of a column where more than two stand side by side
-AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
+MARGIN = 4  # cells of a column that are not text: line, edges, scrollbar; and of the dialog
 LABEL = 12  # cells before a curve
 ROOMY = 40  # rows of a screen with higher curves
 TAIL = 3  # rows of what they share
@@ -69,7 +69,7 @@ def verdict(nodes: Sequence[Node]) -> str:
     return " · ".join(words)
 
 
-class CompareScreen(Sheet["str | None"]):
+class CompareScreen(Dialog["str | None"]):
     """The answers, tinted by surprisal from where they part; the result is the one to continue.
 
     As many columns as have room, two at least; the others come into sight as they are chosen.
@@ -97,7 +97,7 @@ class CompareScreen(Sheet["str | None"]):
                         yield Static(classes="head", markup=False)
                         yield Static(classes="body", markup=False)
             yield Static(Content.styled(verdict(self._answers), "bold"), id="verdict")
-            yield self.key_line
+            yield self.key_hints
 
     def on_mount(self) -> None:
         """Keys scroll all of them."""
@@ -106,7 +106,7 @@ class CompareScreen(Sheet["str | None"]):
         key = self.keymap.first
         numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
         keep = (f"{key('compare.keep')} {numbers}", "continue with it")
-        self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
+        self.key_hints.show_keys((*self.items[:2], keep, self.items[-1]))
 
     @property
     def _columns(self) -> int:
@@ -114,7 +114,7 @@ class CompareScreen(Sheet["str | None"]):
 
     def on_resize(self) -> None:
         """As many columns as fit, with curves as wide."""
-        width = (self.app.size.width - AROUND) // self._columns - AROUND
+        width = (self.app.size.width - MARGIN) // self._columns - MARGIN
         if width != self._width:
             self._width = max(4, width)
             for node, body in zip(self._answers, self.query(".body").results(Static), strict=True):

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -24,7 +24,7 @@ CHOICES: dict[Choice, tuple[str, str]] = {
 }
 
 
-class ContextScreen(Sheet["Choice | None"]):
+class ContextScreen(Dialog["Choice | None"]):
     """Three ways to make it fit; esc gives the question back."""
 
     BINDINGS = bindings("full")
@@ -41,9 +41,9 @@ class ContextScreen(Sheet["Choice | None"]):
         with Vertical(id="full", classes="sheet"):
             yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
-            yield Choices(*(self._option(choice) for choice in CHOICES), markup=False)
+            yield ChoiceList(*(self._option(choice) for choice in CHOICES), markup=False)
             yield Static("")
-            yield self.key_line
+            yield self.key_hints
 
     def _option(self, choice: Choice) -> Option:
         what, note = CHOICES[choice]

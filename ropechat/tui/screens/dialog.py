@@ -1,4 +1,4 @@
-"""What all sheets over the chat have in common: a title, a line of keys, how to leave."""
+"""What all dialogs over the chat have in common: a title, a line of keys, how to leave."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.widgets.bars import KeyLine
+from ropechat.tui.widgets.bars import KeyHints
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Item, Keymap
 
 Result = TypeVar("Result")
-LATER = 0.5  # seconds from when a sheet is left until its widgets go
+REMOVAL_DELAY_S = 0.5  # seconds from when a dialog is left until its widgets go
 
 
 def bindings(context: str, opener: str = "") -> list[BindingType]:
-    """The keys of a sheet; those that open it close it."""
+    """The keys of a dialog; those that open it close it."""
     found = keys.bindings(command for command in keys.DIALOGS if command.context == context)
     if opener:
         found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
     return [*found]
 
 
-class Choices(OptionList):
+class ChoiceList(OptionList):
     """A list whose chosen row shows in terminals of few colours, and of none, too."""
 
     def render_line(self, y: int) -> Strip:
@@ -47,8 +47,8 @@ class Choices(OptionList):
         return strip
 
 
-class Sheet(ModalScreen[Result]):
-    """A sheet over the chat. items: what its last line tells; heading: its title."""
+class Dialog(ModalScreen[Result]):
+    """A dialog over the chat. items: what its last line tells; heading: its title."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *keys.bindings(keys.COMMON),
@@ -61,16 +61,16 @@ class Sheet(ModalScreen[Result]):
     def __init__(self, keymap: Keymap) -> None:
         super().__init__()
         self.keymap = keymap
-        self.key_line = KeyLine(self.items, keymap)
+        self.key_hints = KeyHints(self.items, keymap)
 
     def on_mount(self) -> None:
-        """Say what this is, where the sheet itself did not."""
+        """Say what this is, where the dialog itself did not."""
         if not self.query_one(".sheet").border_title:
             self.title_with("")
 
     def remove(self) -> AwaitRemove:
         """Defer the removal: it lays out the whole chat again and would delay the chosen action."""
-        self.app.set_timer(LATER, super().remove)
+        self.app.set_timer(REMOVAL_DELAY_S, super().remove)
         return AwaitRemove([])
 
     def title_with(self, words: str) -> None:
@@ -81,7 +81,7 @@ class Sheet(ModalScreen[Result]):
 
     def say(self, text: str, style: str = "$warning") -> None:
         """Say something in the last line; "" shows the keys again."""
-        self.key_line.say(text, style)
+        self.key_hints.say(text, style)
 
     def action_leave(self) -> None:
         """Back."""

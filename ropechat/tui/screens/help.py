@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ropechat.tui.commands.registry import ALL, CONTEXTS
-from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.screens.dialog import Dialog, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -26,7 +26,7 @@ FACTS = (
 )
 
 
-class HelpScreen(Sheet[None]):
+class HelpScreen(Dialog[None]):
     """Keys and what they do; those of the place at hand first."""
 
     BINDINGS = bindings("help", "app.help")
@@ -49,7 +49,7 @@ class HelpScreen(Sheet[None]):
             with VerticalScroll(id="help"), Horizontal(classes="columns"):
                 for column in halves(parts):
                     yield Static(Content("\n").join(column), markup=False)
-            yield self.key_line
+            yield self.key_hints
 
     def _keys(self, context: str) -> list[tuple[str, str]]:
         """(keys, what they do); several commands that do the same are one row."""

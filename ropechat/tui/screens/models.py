@@ -19,9 +19,9 @@ from ropechat.errors import RopechatError
 from ropechat.models.catalog import format_count, read_catalog, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.bars import meter
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
     return found, path
 
 
-class ModelsScreen(Sheet["str | None"]):
+class ModelsScreen(Dialog["str | None"]):
     """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
 
     BINDINGS = bindings("models")
@@ -83,15 +83,15 @@ class ModelsScreen(Sheet["str | None"]):
     def compose(self) -> ComposeResult:
         """Title, field, head, list, details, keys."""
         with Vertical(id="models", classes="sheet"):
-            yield Field(
+            yield SanitizedInput(
                 placeholder=WANTED,
                 id="wanted-model",
             )
             yield Static(id="head", markup=False)
-            yield Choices(id="rows", markup=False)
+            yield ChoiceList(id="rows", markup=False)
             yield Static(id="about", markup=False)
             yield Static(id="coming", markup=False)
-            yield self.key_line
+            yield self.key_hints
 
     def on_mount(self) -> None:
         """Read what is here."""
@@ -309,7 +309,7 @@ class ModelsScreen(Sheet["str | None"]):
         text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
         self.query_one("#coming", Static).update(text)
         works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
-        self.key_line.show_keys(WITH_DOWNLOAD if works else self.items)
+        self.key_hints.show_keys(WITH_DOWNLOAD if works else self.items)
 
 
 def told(download: Download, keymap: Keymap) -> list[Content]:

@@ -14,8 +14,8 @@ from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import persona_line, persona_rows
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOTE = "/system TEXT writes one, /system - none; the next question begins a branch."
 
 
-class PersonasScreen(Sheet["str | None"]):
+class PersonasScreen(Dialog["str | None"]):
     """No system text, the one in use, and every persona; the result is the text to use."""
 
     BINDINGS = bindings("personas")
@@ -44,9 +44,9 @@ class PersonasScreen(Sheet["str | None"]):
         """Title, list, name, keys."""
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
-            yield Choices(id="texts", markup=False)
-            yield Field(id="name", placeholder="name of this system text")
-            yield self.key_line
+            yield ChoiceList(id="texts", markup=False)
+            yield SanitizedInput(id="name", placeholder="name of this system text")
+            yield self.key_hints
 
     def on_mount(self) -> None:
         """Show all."""

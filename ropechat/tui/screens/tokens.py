@@ -10,7 +10,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.dialog import Choices, Sheet
+from ropechat.tui.screens.dialog import ChoiceList, Dialog
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SPELLED = 24  # cells of a token
 
 
-class TokensScreen(Sheet["int | None"]):
+class TokensScreen(Dialog["int | None"]):
     """Each with its id and what there is to say of it; the result is the id of the chosen one."""
 
     heading = "tokens"
@@ -45,8 +45,8 @@ class TokensScreen(Sheet["int | None"]):
         """What choosing does, the tokens, the keys."""
         with Vertical(classes="sheet"):
             yield Static(Content.styled(f"{self._note}\n", "$quiet"), markup=False)
-            yield Choices(*(self._option(*token) for token in self._tokens), markup=False)
-            yield self.key_line
+            yield ChoiceList(*(self._option(*token) for token in self._tokens), markup=False)
+            yield self.key_hints
 
     def _option(self, id: int, words: str) -> Option:
         spelled = self._spell(id)

@@ -1,4 +1,4 @@
-"""The one-line widgets: title, gauge, footer and the keys of a sheet."""
+"""The one-line widgets: title, gauge, footer and the keys of a dialog."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
     return parts
 
 
-class KeyLine(Static):
+class KeyHints(Static):
     """The keys that work here, as many as fit; or what there is to say."""
 
     def __init__(self, items: Sequence[Item], keymap: Keymap) -> None:

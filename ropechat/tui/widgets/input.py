@@ -23,7 +23,7 @@ def typed(event: events.Key) -> str:
     return clean(text) if text and not any(unicodedata.category(one) in ("Cc", "Cs") for one in text) else ""
 
 
-class Field(Input):
+class SanitizedInput(Input):
     """Nothing that is typed or pasted acts on the terminal; the cursor shows without colours too."""
 
     def on_mount(self) -> None:
@@ -50,7 +50,7 @@ class Field(Input):
         return style + Style(reverse=True) if plain and "input--cursor" in names else style
 
 
-class FindBar(Field):
+class FindBar(SanitizedInput):
     """The text that is looked for."""
 
     def __init__(self) -> None:

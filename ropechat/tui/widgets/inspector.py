@@ -15,7 +15,7 @@ from ropechat.inspector.explain import explain
 from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
-from ropechat.tui.widgets.style_cache import COMPONENTS, Brush
+from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Preview:
 
 
 class Inspector(Widget):
-    """A rail where the screen is wide, a sheet below the transcript where it is not."""
+    """A side panel where the screen is wide, a dialog below the transcript where it is not."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
@@ -59,7 +59,7 @@ class Inspector(Widget):
         self.preview: Preview | None = None
         self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
         self._explanation: Explanation | None = None
-        self._brush = Brush(self)
+        self._styles = StyleCache(self)
         self._rows: list[Row] = []
         self._counted = 0  # tokens of the answer, as the rows say
 
@@ -130,13 +130,13 @@ class Inspector(Widget):
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._brush.forget()
+        self._styles.forget()
 
     def render_line(self, y: int) -> Strip:
         """One row."""
         row = self._rows[y] if y < len(self._rows) else []
-        strip = Strip(self._brush.segments(row))
-        return strip.adjust_cell_length(self.size.width, self._brush.style(""))
+        strip = Strip(self._styles.segments(row))
+        return strip.adjust_cell_length(self.size.width, self._styles.style(""))
 
     # --- content ---
 

@@ -15,8 +15,8 @@ from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
 from ropechat.tui.terminal.textual_compat import bound_keys
-from ropechat.tui.widgets.bars import KeyLine, meter
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.widgets.bars import KeyHints, meter
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
 from ropechat.util.text import one_line, visible
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 METER, NOTE = 16, 28  # cells
 TOKEN = 14
-AROUND = 5  # rows around settings and candidates; two more with a line of keys
+MARGIN = 5  # rows around settings and candidates; two more with a line of keys
 ITEMS = (
     ("↓ ↑", "setting"),
     ("← →", "value"),
@@ -45,7 +45,7 @@ ITEMS = (
 )
 
 
-class Dials(Vertical, can_focus=True):
+class SamplingPanel(Vertical, can_focus=True):
     """Every change is used from the next answer on, and tried at once on a recorded token.
 
     session: whose sampling is shown and set; spell: the text of a token id; items: what the last line tells
@@ -76,8 +76,8 @@ class Dials(Vertical, can_focus=True):
         self._token: TokenPlace | None = None
         self._row = 0
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
-        self._field = Field(placeholder="value", classes="value")
-        self._key_line = KeyLine(items, keymap)
+        self._field = SanitizedInput(placeholder="value", classes="value")
+        self._key_hints = KeyHints(items, keymap)
 
     @property
     def sampling(self) -> Sampling:
@@ -91,7 +91,7 @@ class Dials(Vertical, can_focus=True):
         yield self._field
         yield self._choices
         yield self._effect
-        yield self._key_line
+        yield self._key_hints
 
     def on_resize(self) -> None:
         """As many candidates as fit."""
@@ -155,7 +155,7 @@ class Dials(Vertical, can_focus=True):
         try:
             self._set(presets.with_value(self.sampling, self._chosen, event.value.strip()))
         except ValueError as error:
-            self._key_line.say(str(error))
+            self._key_hints.say(str(error))
             return
         self._end_typing()
 
@@ -169,7 +169,7 @@ class Dials(Vertical, can_focus=True):
     def _end_typing(self) -> None:
         self._field.display = False
         self.focus()
-        self._key_line.say("")
+        self._key_hints.say("")
 
     # --- showing ---
 
@@ -235,7 +235,7 @@ class Dials(Vertical, can_focus=True):
             )
         ]
         height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
-        room = height - len(presets.NAMES) - AROUND - bool(self.sampling.logit_bias)
+        room = height - len(presets.NAMES) - MARGIN - bool(self.sampling.logit_bias)
         if room < 1:
             return []
         return rows + [self._candidate(one, found, one.id == step.id) for one in found.candidates[:room]]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
 
-class Rail(Vertical):
+class SidePanel(Vertical):
     """Some widgets below each other; it takes no room while none of them is shown."""
 
     def __init__(self, *held: Widget, id: str | None = None) -> None:

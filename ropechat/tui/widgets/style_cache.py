@@ -23,7 +23,7 @@ _CODE = {"block", "comment", "keyword", "name", "number", "string"}
 COMPONENTS = {f"look--{name}" for name in _TEXT | _MARKED | _MARKDOWN | _CODE}
 
 
-class Brush:
+class StyleCache:
     """The styles of one widget under the theme of now."""
 
     def __init__(self, widget: Widget) -> None:

@@ -15,7 +15,7 @@ from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import beside
-from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
+from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache, stylize
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -48,7 +48,7 @@ class Transcript(CompatScrollView, can_focus=True):
         self._shown_rows = 0  # rows there were when rows were drawn last
         self._news_from = 0  # rows there were when following ended
         self._steering = False  # we scroll, not the reader
-        self._brush = Brush(self)
+        self._styles = StyleCache(self)
         self._strips: dict[int, Strip] = {}
 
     # --- content ---
@@ -279,7 +279,7 @@ class Transcript(CompatScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._brush.forget()
+        self._styles.forget()
         self._strips.clear()
 
     def render_line(self, y: int) -> Strip:
@@ -303,7 +303,7 @@ class Transcript(CompatScrollView, can_focus=True):
         if span is not None:
             style: Style = self.screen.get_component_rich_style("screen--selection")
             segments = stylize(segments, max(GUTTER, span[0]), span[1], style)
-        return Strip(segments).adjust_cell_length(self.size.width, self._brush.style("")).apply_offsets(0, y)
+        return Strip(segments).adjust_cell_length(self.size.width, self._styles.style("")).apply_offsets(0, y)
 
     def _segments(self, y: int) -> list[Segment]:
         spot = self.page.spot(y)
@@ -329,7 +329,7 @@ class Transcript(CompatScrollView, can_focus=True):
         if cell_len(news) + 2 > width:
             return strip
         at = width - cell_len(news) - 1
-        parts = [strip.crop(0, at), Strip([Segment(news, self._brush.style("more"))])]
+        parts = [strip.crop(0, at), Strip([Segment(news, self._styles.style("more"))])]
         return Strip.join([*parts, strip.crop(at + cell_len(news))])
 
     def _text_row(self, block: Block, row: int) -> list[Segment]:
@@ -339,7 +339,7 @@ class Transcript(CompatScrollView, can_focus=True):
         )
         last = block.live and row == block.body - 1
         ends = [StyledSpan(CARET, "caret")] if last else self.ghosts(block, row)
-        return self._brush.segments([self._gutter(block, row), *pieces, *ends], look)
+        return self._styles.segments([self._gutter(block, row), *pieces, *ends], look)
 
     def marks(self, block: Block, row: int) -> list[Mark]:
         """More to lay over a row."""
@@ -358,7 +358,7 @@ class Transcript(CompatScrollView, can_focus=True):
             StyledSpan(" " * gap),
             StyledSpan(note, "quiet"),
         ]
-        return self._brush.segments(pieces)
+        return self._styles.segments(pieces)
 
     def _gutter(self, block: Block, row: int | None = None) -> StyledSpan:
         """The bar at the left of what the user wrote."""

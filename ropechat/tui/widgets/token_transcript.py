@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GHOST = 12  # characters shown of a token that the row does not show
 
 
-class Reader(Transcript):
+class TokenTranscript(Transcript):
     """Keys move a cursor from token to token; a click sets it."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings(keys.READING))
