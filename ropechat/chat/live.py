@@ -48,7 +48,7 @@ class LiveChat:
 
     @property
     def completes(self) -> bool:
-        """Does the model continue text instead of answering?"""
+        """Whether the model continues text instead of answering."""
         return self.session.info is not None and not self.session.info.has_chat_template
 
     @property
@@ -87,7 +87,7 @@ class LiveChat:
         return action is not None
 
     def leave(self) -> None:
-        """Cancel what runs: the chat is being closed."""
+        """Cancel everything, before the chat is closed."""
         self.downloads.pause()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)

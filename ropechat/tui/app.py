@@ -159,7 +159,6 @@ class ChatApp(CompatApp):
             self.commands.handlers |= controller.handlers()
 
     def compose(self) -> ComposeResult:
-        """Title, transcript, composer, gauge, footer."""
         yield self.title_bar
         with Container(id="stage"):
             yield self.overview
@@ -182,7 +181,7 @@ class ChatApp(CompatApp):
         return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our own colour names, for themes that lack them."""
+        """Values of ropechat's colour names, for themes that lack them."""
         return dict(theme.DEFAULTS)
 
     # --- life ---
@@ -206,7 +205,7 @@ class ChatApp(CompatApp):
             self.call_after_refresh(self.terminal.toggle_mouse)
 
     def get_driver_class(self) -> type[Driver]:
-        """Ours in the place of Textual's for terminals."""
+        """Replace Textual's driver for terminals by `ChatDriver`."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
@@ -289,7 +288,7 @@ class ChatApp(CompatApp):
         return super().pop_screen()
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy through the terminal, and say so."""
+        """Copy through the terminal and report it."""
         self.terminal.copy(text)
 
     # --- commands ---

@@ -35,7 +35,7 @@ SYNONYMS = {  # names of these commands in other chat programs
 
 
 def names() -> list[str]:
-    """Everything that may follow the slash."""
+    """The names of all typed commands."""
     return sorted(command.slash for command in keys.ALL if command.slash)
 
 
@@ -50,7 +50,7 @@ class Commands:
         self._say, self._later = say, later
 
     def run(self, id: str, words: str = "") -> None:
-        """Do a command."""
+        """Run a command."""
         if hint := self.handlers[id](words):
             self._say(hint)
 

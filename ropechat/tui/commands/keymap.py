@@ -59,7 +59,7 @@ class Keymap:
         return self._chosen.get(id) or tuple(default.split(",") if default else ())
 
     def shown(self, id: str) -> str:
-        """The keys of a command, for people."""
+        """The keys of a command as text for the screen."""
         if id not in self._chosen:
             return BY_ID[id].shown
         return " ".join(shown(key) for key in self.keys(id))
@@ -86,7 +86,7 @@ class Keymap:
         return {id: ",".join(chosen) for id, chosen in self._chosen.items()}
 
     def of(self, commands: Iterable[Command]) -> dict[str, str]:
-        """{key: command id} of some commands."""
+        """A dict from key to command id."""
         return {key: command.id for command in commands for key in self.keys(command.id)}
 
     def pairs(self, items: Iterable[Item]) -> list[tuple[str, str]]:
@@ -94,7 +94,7 @@ class Keymap:
         return [(self.first(item), BY_ID[item].label) if isinstance(item, str) else item for item in items]
 
     def footer(self, generating: bool) -> list[tuple[str, str]]:
-        """(key, label) pairs, the most wanted first."""
+        """(key, label) pairs for the footer, the most important first."""
         names = WHILE_WRITING if generating else WHILE_IDLE
         return [(self.shown(name).partition(" ")[0], BY_ID[name].label) for name in names]
 
@@ -110,14 +110,14 @@ class Keymap:
 
 
 def _places(command: Command) -> Sequence[str]:
-    """Where its keys must mean nothing else."""
+    """The contexts in which its keys must be unique."""
     if command.context == "everywhere":
         return ("composer", "transcript", *(DIALOG_CONTEXTS if command.priority else ()))
     return DIALOG_CONTEXTS if command.context == "sheet" else (command.context,)
 
 
 def _known(command: Command, wanted: str) -> str:
-    """The key as Textual names it."""
+    """Textual's name of a key that the user chose."""
     *modifiers, name = wanted.split("+") if len(wanted) > 1 else [wanted]
     name = key_of_character(name) if len(name) == 1 else name
     key = "+".join([*sorted(part.lower() for part in modifiers), name])

@@ -71,17 +71,17 @@ class Command:
 
     @property
     def slash(self) -> str:
-        """What is typed for it behind a "/"; "" if nothing is."""
+        """Its typed name, without the "/"; "" without one."""
         return self.typed.partition(" ")[0]
 
     @property
     def arguments(self) -> str:
-        """What may follow that, for the help."""
+        """Its arguments, for the help."""
         return self.typed.partition(" ")[2]
 
     @property
     def shown(self) -> str:
-        """Its keys as people read them."""
+        """Its keys as text for the screen."""
         return self.key_names or " ".join(shown(key) for key in self.keys.split(",") if key)
 
     @property
@@ -396,5 +396,5 @@ def bindings(commands: Iterable[Command] = COMMANDS) -> list[Binding]:
 
 
 def by_slash(name: str) -> Command | None:
-    """The command that is typed so."""
+    """The command with this typed name, or None."""
     return next((command for command in ALL if command.slash == name), None)

@@ -46,14 +46,14 @@ class FramesController:
         self._held: ExitStack | None = None
 
     def start(self) -> None:
-        """Begin with frames; they pause while nothing happens."""
+        """Set up the frame timer; it is paused while nothing happens."""
         rate = FRAMES_PER_S_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES_PER_S
         self.ticker = self.app.set_interval(1 / rate, self.tick, pause=True)
         chat = self.chat
         chat.wake, chat.submitted, chat.stopped = self.wake, self._submitted, self._refresh
 
     def resume(self) -> None:
-        """Something is about to happen."""
+        """Resume the frame timer."""
         if self.ticker is not None:
             self.ticker.resume()
 
@@ -72,7 +72,7 @@ class FramesController:
             self.path.transcript.call_later(self.tick)
 
     def _hold(self) -> None:
-        """Draw nothing until a first token is there, or for a moment: two pictures take twice as long."""
+        """Batch updates until the first token or for `FIRST_TOKEN_HOLD_S`, so that both share one repaint."""
         if self._held is None:
             self._held = ExitStack()
             self._held.enter_context(self.app.batch_update())
@@ -80,7 +80,7 @@ class FramesController:
             self.app.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
 
     def _let_go(self) -> None:
-        """Draw again."""
+        """End `_hold`."""
         held, self._held = self._held, None
         if held is not None:
             held.close()
@@ -90,7 +90,7 @@ class FramesController:
                 self.app.screen.refresh()
 
     def tick(self) -> None:
-        """Take in all that happened since the last frame."""
+        """Handle all events since the last frame."""
         grown = 0  # the serial of the request whose answer has tokens that are not drawn
         for event in self.chat.inference.drain():
             if not self.session.apply(event):

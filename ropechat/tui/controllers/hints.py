@@ -29,11 +29,11 @@ class HintsController:
 
     @property
     def text(self) -> str:
-        """What the footer says; "" for the keys."""
+        """The footer's text; "" to show the keys."""
         return self._hint or next(filter(None, (standing() for standing in self.standing)), "")
 
     def say(self, text: str) -> None:
-        """Say something for as long as it takes to read it."""
+        """Show a text for as long as it takes to read it."""
         self._hint = text
         if self._disarmer is not None:
             self._disarmer.stop()
@@ -42,12 +42,12 @@ class HintsController:
         self.view.refresh_status()
 
     def disarm(self) -> None:
-        """Say nothing more; keys do again what they do at first."""
+        """Clear the text; the next press of a key counts as the first."""
         self._hint = self._armed = ""
         self.view.refresh_status()
 
     def disarm_by(self, event: events.Event) -> None:
-        """Another key than the armed one begins from the start."""
+        """Clear the text if another key than the armed one is pressed."""
         if not self._armed:
             return
         if not isinstance(event, events.Key) or event.key not in self.view.keymap.keys(self._armed):

@@ -47,7 +47,6 @@ class HistoryController:
         self.resume, self._opened = resume, opened
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "chat.new": lambda words: self._new_chat(),
             "chat.list": self.list_chats,
@@ -58,7 +57,7 @@ class HistoryController:
         }
 
     def list_chats(self, words: str = "") -> None:
-        """The kept chats; words: those that are looked for."""
+        """Open the dialog of stored chats. words: searched for at once."""
         from ropechat.tui.screens.chats import ChatsScreen
 
         store = self.session.recorder.store
@@ -86,7 +85,7 @@ class HistoryController:
         self.path.show()
 
     def open_chat(self, id: str) -> None:
-        """Show a kept chat; "" begins a new one."""
+        """Open a stored chat; "" begins a new one."""
         self.view.write()
         self.view.app.run_worker(self._open_chat(id), exclusive=True)
 
@@ -122,7 +121,7 @@ class HistoryController:
         return ""
 
     def take_in(self, file: Path) -> None:
-        """Keep and show a chat of a JSON file."""
+        """Import a chat from a JSON file and show it."""
         self.view.app.run_worker(self._take_in(file), exclusive=True)
 
     async def _take_in(self, file: Path) -> None:
@@ -159,7 +158,7 @@ class HistoryController:
         return f"written: {path}"
 
     def tell_other_model(self) -> None:
-        """Say that the chat was written with another model than the one that answers now."""
+        """Add a notice if another model wrote the answers so far."""
         last, info = self.session.last, self.session.info
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if info is not None and node is not None and node.model and node.model != info.name:
@@ -171,7 +170,7 @@ class HistoryController:
     # --- the start ---
 
     def open_store(self) -> None:
-        """Say what the store has to say, and open the chat that was asked for."""
+        """Show notices of the store and open the chat given at the start."""
         store = self.session.recorder.store
         if store is not None:
             self.view.app.run_worker(self._open_store(), exclusive=True)
@@ -202,13 +201,13 @@ class HistoryController:
                 await self._open_chat(wanted)
 
     def show_resumed(self) -> None:
-        """The model is known now: show a chat that was opened before as it uses it."""
+        """Show a chat that was opened before the model was loaded again."""
         if self.resume is not None:
             self.path.show()
             self.tell_other_model()
 
     def standing_hint(self) -> str:
-        """Why something that was said is not on disk; "" if all is."""
+        """Why something is not on disk; "" if all is."""
         store = self.session.recorder.store
         fault = store.trouble if store is not None else None
         return f"not on disk: {fault}" if fault else ""

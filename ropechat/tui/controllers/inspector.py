@@ -26,7 +26,7 @@ REFRESH_INTERVAL_S = 0.2  # seconds between two looks at the newest token
 
 
 class InspectorController:
-    """The commands over tokens that are there."""
+    """The commands of the token inspector, views and tints."""
 
     def __init__(
         self,
@@ -44,7 +44,6 @@ class InspectorController:
         self._looked = 0.0
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "view.toggle": lambda words: self.toggle_view(),
             "view.inspect": lambda words: self.inspect(),
@@ -59,27 +58,27 @@ class InspectorController:
 
     @property
     def reading(self) -> bool:
-        """Are letters commands? From when a key goes to a token, and while a text is looked for."""
+        """Whether letters are commands: with a token cursor, and during a search."""
         return self.view.chat_focus is self.transcript and (self.transcript.commands or self.find.active)
 
     # --- views and tints ---
 
     def toggle_view(self) -> None:
-        """Tokens or prose."""
+        """Switch between tokens and prose."""
         prose = self.transcript.toggle_view() == "prose"
         self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
         self.view.refresh_status()
 
     def next_tint(self) -> None:
-        """Another figure as tint, or none."""
+        """Tint by the next figure, or not at all."""
         self.say_tint(self.transcript.next_tint())
 
     def toggle_tint(self) -> None:
-        """Tint on or off."""
+        """Switch the tint on or off."""
         self.say_tint(self.transcript.set_tint("surprisal" if self.transcript.tint == OFF else OFF))
 
     def say_tint(self, name: str) -> None:
-        """Tell which figure is shown."""
+        """Show which figure tints."""
         self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self.view.refresh_status()
 
@@ -95,7 +94,7 @@ class InspectorController:
     # --- the inspector ---
 
     def inspect(self) -> None:
-        """Open the inspector on a token and read there; from there: close it."""
+        """Open the inspector and focus the transcript; from there: close it."""
         if self.inspector.display and self.view.chat_focus is self.transcript:
             self.close()
             return
@@ -125,7 +124,7 @@ class InspectorController:
         self.view.refresh_status()
 
     def moved(self, *, clicked: bool) -> None:
-        """The cursor is on another token."""
+        """Follow the cursor to another token."""
         if clicked and not self.inspector.display:
             self.open()
         elif self.inspector.display and not self.transcript.awaits:
@@ -161,7 +160,7 @@ class InspectorController:
     # --- alternatives ---
 
     def take(self) -> None:
-        """Enter: open the inspector, or go on from the alternative."""
+        """Enter: open the inspector, or fork at the selected alternative."""
         if not self.inspector.display:
             self.inspect()
         else:
@@ -175,7 +174,7 @@ class InspectorController:
             self.view.hint(f"no alternative {number} here: {self.keymap.first('view.inspect')} lists them")
 
     def take_other(self) -> None:
-        """Not this token: go on from another one, drawn from what is left."""
+        """Resample the token: fork at another one, drawn from the rest."""
         token = self.transcript.cursor_token()
         if token is None or not self.inspector.display:
             self.view.hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
@@ -185,7 +184,7 @@ class InspectorController:
             self.answers.fork(*token, id)
 
     def preview(self) -> None:
-        """How would it go on?"""
+        """Preview the selected alternative."""
         found = self._alternative()
         if found is None:
             self.view.hint("no alternative is selected")
@@ -228,7 +227,7 @@ class InspectorController:
     # --- leaving, and what keys do here ---
 
     def step_back(self) -> bool:
-        """Esc: close what is open, and write; False if nothing was."""
+        """Close the search or the inspector and return to the composer; False if neither was open."""
         if self.find.active:
             self.find.close()
         elif self.inspector.display or self.transcript.cursor is not None:
@@ -242,14 +241,14 @@ class InspectorController:
         return True
 
     def reading_label(self) -> str:
-        """What the rule above the composer says of where keys go; "" while they go to the composer."""
+        """The label above the composer: where keys go; "" if to the composer."""
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
             return f" READING  {back} or {write}: write "
         return f" READING  type or {back}: write " if self.view.chat_focus is self.transcript else ""
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """(key, label) pairs while the transcript or the field of what is looked for has the keys."""
+        """(key, label) pairs for the footer while the transcript or the search field has the focus."""
         if self.view.chat_focus not in (self.find.find_bar, self.transcript):
             return []
         generating = self.answers.session.generating

@@ -40,7 +40,6 @@ class KeyboardController:
         self._copy, self._leave = copy, leave
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "chat.stop": lambda words: self._stop_or_leave(),
             "answer.stop": self._stop,
@@ -61,7 +60,7 @@ class KeyboardController:
         return event.key if isinstance(event, events.Key) and self.view.chat_focus is self.transcript else ""
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
-        """Is it for the composer, whoever has the keys?"""
+        """Whether a key is text for the composer, whatever has the focus."""
         fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
         if fields or self.sampling.panel_focus not in (None, self.sampling.panel):
             return False

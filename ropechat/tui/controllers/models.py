@@ -26,7 +26,7 @@ POLL_INTERVAL_S = 0.25  # seconds between two looks at a download
 
 
 class ModelsController:
-    """The commands over models."""
+    """The commands that choose, load and download models."""
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class ModelsController:
         self._watch: Timer | None = None
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"model.pick": self._pick}
 
     def _pick(self, model: str) -> None:
@@ -54,7 +53,7 @@ class ModelsController:
             self.view.push(screen, self.switch_model)
 
     def switch_model(self, model: str) -> None:
-        """Load another model; the chat stays. The old one is closed once the new one is known to be sound."""
+        """Load another model; the chat stays. The old one is closed once the new one is checked."""
         if self.chat.models is None:
             self.view.hint("this chat cannot load another model")
             return
@@ -68,7 +67,7 @@ class ModelsController:
         self.chat.submit(ev.Load(lambda: models.load(model), lambda: models.check(model)))
 
     def loaded_another(self) -> None:
-        """The model that was asked for is there."""
+        """Finish the switch to another model."""
         if self._wanted:
             gc_pause.thaw()
             self.chat.model, self._wanted = self._wanted, ""
@@ -76,7 +75,7 @@ class ModelsController:
             self.path.show()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:
-        """Say why, and what to do."""
+        """Report a failed load and what to do."""
         self._wanted = ""
         if event.kept and self.session.info is not None:
             self.path.notice("error", f"Not loaded: {explain(event.error)}")
@@ -91,11 +90,11 @@ class ModelsController:
 
     @property
     def watching(self) -> bool:
-        """Is a download looked at again and again?"""
+        """Whether a download is polled."""
         return self._watch is not None
 
     def watch_download(self) -> None:
-        """Look at the download again and again, as long as it works."""
+        """Poll the download until it ends."""
         if self._watch is None:
             self._watch = self.view.app.set_interval(POLL_INTERVAL_S, self._look)
 
@@ -121,6 +120,6 @@ class ModelsController:
             self.path.notice("error", download.error)
 
     def download_words(self) -> str:
-        """What the title says of a download that runs."""
+        """The progress of a running download, for the title."""
         running = self.downloads.running
         return "" if running is None else f"↓ {running.share:.0%}"

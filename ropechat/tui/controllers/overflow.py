@@ -27,7 +27,6 @@ class OverflowController:
         self.path, self._composer = path, composer
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"prompt.full": self.when_full}
 
     def too_long(self, event: ev.TooLong) -> None:

@@ -56,7 +56,6 @@ class SamplingController:
         self._on_encoded: Callable[[Encodings], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "sampling.open": self._preset,
             "sampling.set": self._set,
@@ -71,7 +70,7 @@ class SamplingController:
     # --- the settings ---
 
     def open(self) -> None:
-        """The sampler's settings, tried on the token under the cursor, or an unlikely one of the newest."""
+        """Open the settings, with their effect on the token under the cursor or an unlikely one."""
         from ropechat.tui.screens.sampling import SamplingScreen
 
         if self.view.closes(SamplingScreen):
@@ -120,7 +119,7 @@ class SamplingController:
         return None
 
     def use(self, sampling: Sampling) -> None:
-        """From the next answer on."""
+        """Use these settings from the next answer on."""
         self.session.sampling = sampling
         self.view.refresh_status()
 
@@ -223,7 +222,7 @@ class SamplingController:
         return "this is done when the answer is complete" if self.session.generating else ""
 
     def encoded(self, event: ev.TextsEncoded) -> None:
-        """It is known which tokens a text is."""
+        """Handle the token ids of a typed text."""
         found, self._on_encoded = self._on_encoded, None
         if found is not None:
             found(event.ids)

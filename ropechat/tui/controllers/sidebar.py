@@ -75,7 +75,6 @@ class SidebarController:
         self._surveyed: Hashable = None  # how things stood when the overview was drawn
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"view.overview": lambda words: self.toggle()}
 
     def toggle(self) -> None:
@@ -109,7 +108,7 @@ class SidebarController:
             self.overview.show([section for section in sections if section is not None])
 
     def look_again(self) -> None:
-        """Chats may have been renamed or deleted."""
+        """Read the list of chats again."""
         self._listed = None
 
     # --- when something changed ---

@@ -23,7 +23,6 @@ class StatsController:
         self.view, self.session, self.side_panel, self.panel = view, chat.session, side_panel, panel
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"engine.facts": lambda words: self.open()}
 
     def figures(self, width: int) -> list[Part]:

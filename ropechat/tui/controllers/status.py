@@ -58,7 +58,7 @@ class StatusController:
         self._footer = (*footer, self._writing_keys)
 
     def refresh(self) -> None:
-        """Show how things stand now."""
+        """Update all lines."""
         lines, width = self.lines, self.view.app.size.width
         left, right = status.title(self.session, width)
         if words := self._download():
@@ -103,5 +103,5 @@ class StatusController:
         return [(key, self.other_view() if key == view else label) for key, label in pairs]
 
     def other_view(self) -> str:
-        """What the key of the view switches to."""
+        """The name of the view that the key switches to."""
         return "tokens" if self.transcript.page.view == "prose" else "prose"

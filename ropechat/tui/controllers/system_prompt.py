@@ -26,7 +26,7 @@ def _no_persona(words: str, kept: list[str]) -> str:
 
 
 class SystemPromptController:
-    """The commands over system texts."""
+    """The commands that set system texts."""
 
     def __init__(
         self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
@@ -35,18 +35,17 @@ class SystemPromptController:
         self._turning: Block | None = None  # says that the next question begins a branch
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"prompt.system": self._system, "prompt.persona": self._persona}
 
     def learn_personas(self) -> None:
-        """Know the names of the system texts that are kept."""
+        """Load the names of the saved system texts."""
         try:
             self.session.personas = {text: name for name, text in personas.load().items()}
         except RopechatError as error:
             self.view.hint(explain(error))
 
     def open(self) -> None:
-        """The system texts with a name."""
+        """Open the dialog of personas."""
         from ropechat.tui.screens.personas import PersonasScreen
 
         self.view.push(PersonasScreen(self.session.system, self.view.keymap), self.use)

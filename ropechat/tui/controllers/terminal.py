@@ -25,7 +25,6 @@ class TerminalController:
         self._mouse = True  # does the chat have it?
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "composer.editor": lambda words: self.open_editor(),
             "view.mouse": lambda words: self.toggle_mouse(),
@@ -49,7 +48,7 @@ class TerminalController:
         self._set_mouse(self._mouse)
 
     def copy(self, text: str) -> None:
-        """Copy through the terminal, and say so."""
+        """Copy through the terminal and report it."""
         self.app.set_clipboard(text)
         sent = osc52_sequence(clean(text), os.environ)
         if sent is None:
@@ -59,7 +58,7 @@ class TerminalController:
         self.view.hint(f"copied: {len(text):,} characters, if the terminal allows it (OSC 52)")
 
     def toggle_mouse(self) -> None:
-        """Leave the mouse to the terminal, which then selects text itself; or take it back."""
+        """Give the mouse to the terminal, which then selects text itself, or take it back."""
         self._set_mouse(not self._mouse)
         key = self.view.keymap.shown("view.mouse")
         taken = (

@@ -78,7 +78,7 @@ class TranscriptController:
     # --- the turns ---
 
     def write(self, turn: Turn) -> None:
-        """Have the answer of a turn written."""
+        """Submit the request of a turn."""
         if turn.request is not None:
             self.follow_answer()
             self.chat.submit(turn.request)
@@ -210,7 +210,7 @@ class TranscriptController:
     # --- above the first turn ---
 
     def model_loaded(self) -> None:
-        """The model is known now."""
+        """Show the name of the loaded model."""
         for block in self._blocks.values():
             if block.live:
                 block.title = self.chat.answer_title
@@ -238,7 +238,7 @@ class TranscriptController:
                 self.notice("notice", words)
 
     def _first_steps(self, asks: bool) -> list[str]:
-        """What a new user can try first."""
+        """Suggestions for an empty chat."""
         key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
         steps = [
             "Coloured words surprised the model. "

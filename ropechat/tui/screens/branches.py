@@ -51,13 +51,11 @@ class BranchesScreen(Dialog["str | None"]):
         self._width = 0  # of the screen, when the lines were made
 
     def compose(self) -> ComposeResult:
-        """Tree and keys."""
         with Vertical(id="branches", classes="sheet broad"):
             yield ChoiceList(id="nodes", markup=False)
             yield self.key_hints
 
     def on_mount(self) -> None:
-        """Begin at the answer that is shown."""
         self._fill(self._session.tree.current)
         self.query_one(OptionList).focus()
 
@@ -102,7 +100,6 @@ class BranchesScreen(Dialog["str | None"]):
         return self._session.tree.nodes.get(self.query_one(OptionList).get_option_at_index(index).id or "")
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Show this branch."""
         self.dismiss(event.option_id)
 
     def action_leave(self) -> None:

@@ -42,7 +42,7 @@ def totals(node: Node, width: int) -> str:
 
 
 def in_common(nodes: Sequence[Node]) -> int:
-    """How many tokens all of the answers begin with."""
+    """The number of tokens that all answers begin with."""
     return min(common_prefix_length(nodes[0].steps, node.steps) for node in nodes[1:])
 
 
@@ -89,7 +89,6 @@ class CompareScreen(Dialog["str | None"]):
         self._width = 0  # cells of text in a column
 
     def compose(self) -> ComposeResult:
-        """Columns and a verdict."""
         with Vertical(id="compare", classes="sheet"):
             with Horizontal(id="sides"):
                 for _ in self._answers:
@@ -100,7 +99,6 @@ class CompareScreen(Dialog["str | None"]):
             yield self.key_hints
 
     def on_mount(self) -> None:
-        """Keys scroll all of them."""
         for side in self.query(VerticalScroll):
             side.can_focus = False
         key = self.keymap.first
@@ -113,7 +111,7 @@ class CompareScreen(Dialog["str | None"]):
         return min(len(self._answers), max(2, self.app.size.width // NARROWEST))
 
     def on_resize(self) -> None:
-        """As many columns as fit, with curves as wide."""
+        """Show as many columns as fit."""
         width = (self.app.size.width - MARGIN) // self._columns - MARGIN
         if width != self._width:
             self._width = max(4, width)
@@ -160,7 +158,7 @@ class CompareScreen(Dialog["str | None"]):
         )
 
     def _cut(self, text: str) -> str:
-        """One row of a column."""
+        """Cut a text to the width of a column."""
         return fit(one_line(text), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
@@ -181,17 +179,17 @@ class CompareScreen(Dialog["str | None"]):
         return Content.assemble(*parts)
 
     def action_move(self, by: int) -> None:
-        """All at once."""
+        """Scroll all columns."""
         for side in self.query(VerticalScroll):
             side.scroll_relative(y=by, animate=False)
 
     def action_choose(self, by: int) -> None:
-        """The column beside the chosen one."""
+        """Choose the next or previous column."""
         self._chosen = min(max(0, self._chosen + by), len(self._answers) - 1)
         self._show()
 
     def action_keep(self, number: int = 0) -> None:
-        """Go on with the chosen one, or that of a number."""
+        """Continue with the chosen answer, or with that of a number."""
         place = number - 1 if number else self._chosen
         if place < len(self._answers):
             self.dismiss(self._answers[place].id)

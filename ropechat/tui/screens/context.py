@@ -1,4 +1,4 @@
-"""The question does not fit: what shall be left out?"""
+"""The dialog for a question that does not fit in the context."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class ContextScreen(Dialog["Choice | None"]):
         self._words = f"{tokens:,} tokens do not fit in the context of {context:,}."
 
     def compose(self) -> ComposeResult:
-        """What is the matter, the choices, the keys."""
         with Vertical(id="full", classes="sheet"):
             yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
@@ -55,17 +54,13 @@ class ContextScreen(Dialog["Choice | None"]):
         )
 
     def action_choose(self, choice: Choice) -> None:
-        """By its own key."""
         self.dismiss(choice)
 
     def action_leave(self) -> None:
-        """Back to the question."""
         self.dismiss("back")
 
     def on_mount(self) -> None:
-        """Keys choose."""
         self.query_one(OptionList).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Done."""
         self.dismiss(next(choice for choice in CHOICES if choice == event.option_id))

@@ -1,4 +1,4 @@
-"""What all dialogs over the chat have in common: a title, a line of keys, how to leave."""
+"""The base of all dialogs: a title, a line of keys, the key that closes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMOVAL_DELAY_S = 0.5  # seconds from when a dialog is left until its widgets go
 
 
 def bindings(context: str, opener: str = "") -> list[BindingType]:
-    """The keys of a dialog; those that open it close it."""
+    """The key bindings of a dialog. opener: the command whose keys also close it."""
     found = keys.bindings(command for command in keys.DIALOGS if command.context == context)
     if opener:
         found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
@@ -36,10 +36,10 @@ def bindings(context: str, opener: str = "") -> list[BindingType]:
 
 
 class ChoiceList(OptionList):
-    """A list whose chosen row shows in terminals of few colours, and of none, too."""
+    """An OptionList whose chosen row is visible without colours."""
 
     def render_line(self, y: int) -> Strip:
-        """One row; Textual leaves out `reverse` of a style sheet."""
+        """Draw a row; Textual ignores `reverse` in style sheets."""
         strip = super().render_line(y)
         shown = self.app.native_ansi_color or self.app.no_color
         if shown and any(s.style and s.style.meta.get("option") == self.highlighted for s in strip):
@@ -48,7 +48,7 @@ class ChoiceList(OptionList):
 
 
 class Dialog(ModalScreen[Result]):
-    """A dialog over the chat. items: what its last line tells; heading: its title."""
+    """A dialog over the chat. heading: its title; items: the keys in its last line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *keys.bindings(keys.COMMON),
@@ -64,7 +64,7 @@ class Dialog(ModalScreen[Result]):
         self.key_hints = KeyHints(self.items, keymap)
 
     def on_mount(self) -> None:
-        """Say what this is, where the dialog itself did not."""
+        """Set the title, unless the dialog did."""
         if not self.query_one(".sheet").border_title:
             self.title_with("")
 
@@ -74,21 +74,20 @@ class Dialog(ModalScreen[Result]):
         return AwaitRemove([])
 
     def title_with(self, words: str) -> None:
-        """The title, and what there is to add to it."""
+        """Set the title to the heading and `words`."""
         sheet = self.query_one(".sheet")
         more = f" · {one_line(words)}" if words else ""
         sheet.border_title = Content.assemble(self.heading, (more, "not bold $quiet"))
 
     def say(self, text: str, style: str = "$warning") -> None:
-        """Say something in the last line; "" shows the keys again."""
+        """Show a text in the last line; "" shows the keys again."""
         self.key_hints.say(text, style)
 
     def action_leave(self) -> None:
-        """Back."""
         self.dismiss(None)
 
     def action_move(self, by: int) -> None:
-        """Up or down: in the list, or in the text."""
+        """Move in the list, or scroll the text."""
         for options in self.query(OptionList):
             if by > 0:
                 options.action_cursor_down()

@@ -33,13 +33,12 @@ class FactsScreen(Dialog[None]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """The tables and the keys."""
         with Vertical(classes="sheet whole"):
             yield self._facts
             yield self.key_hints
 
     def on_mount(self) -> None:
-        """Look again while something happens."""
+        """Update the figures while an answer is written."""
         self._facts.redraw()
         if self._session.generating:
             self._timer = self.set_interval(POLL_INTERVAL_S, self._look)

@@ -47,7 +47,6 @@ class ForkScreen(Dialog["int | None"]):
         self._step = node.steps[index]
 
     def compose(self) -> ComposeResult:
-        """The alternatives, a preview, the keys."""
         with Vertical(id="fork", classes="sheet"):
             yield ChoiceList(*map(self._option, self._step.top), id="alternatives", markup=False)
             yield Static(id="preview", markup=False)
@@ -78,11 +77,10 @@ class ForkScreen(Dialog["int | None"]):
         options.focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Fork."""
         self.dismiss(int(event.option_id or 0))
 
     def action_preview(self) -> None:
-        """How would it go on?"""
+        """Preview the chosen alternative."""
         chosen = self.query_one(OptionList).highlighted
         if chosen is not None:
             asked = self._preview(self._node.id, self._index, self._step.top[chosen][0], self._show)

@@ -27,7 +27,7 @@ FACTS = (
 
 
 class HelpScreen(Dialog[None]):
-    """Keys and what they do; those of the place at hand first."""
+    """Keys and commands, those of the current context first."""
 
     BINDINGS = bindings("help", "app.help")
     heading = "help"
@@ -38,7 +38,6 @@ class HelpScreen(Dialog[None]):
         self._contexts = sorted(CONTEXTS, key=lambda name: name != context)
 
     def compose(self) -> ComposeResult:
-        """Keys by place, then what can be typed."""
         tables = {CONTEXTS[context]: self._keys(context) for context in self._contexts}
         widest = max(cell_len(left) for table in tables.values() for left, _ in table)
         parts = [_table(title, table, widest) for title, table in tables.items()]

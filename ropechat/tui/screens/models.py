@@ -81,7 +81,6 @@ class ModelsScreen(Dialog["str | None"]):
         return self._downloads.current
 
     def compose(self) -> ComposeResult:
-        """Title, field, head, list, details, keys."""
         with Vertical(id="models", classes="sheet"):
             yield SanitizedInput(
                 placeholder=WANTED,
@@ -94,7 +93,6 @@ class ModelsScreen(Dialog["str | None"]):
             yield self.key_hints
 
     def on_mount(self) -> None:
-        """Read what is here."""
         self.query_one("#rows").can_focus = False
         self.query_one("#head", Static).update(Content.styled("reading the headers …", "$quiet"))
         self.look_again()
@@ -113,7 +111,6 @@ class ModelsScreen(Dialog["str | None"]):
         self._list()
 
     def on_resize(self) -> None:
-        """Fit the lines."""
         if self._read:
             self._list()
 
@@ -124,7 +121,6 @@ class ModelsScreen(Dialog["str | None"]):
         return self.query_one(Input).value.strip()
 
     def on_input_changed(self, _: Input.Changed) -> None:
-        """Filter as it is typed."""
         if self._read:
             self._list()
 
@@ -205,7 +201,6 @@ class ModelsScreen(Dialog["str | None"]):
         self.query_one("#about", Static).update(Content.styled("\n" + "\n".join(lines), style))
 
     def on_option_list_option_highlighted(self, _: OptionList.OptionHighlighted) -> None:
-        """Say what it is."""
         self._about()
 
     def action_move(self, by: int) -> None:
@@ -219,12 +214,10 @@ class ModelsScreen(Dialog["str | None"]):
     # --- doing ---
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Load, or get."""
         event.stop()
         self._take()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """A click does the same."""
         event.stop()
         self._take()
 
@@ -263,7 +256,7 @@ class ModelsScreen(Dialog["str | None"]):
         return ""
 
     def action_pause(self) -> None:
-        """Pause, or go on."""
+        """Pause or resume the download."""
         if self._download is not None:
             if self._download.stage is Stage.RUNNING:
                 self._download.pause()
@@ -273,7 +266,7 @@ class ModelsScreen(Dialog["str | None"]):
             self.show_download()
 
     def action_cancel(self) -> None:
-        """Stop the download and remove what came."""
+        """Cancel the download and delete its parts."""
         if self._download is not None and self._download.stage is not Stage.DONE:
             self._download.cancel()
             self.post_message(self.DownloadChanged())
@@ -304,7 +297,7 @@ class ModelsScreen(Dialog["str | None"]):
         self.look_again()
 
     def show_download(self) -> None:
-        """How far the download is."""
+        """Show the progress of the download."""
         download = self._download
         text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
         self.query_one("#coming", Static).update(text)
@@ -313,7 +306,7 @@ class ModelsScreen(Dialog["str | None"]):
 
 
 def told(download: Download, keymap: Keymap) -> list[Content]:
-    """A download in a few lines."""
+    """The state of a download in a few lines."""
     name, plan = one_line(str(download.name)), download.plan
     pause, cancel = keymap.named("models.pause"), keymap.named("models.cancel")
     head = Content.assemble(("\n↓ ", "$primary"), name)

@@ -41,7 +41,6 @@ class PersonasScreen(Dialog["str | None"]):
         self._sure = ""
 
     def compose(self) -> ComposeResult:
-        """Title, list, name, keys."""
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
             yield ChoiceList(id="texts", markup=False)
@@ -49,13 +48,11 @@ class PersonasScreen(Dialog["str | None"]):
             yield self.key_hints
 
     def on_mount(self) -> None:
-        """Show all."""
         self.query_one("#name").display = False
         self._list()
         self.query_one(OptionList).focus()
 
     def on_resize(self) -> None:
-        """Fit the lines."""
         self._list()
 
     def _list(self) -> None:
@@ -80,11 +77,10 @@ class PersonasScreen(Dialog["str | None"]):
         return self._rows[self.query_one(OptionList).highlighted or 0]
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Use it."""
         self.dismiss(self._rows[event.option_index][1])
 
     def action_name(self) -> None:
-        """Let a name be typed."""
+        """Ask for a name."""
         if not self._chosen()[1]:
             self.say("there is no text to save; /system TEXT sets one")
             return
@@ -93,7 +89,7 @@ class PersonasScreen(Dialog["str | None"]):
         field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the text."""
+        """Save the system text under the name."""
         event.stop()
         try:
             path = personas.save(event.value.strip(), self._chosen()[1])
@@ -105,7 +101,7 @@ class PersonasScreen(Dialog["str | None"]):
         self.say(f"kept: {path}", "$quiet")
 
     def action_leave(self) -> None:
-        """Out of naming first."""
+        """Close, or end naming."""
         if self.query_one("#name").display:
             self._end_naming()
         else:

@@ -33,15 +33,12 @@ class SamplingScreen(Dialog[None]):
         self._dials = SamplingPanel(session, keymap, spell, ITEMS)
 
     def compose(self) -> ComposeResult:
-        """The settings, which tell their keys."""
         with Vertical(classes="sheet"):
             yield self._dials
 
     def on_mount(self) -> None:
-        """Keys change settings."""
         self._dials.begin(self._token)
         self._dials.focus()
 
     def on_sampling_panel_closed(self) -> None:
-        """Back."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""Some tokens of the vocabulary, to choose one of."""
+"""The dialog that chooses one of several tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPELLED = 24  # cells of a token
 
 
 class TokensScreen(Dialog["int | None"]):
-    """Each with its id and what there is to say of it; the result is the id of the chosen one."""
+    """A list of tokens with notes; the result is the id of the chosen one."""
 
     heading = "tokens"
     items = (("↓ ↑", "token"), ("⏎", "choose"), "sheet.leave")
@@ -42,7 +42,6 @@ class TokensScreen(Dialog["int | None"]):
         self._title, self._note, self._tokens = title, note, tokens
 
     def compose(self) -> ComposeResult:
-        """What choosing does, the tokens, the keys."""
         with Vertical(classes="sheet"):
             yield Static(Content.styled(f"{self._note}\n", "$quiet"), markup=False)
             yield ChoiceList(*(self._option(*token) for token in self._tokens), markup=False)
@@ -56,10 +55,8 @@ class TokensScreen(Dialog["int | None"]):
         )
 
     def on_mount(self) -> None:
-        """Keys choose."""
         self.title_with(self._title)
         self.query_one(OptionList).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """This one."""
         self.dismiss(int(event.option_id or 0))

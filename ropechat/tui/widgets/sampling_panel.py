@@ -1,4 +1,4 @@
-"""The sampler's settings, and what they would do with a token that was drawn."""
+"""The sampler's settings and their effect on a recorded token."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class SamplingPanel(Vertical, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.DIALS))]
 
     class Closed(Message):
-        """It is to be left."""
+        """The panel asks to be closed."""
 
     class Changed(Message):
-        """The sampling of the session is another one."""
+        """The session's sampling changed."""
 
     def __init__(
         self,
@@ -81,11 +81,10 @@ class SamplingPanel(Vertical, can_focus=True):
 
     @property
     def sampling(self) -> Sampling:
-        """The settings that are in use."""
+        """The session's sampling."""
         return self._session.sampling
 
     def compose(self) -> ComposeResult:
-        """Settings, presets, what they do, keys."""
         self._field.display = False
         yield self._settings
         yield self._field
@@ -94,16 +93,15 @@ class SamplingPanel(Vertical, can_focus=True):
         yield self._key_hints
 
     def on_resize(self) -> None:
-        """As many candidates as fit."""
         self.redraw()
 
     def begin(self, token: TokenPlace | None) -> None:
-        """Remember what is in use; the effect is shown on this token."""
+        """Remember the settings, and show their effect on a token."""
         self._before = self.sampling
         self.try_on(token)
 
     def try_on(self, token: TokenPlace | None) -> None:
-        """Show the effect on another token."""
+        """Show the effect of the settings on a token."""
         self._token = token
         self.redraw()
 
@@ -111,7 +109,7 @@ class SamplingPanel(Vertical, can_focus=True):
 
     @property
     def own_keys(self) -> Iterable[str]:
-        """The keys that mean something here."""
+        """The keys that the panel binds."""
         return bound_keys(self)
 
     # --- changing ---
@@ -126,25 +124,25 @@ class SamplingPanel(Vertical, can_focus=True):
         self.redraw()
 
     def action_move(self, by: int) -> None:
-        """Another setting."""
+        """Choose the next or previous setting."""
         self._row = (self._row + by) % len(presets.NAMES)
         self.redraw()
 
     def action_step(self, by: int) -> None:
-        """A step up or down."""
+        """Change the chosen setting by a step."""
         self._set(presets.step_value(self.sampling, self._chosen, by))
 
     def action_preset(self, name: str) -> None:
-        """All of a preset's values."""
+        """Use a preset."""
         self._set(presets.with_preset(self.sampling, name))
 
     def action_restore(self) -> None:
-        """As it was when this was opened."""
+        """Restore the settings of when the panel was opened."""
         if self._before is not None:
             self._set(self._before)
 
     def action_type(self) -> None:
-        """Let a value be typed."""
+        """Ask for a value."""
         self._field.display = True
         self._field.value = presets.format_value(self.sampling, self._chosen).replace(",", "")
         self._field.focus()
@@ -160,7 +158,7 @@ class SamplingPanel(Vertical, can_focus=True):
         self._end_typing()
 
     def action_leave(self) -> None:
-        """Out of typing first."""
+        """Close the panel, or end typing."""
         if self._field.display:
             self._end_typing()
         else:
@@ -174,7 +172,7 @@ class SamplingPanel(Vertical, can_focus=True):
     # --- showing ---
 
     def redraw(self) -> None:
-        """Show what is in use now."""
+        """Draw the panel."""
         if not self.is_attached or not self.size.width:
             return
         rows = [self._setting(row, name) for row, name in enumerate(presets.NAMES)]

@@ -31,7 +31,7 @@ class StyleCache:
         self._styles: dict[str, Style] = {}
 
     def forget(self) -> None:
-        """The theme changed."""
+        """Drop all styles, for a new theme."""
         self._styles.clear()
 
     def style(self, look: str) -> Style:

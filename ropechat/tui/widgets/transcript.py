@@ -95,19 +95,19 @@ class Transcript(CompatScrollView, can_focus=True):
         return gone
 
     def to_end(self) -> None:
-        """Go to the newest row and follow."""
+        """Scroll to the newest row and follow it."""
         self.follow = True
         self._grown(self.page.rows)
 
     def redraw(self) -> None:
-        """The looks of rows changed, not the rows."""
+        """Draw all rows again, with the same layout."""
         self._strips.clear()
         self.refresh()
 
     # --- layout ---
 
     def _grown(self, first_row: int) -> None:
-        """Rows from `first_row` on are new or changed."""
+        """Update the size for new or changed rows from `first_row` on."""
         if first_row:
             for y in [y for y in self._strips if y >= first_row]:
                 del self._strips[y]
@@ -173,13 +173,13 @@ class Transcript(CompatScrollView, can_focus=True):
             self._refresh_rows(bottom - 1, bottom)
 
     def _redraw_rows(self, first: int, end: int) -> None:
-        """The looks of some rows changed."""
+        """Draw some rows again."""
         for y in range(first, end):
             self._strips.pop(y, None)
         self._refresh_rows(first, end)
 
     def _refresh_rows(self, first: int, end: int) -> None:
-        """Draw those of some rows that are in sight."""
+        """Draw the visible ones of some rows."""
         width, height = self.size
         top, bottom = (min(max(0, row - round(self.scroll_y)), height) for row in (first, end))
         if top < bottom:
@@ -243,7 +243,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self.refresh()
 
     def leave_end(self) -> None:
-        """Follow no more: the reader is elsewhere."""
+        """Stop following the end."""
         if self.follow:
             self.follow = False
             self._news_from = self.page.rows
@@ -255,21 +255,17 @@ class Transcript(CompatScrollView, can_focus=True):
             self.leave_end()
 
     def action_page_up(self) -> None:
-        """One page back."""
         if self.max_scroll_y > 0:
             self.leave_end()
         self.scroll_page_up(animate=False)
 
     def action_page_down(self) -> None:
-        """One page on."""
         self.scroll_page_down(animate=False)
 
     def action_scroll_end(self) -> None:
-        """To the newest row, and follow."""
         self.to_end()
 
     def action_scroll_home(self) -> None:
-        """To the first row."""
         if self.max_scroll_y > 0:
             self.leave_end()
         self.scroll_to(y=0, animate=False, force=True)
@@ -283,7 +279,6 @@ class Transcript(CompatScrollView, can_focus=True):
         self._strips.clear()
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
         last = y == self.scrollable_content_region.height - 1
         y += round(self.scroll_y)
         span = None if self.text_selection is None else self.text_selection.get_span(y)
@@ -318,7 +313,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return self._heading(block) if block.head and y == self.page.tops[spot.block] else []
 
     def _news(self) -> str:
-        """What came while the reader is elsewhere."""
+        """The mark of new rows below the screen."""
         if self.follow or round(self.scroll_y) >= self.max_scroll_y:
             return ""
         new = self.page.rows - self._news_from
@@ -342,7 +337,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return self._styles.segments([self._gutter(block, row), *pieces, *ends], look)
 
     def marks(self, block: Block, row: int) -> list[Mark]:
-        """More to lay over a row."""
+        """Further marks of a row."""
         return []
 
     def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
