@@ -172,7 +172,7 @@ class ComposerController:
         return self.session.answer(node.parent or "", prefix, Origin(node.id, 0, "edit"))
 
     def stop_editing(self) -> bool:
-        """Cancel an edit: restore the draft, keep a changed text in the history. Returns whether there was one."""
+        """Cancel an edit and restore the draft; a changed text goes to the history. Returns whether it did."""
         self._editing = None
         if self.composer.lent:
             self.composer.keep()
