@@ -172,7 +172,7 @@ class ComposerController:
         return self.session.answer(node.parent or "", prefix, Origin(node.id, 0, "edit"))
 
     def stop_editing(self) -> bool:
-        """Cancel an edit and restore the draft; a changed text goes to the history. Returns whether it did."""
+        """Cancel an edit and restore the draft; a changed text goes to the history. False without one."""
         self._editing = None
         if self.composer.lent:
             self.composer.keep()
