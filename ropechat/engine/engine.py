@@ -397,8 +397,9 @@ class Engine:
         """Score a text, ids, messages, a Pair or (messages, answer), yielding scores as they are computed.
 
         top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or the token; in
-        messages it is text. bos: whether a text begins with the BOS token. In messages only their content has the role "text"; by_author: instead of "text",
-        it has the role of its author, and sums cover the assistant's.
+        messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
+        the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
+        assistant's.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a

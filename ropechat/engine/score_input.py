@@ -46,7 +46,10 @@ class ScoreInput:
 def encode_item(
     chat: PromptBuilder, item: ScoreItem, special: Special = "tokens", bos: Bos = "auto"
 ) -> ScoreInput:
-    """Encode an item. bos: whether a text begins with the BOS token. Raises RequestError, TokenizerError, ChatTemplateError."""
+    """Encode an item. bos: whether a text begins with the BOS token.
+
+    Raises RequestError, TokenizerError, ChatTemplateError.
+    """
     if isinstance(item, Pair):
         return _pair(chat, item, special, bos)
     if isinstance(item, str):
