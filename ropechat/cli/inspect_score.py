@@ -2,23 +2,21 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropechat.cli.common import text_argument
+from ropechat.cli.common import STREAM, FileName, text_argument
 from ropechat.cli.exit_codes import say
 from ropechat.cli.status import StatusLine, progress_text
-from ropechat.conversation import Message, Role
-from ropechat.errors import FileAccessError, RequestError
-from ropechat.trace import Pair, TokenDistribution, TokenScore
+from ropechat.trace import TokenDistribution, TokenScore
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
-    from ropechat.engine.prompt import Special
+    from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
     from ropechat.engine.scoring import ScoreStream
 
@@ -37,13 +35,8 @@ class ScoreOptions:
     one_sequence: bool
     messages: str | None
     answer: str | None
-    given_file: str | None
+    given_file: Path | str | None
     roles: tuple[str, ...] | None
-
-    @property
-    def needs_template(self) -> bool:
-        """Whether messages are rendered."""
-        return self.messages is not None
 
 
 def _roles(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -76,7 +69,10 @@ def score_options(function: F) -> F:
         ),
         click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
         click.option(
-            "--given-file", metavar="FILE", help="Score TEXT as the continuation of the text in this file."
+            "--given-file",
+            type=FileName(),
+            metavar="FILE",
+            help="Score TEXT as the continuation of the text in this file; - is stdin.",
         ),
         click.option(
             "--roles",
@@ -90,7 +86,9 @@ def score_options(function: F) -> F:
     return function
 
 
-def take_score_options(given: dict[str, Any]) -> ScoreOptions:
+def take_score_options(
+    given: dict[str, Any], *, text: str | None, files: Sequence[object], chat: bool
+) -> ScoreOptions:
     """Remove the values of `score_options` from `given` and return them. Raises UsageError."""
     asked = ScoreOptions(**{name: given.pop(name) for name in ScoreOptions.__dataclass_fields__})
     if asked.one_sequence and (asked.window or asked.stride):
@@ -99,72 +97,66 @@ def take_score_options(given: dict[str, Any]) -> ScoreOptions:
         raise click.UsageError("--answer requires --messages; add it, or give the prompt with --given-file")
     if asked.messages is not None and asked.given_file is not None:
         raise click.UsageError("--given-file: not possible with --messages; use --answer")
-    if asked.messages == "-" and asked.answer == "-":
+    if asked.messages is not None and (text is not None or files or chat):
+        raise click.UsageError("--messages: not possible with TEXT, -f or --chat; use --answer")
+    if asked.given_file is not None and chat:
+        raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
+    if asked.messages == STREAM and asked.answer == STREAM:
         raise click.UsageError("--answer: stdin is read by --messages already")
+    if asked.given_file == STREAM and (STREAM in (text, *files) or (text is None and not files)):
+        raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
     return asked
 
 
-def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
-    """What is scored. chat: TEXT is a user message. Raises UsageError, RequestError, FileAccessError."""
-    if asked.messages is not None:
-        from ropechat.cli.template import read_messages
+def read_conversation(file: str, answer: str | None) -> "ScoreItem":
+    """The messages of a JSON file, and an answer to them. Raises RequestError, FileAccessError."""
+    from ropechat.cli.template import read_messages
 
-        if text is not None or chat:
-            raise click.UsageError("--messages: not possible with TEXT or --chat; use --answer")
-        messages = read_messages(asked.messages)
-        return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
-    value = text_argument(text, "text")
-    if asked.given_file is not None:
-        if chat:
-            raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
-        return Pair(_content(asked.given_file), value)
-    return [Message(Role.USER, value)] if chat else value
-
-
-def _content(file: str) -> str:
-    try:
-        return Path(file).read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{file}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
-    except OSError as error:
-        raise FileAccessError(f"{file}: {error.strerror}") from None
+    messages = read_messages(file)
+    return messages if answer is None else (messages, text_argument(answer, "--answer"))
 
 
 def open_stream(
-    engine: "Engine", prompt: "ScoreItem", asked: ScoreOptions, *, top_k: int, special: "Special"
+    engine: "Engine",
+    name: str,
+    prompt: "ScoreItem",
+    asked: ScoreOptions,
+    *,
+    top_k: int,
+    special: "Special",
+    bos: "Bos",
 ) -> "ScoreStream":
-    """Start scoring, and say on stderr how a long text is scored."""
+    """Start scoring, and say on stderr how a long text is scored. name: of its file, or "" for none."""
     stream = engine.score_stream(
         prompt,
         top_k=top_k,
         special=special,
-        by_author=asked.needs_template,
+        bos=bos,
+        by_author=asked.messages is not None,
         window=asked.window,
         stride=asked.stride,
         one_sequence=asked.one_sequence,
     )
     if asked.roles is not None:
         stream.meta["roles"] = asked.roles
-    for line in notes(stream.meta):
+    for line in notes(stream.meta, f"{name}: " if name else ""):
         say(line)
     return stream
 
 
-def notes(meta: dict[str, Any]) -> Iterator[str]:
+def notes(meta: Mapping[str, Any], place: str = "") -> Iterator[str]:
     """Lines about the windows of a long text, or about a text that exceeds the trained length."""
     trained, window, count = meta["trained_length"], meta["window"], meta["tokens"]
     if window is not None:
         tokens = f"{count:,} tokens" if count is not None else "a long text"
         yield (
-            f"note: {tokens} in windows of {window:,}, stride {meta['stride']:,}; "
+            f"note: {place}{tokens} in windows of {window:,}, stride {meta['stride']:,}; "
             f"the model was trained for {trained:,}"
         )
     elif meta["beyond_trained_length"]:
         yield (
-            f"warning: {count:,} tokens exceed the trained length of {trained:,}: scores beyond it, and "
-            "their part in the sums, are unreliable; omit --one-sequence"
+            f"warning: {place}{count:,} tokens exceed the trained length of {trained:,}: scores beyond it, "
+            "and their part in the sums, are unreliable; omit --one-sequence"
         )
 
 

@@ -28,7 +28,7 @@ from ropechat.engine.loading import (
     load_tokenizer,
 )
 from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
-from ropechat.engine.prompt import PromptBuilder, Special
+from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
     choose_seed,
@@ -358,6 +358,7 @@ class Engine:
         *,
         top_k: int = 20,
         special: Special = "tokens",
+        bos: Bos = "auto",
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -369,7 +370,9 @@ class Engine:
         last token. on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as
         `generate`.
         """
-        stream = self._score(prompt, top_k, special, window, stride, one_sequence=one_sequence, whole=True)
+        stream = self._score(
+            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, whole=True
+        )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
             scores += chunk
@@ -385,6 +388,7 @@ class Engine:
         *,
         top_k: int = 20,
         special: Special = "tokens",
+        bos: Bos = "auto",
         by_author: bool = False,
         window: int | None = None,
         stride: int | None = None,
@@ -393,8 +397,9 @@ class Engine:
         """Score a text, ids, messages, a Pair or (messages, answer), yielding scores as they are computed.
 
         top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or the token; in
-        messages it is text. In messages only their content has the role "text"; by_author: instead of "text",
-        it has the role of its author, and sums cover the assistant's.
+        messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
+        the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
+        assistant's.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
@@ -403,7 +408,7 @@ class Engine:
         CancelledError. Raises as `generate`.
         """
         return self._score(
-            prompt, top_k, special, window, stride, one_sequence=one_sequence, by_author=by_author
+            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, by_author=by_author
         )
 
     def _score(
@@ -411,6 +416,7 @@ class Engine:
         prompt: "ScoreItem",
         top_k: int,
         special: Special,
+        bos: Bos,
         window: int | None,
         stride: int | None,
         *,
@@ -425,7 +431,9 @@ class Engine:
         validate_top_k(top_k)
         size = self._window(window)
         move = validate_stride(stride, size)
-        given = (encode_by_author if by_author else encode_item)(self.chat, prompt, special)
+        given = (
+            encode_by_author(self.chat, prompt) if by_author else encode_item(self.chat, prompt, special, bos)
+        )
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
         pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD)

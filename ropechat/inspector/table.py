@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
+from ropechat.inspector.look_up import Found
+from ropechat.inspector.reading import Reading, Summary
+from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import cell_width, fit, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -43,7 +45,7 @@ def bar(share: float, width: int) -> str:
 
 
 def layout(tokens: int, width: int, *, color: bool = False) -> Layout:
-    """Choose the columns that fit into `width`. tokens: how many there are at most."""
+    """Choose the columns that fit into `width`. tokens: their number."""
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(tokens - 1)))
     extras = width >= 70
@@ -95,32 +97,34 @@ def candidate_lines(
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
 
 
+def found_line(found: Found, at: Layout) -> str:
+    """The line of a string that was looked up: its probability, and the rank of its first token."""
+    bits = f"{-found.logprob / math.log(2):.2f} bit"
+    tokens = f"  ({len(found.ids)} tokens)" if len(found.ids) > 1 else ""
+    facts = f"{math.exp(found.logprob):7.1%}  {bits:>11}  rank {found.rank}"
+    return _cut(f"{' ' * at.index}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
+
+
 def render(
-    scores: Scores, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
+    reading: Reading, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of the table as the scores come. bytes_of: id -> the bytes of a token."""
-    meta = scores.meta
-    known = meta.get("tokens") or len((meta.get("text") or "").encode("utf-8", "surrogatepass"))
-    at, totals = layout(known, width, color=color), Totals(meta.get("roles") or SUMMED)
+    """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
+    known = reading.meta.get("tokens") or len(reading.meta.get("text") or "") or 1
+    at = layout(known, width, color=color)
+    summary = Summary(reading.roles)
     yield header(at)
-    for token in scores:
-        totals.add(token)
+    for token in summary.watch(reading.tokens):
         yield token_line(token, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
-    if scores.next is not None:
-        yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {scores.next.entropy:.2f})", _DIM, at)
-        yield from candidate_lines(scores.next, None, bytes_of, at)
-    yield _paint(summary(totals), _DIM, at)
-
-
-def summary(totals: Totals) -> str:
-    """The summary line, over the scored tokens of the roles that count."""
-    if not totals.scored:
-        return f"{totals.tokens} tokens, none scored"
-    return (
-        f"{totals.tokens} tokens, {totals.scored} scored: nll {totals.nll:.3f}, perplexity {totals.ppl:.2f}, "
-        f"{totals.bits_per_byte:.3f} bits/byte"
-    )
+    if reading.next is not None:
+        entropy = f"{reading.next.entropy:.2f}"
+        yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", _DIM, at)
+        yield from candidate_lines(reading.next, None, bytes_of, at)
+        for place, found in enumerate(reading.looked_up()):
+            if place == 0:
+                yield _paint(f"{'?'.rjust(at.index)}  looked up", _DIM, at)
+            yield found_line(found, at)
+    yield _paint(summary.line(), _DIM, at)
 
 
 def _cut(text: str, width: int) -> str:
