@@ -60,7 +60,7 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
     yield f'<section class="text card">\n{name}<pre class="tokens">'
     complete = TextOfTokens(reading.meta.get("text"))
     for token in summary.watch(reading.tokens):
-        kind = "" if token.role in summary.roles else token.role
+        kind = "" if token.role in summary.counted.roles else token.role
         kind = "special" if kind == "bos" else kind
         text, label = complete.next(token)
         yield spans.span(
@@ -92,7 +92,7 @@ def _facts(reading: Reading, summary: Summary) -> Iterator[tuple[str, str]]:
     meta, sums = reading.meta, summary.counted
     yield "model", str(meta.get("model") or "–")
     yield "weights", str(meta.get("dtype") or "–")
-    yield "tokens", page.number(summary.tokens, 0)
+    yield "tokens", page.number(sums.tokens, 0)
     if sums.scored:
         yield "surprisal", f"{page.number(sums.nll / math.log(2), 1)} bits"
         yield "perplexity", page.number(sums.ppl)

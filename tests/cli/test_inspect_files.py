@@ -166,7 +166,7 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["x", "-f", "{a}"], "not both"),
+        (["x", "-f", "{a}"], "-f: not possible with TEXT"),
         (["x", "--by", "line", "--format", "html"], "--by line"),
         (["x", "--sort", "bits"], "--by line"),
         (["x", "--head", "3"], "--by line"),
