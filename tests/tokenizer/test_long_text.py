@@ -51,9 +51,7 @@ def tokenizers(request: pytest.FixtureRequest) -> list[Tokenizer]:
     if request.param != "real":
         return [Tokenizer.load(ROOT / request.param, 1 << 20, keep=False)]
     folder = request.getfixturevalue("real") / "tokenizers"
-    return [
-        Tokenizer.load(folder / name, 1 << 20, keep=False) for name in ("gpt2-50257", "tinyllamas-tok4096")
-    ]
+    return [Tokenizer.load(folder / name, 1 << 20, keep=False) for name in ("gpt2-50257", "minueza-32m-chat")]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
