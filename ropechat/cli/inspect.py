@@ -1,12 +1,11 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import load_chat_engine, model_options, template_options, text_argument
+from ropechat.cli.common import load_chat_engine, model_options, template_options
 from ropechat.cli.inspect_output import (
     TOP_K,
     Failures,
@@ -21,15 +20,15 @@ from ropechat.cli.inspect_score import (
     ScoreOptions,
     WatchedScores,
     open_stream,
-    read_conversation,
+    prompt_of,
+    read_prompt,
     score_options,
     take_score_options,
 )
-from ropechat.conversation import Message, Role
-from ropechat.trace import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
@@ -43,6 +42,7 @@ Examples:
   echo "The capital of France is " > prompt.txt && ropechat inspect --given-file prompt.txt "Paris."
   echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
+  echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
 """
 
 
@@ -82,18 +82,16 @@ def inspect(
     --special tokens.
 
     A text above the trained length is scored in windows of that length: each token once, with at least half
-    a window of context. Results are written while later windows are computed.
+    a window of context.
 
     With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
     assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
 
     The exit code is 3 if one of several files failed; the others are written.
     """
-    files: Sequence[Any] = given["files"]
-    asked = take_score_options(given, text=text, files=files, chat=chat)
-    is_chat = chat or asked.messages is not None
-    if files and text is not None:
-        raise click.UsageError("text: give TEXT or -f, not both")
+    asked = take_score_options(given)
+    sources = _sources(text, given["files"], asked, chat=chat)
+    is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":
         raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
     if is_chat and bos != "auto":
@@ -101,13 +99,10 @@ def inspect(
     if not is_chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
-    given.pop("files")
-    sources: list[tuple[str, Callable[[], ScoreItem]]] = [
-        (name_of(file), partial(_item, partial(read_file, file), asked, chat=chat)) for file in files
-    ]
-    if len(sources) <= 1:
-        value = _item(lambda: text_argument(text, "text"), asked, chat=chat) if not files else sources[0][1]()
-        sources = [(name_of(files[0]) if files else "", lambda: value)]  # read before the model is loaded
+    if len(sources) == 1:
+        name, read = sources[0]
+        item = read()  # before the model is loaded
+        sources = [(name, lambda: item)]
     engine = load_chat_engine(given, raw=not is_chat)
     failures = Failures(len(sources))
 
@@ -116,22 +111,27 @@ def inspect(
 
         for name, read in sources:
             with failures.of(name):
-                scores = WatchedScores(
-                    open_stream(engine, name, read(), asked, top_k=output.top_k, special=special, bos=bos)
+                stream = open_stream(
+                    engine, read(), asked, top_k=output.top_k, special=special, bos=bos, name=name
                 )
-                yield Reading(scores, name, looking_up(engine, scores.meta, output.look_up))
+                yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
 
     write(readings(), engine, output, _title([name for name, _ in sources]))
     return failures.exit_code
 
 
-def _item(read: "Callable[[], str]", asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
-    """What is scored: a conversation, or the text that `read` returns."""
-    if asked.messages is not None:
-        return read_conversation(asked.messages, asked.answer)
-    if asked.given_file is not None:
-        return Pair(read_file(asked.given_file), read())
-    return [Message(Role.USER, read())] if chat else read()
+def _sources(
+    text: str | None, files: "Sequence[Path | str]", asked: ScoreOptions, *, chat: bool
+) -> "list[tuple[str, Callable[[], ScoreItem]]]":
+    """What is scored: names, and functions that read. Raises UsageError."""
+    if not files:
+        return [("", lambda: read_prompt(text, asked, chat=chat))]
+    if text is not None or asked.messages is not None:
+        raise click.UsageError("-f: not possible with TEXT or --messages; give one of them")
+    return [
+        (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
+        for file in files
+    ]
 
 
 def _title(names: Sequence[str]) -> str:

@@ -112,35 +112,58 @@ def read_conversation(file: str, answer: str | None) -> "ScoreItem":
     """The messages of a JSON file, and an answer to them. Raises RequestError, FileAccessError."""
     from ropechat.cli.template import read_messages
 
-    messages = read_messages(file)
-    return messages if answer is None else (messages, text_argument(answer, "--answer"))
+        if text is not None or chat:
+            raise click.UsageError("--messages: not possible with TEXT or --chat; use --answer")
+        messages = read_messages(asked.messages)
+        return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
+    return prompt_of(text_argument(text, "text"), asked, chat=chat)
+
+
+def prompt_of(value: str, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
+    """A text as it is scored: alone, as a user message or as a continuation. Raises as `read_prompt`."""
+    if asked.given_file is not None:
+        if chat:
+            raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
+        return Pair(_content(asked.given_file), value)
+    return [Message(Role.USER, value)] if chat else value
+
+
+def _content(file: str) -> str:
+    try:
+        return Path(file).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{file}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+        ) from None
+    except OSError as error:
+        raise FileAccessError(f"{file}: {error.strerror}") from None
 
 
 def open_stream(
     engine: "Engine",
-    name: str,
     prompt: "ScoreItem",
     asked: ScoreOptions,
     *,
     top_k: int,
     special: "Special",
     bos: "Bos",
+    name: str = "",
 ) -> "ScoreStream":
-    """Start scoring, and say on stderr how a long text is scored. name: of its file, or "" for none."""
+    """Start scoring, and say on stderr how a long text is scored. name: of its file."""
     stream = engine.score_stream(
         prompt,
         top_k=top_k,
         special=special,
         bos=bos,
-        by_author=asked.messages is not None,
+        by_author=asked.needs_template,
         window=asked.window,
         stride=asked.stride,
         one_sequence=asked.one_sequence,
     )
     if asked.roles is not None:
         stream.meta["roles"] = asked.roles
-    for line in notes(stream.meta, f"{name}: " if name else ""):
-        say(line)
+    for line in notes(stream.meta):
+        say(line if not name else line.replace(": ", f": {name}: ", 1))
     return stream
 
 

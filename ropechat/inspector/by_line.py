@@ -55,9 +55,11 @@ class Line:
 def lines_of(reading: Reading) -> Iterator[Line]:
     """Yield the lines of a text in its order, each when the first token of the next has come."""
     data = (reading.meta.get("text") or "").encode("utf-8", "replace")
-    number, start, end = 0, 0, 0
+    number, start, end = 0, 0, -1
     held: list[TokenScore] = []
     for token in reading.tokens:
+        if end < 0:  # a continuation of another text begins at its line 1
+            start = end = token.span[0]
         if token.logprob is None or token.role not in reading.roles:
             continue
         while token.span[0] >= end and end < len(data):

@@ -2,27 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ropechat.inspector.look_up import Found
-from ropechat.trace import TokenDistribution, TokenScore, Totals
+from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
 
 LN2 = math.log(2)
 _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
-
-
-class Scores(Protocol):
-    """The scores of a text's tokens, read once and in order: a `Trace`, or scores that are still coming.
-
-    meta: as of `Trace`. next: the distribution after the last token; None before it is known.
-    """
-
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-    @property
-    def next(self) -> TokenDistribution | None: ...
-    def __iter__(self) -> Iterator[TokenScore]: ...
 
 
 class Reading:
@@ -44,7 +30,7 @@ class Reading:
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that sums cover."""
-        return tuple(self.meta.get("roles") or ("text",))
+        return tuple(self.meta.get("roles") or SUMMED)
 
     @property
     def tokens(self) -> Iterator[TokenScore]:
@@ -64,21 +50,18 @@ class Reading:
 
 
 class Summary:
-    """Counts the tokens that pass through `watch`, and sums them by role.
+    """Sums over the tokens that pass through `watch`.
 
-    The sums are those of `Trace.nll`, `ppl` and `bits_per_byte`, to the bit.
+    counted: the sums over the roles that count. by_role: over each role that has scored tokens.
     """
 
-    def __init__(self, roles: Iterable[str] = ("text",)) -> None:
-        self.roles = tuple(roles)
-        self.tokens = 0
-        self.counted = Totals(self.roles)
+    def __init__(self, roles: Sequence[str] = SUMMED) -> None:
+        self.counted = Totals(roles)
         self.by_role: dict[str, Totals] = {}
 
     def watch(self, tokens: Iterable[TokenScore]) -> Iterator[TokenScore]:
         """Yield the tokens, and add each."""
         for token in tokens:
-            self.tokens += 1
             self.counted.add(token)
             if token.logprob is not None:
                 self.by_role.setdefault(token.role, Totals((token.role,))).add(token)
@@ -88,8 +71,8 @@ class Summary:
         """The sums in one line of text."""
         sums = self.counted
         if not sums.scored:
-            return f"{self.tokens} tokens, none scored"
+            return f"{sums.tokens} tokens, none scored"
         return (
-            f"{self.tokens} tokens, {sums.scored} scored: nll {sums.nll:.3f}, perplexity {sums.ppl:.2f}, "
+            f"{sums.tokens} tokens, {sums.scored} scored: nll {sums.nll:.3f}, perplexity {sums.ppl:.2f}, "
             f"{sums.bits_per_byte:.3f} bits/byte"
         )
