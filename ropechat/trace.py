@@ -7,9 +7,9 @@ time and memory than dataclasses.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from ropechat.errors import RequestError, RopechatError
 
@@ -88,6 +88,19 @@ class Step(NamedTuple):
     row: TokenDistribution | None
     stages: tuple[Stage, ...]
     u: float | None
+
+
+class Scores(Protocol):
+    """The scores of a text's tokens in order: a Trace, or a stream that is still being computed."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """As `Trace.meta`."""
+
+    def __iter__(self) -> Iterator[TokenScore]: ...
+    @property
+    def next(self) -> TokenDistribution | None:
+        """The distribution of the token after the last one, once the tokens were read."""
 
 
 SUMMED = ("text",)

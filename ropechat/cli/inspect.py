@@ -39,10 +39,9 @@ Examples:
   ropechat inspect "The cat sat on the mat."
   ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
   ropechat inspect "The cat sat on the mat." -o cat.html
-  echo "The capital of France is " > prompt.txt && ropechat inspect --given-file prompt.txt "Paris."
-  echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
-  echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
+  printf "The capital of Italy is " | ropechat inspect --given-file - Rome
+  echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
 
 

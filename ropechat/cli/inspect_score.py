@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +11,10 @@ import click
 
 from ropechat.cli.common import STREAM, FileName, text_argument
 from ropechat.cli.exit_codes import say
+from ropechat.cli.inspect_output import read_file
 from ropechat.cli.status import StatusLine, progress_text
-from ropechat.trace import TokenDistribution, TokenScore
+from ropechat.conversation import Message, Role
+from ropechat.trace import Pair, TokenDistribution, TokenScore
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -37,6 +39,11 @@ class ScoreOptions:
     answer: str | None
     given_file: Path | str | None
     roles: tuple[str, ...] | None
+
+    @property
+    def needs_template(self) -> bool:
+        """Whether messages are rendered."""
+        return self.messages is not None
 
 
 def _roles(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -86,9 +93,7 @@ def score_options(function: F) -> F:
     return function
 
 
-def take_score_options(
-    given: dict[str, Any], *, text: str | None, files: Sequence[object], chat: bool
-) -> ScoreOptions:
+def take_score_options(given: dict[str, Any]) -> ScoreOptions:
     """Remove the values of `score_options` from `given` and return them. Raises UsageError."""
     asked = ScoreOptions(**{name: given.pop(name) for name in ScoreOptions.__dataclass_fields__})
     if asked.one_sequence and (asked.window or asked.stride):
@@ -97,46 +102,32 @@ def take_score_options(
         raise click.UsageError("--answer requires --messages; add it, or give the prompt with --given-file")
     if asked.messages is not None and asked.given_file is not None:
         raise click.UsageError("--given-file: not possible with --messages; use --answer")
-    if asked.messages is not None and (text is not None or files or chat):
-        raise click.UsageError("--messages: not possible with TEXT, -f or --chat; use --answer")
-    if asked.given_file is not None and chat:
-        raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
     if asked.messages == STREAM and asked.answer == STREAM:
         raise click.UsageError("--answer: stdin is read by --messages already")
-    if asked.given_file == STREAM and (STREAM in (text, *files) or (text is None and not files)):
-        raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
     return asked
 
 
-def read_conversation(file: str, answer: str | None) -> "ScoreItem":
-    """The messages of a JSON file, and an answer to them. Raises RequestError, FileAccessError."""
-    from ropechat.cli.template import read_messages
+def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
+    """What is scored. chat: TEXT is a user message. Raises UsageError, RequestError, FileAccessError."""
+    if asked.messages is not None:
+        from ropechat.cli.template import read_messages
 
         if text is not None or chat:
             raise click.UsageError("--messages: not possible with TEXT or --chat; use --answer")
         messages = read_messages(asked.messages)
         return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
+    if asked.given_file == STREAM and text in (None, STREAM):
+        raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
     return prompt_of(text_argument(text, "text"), asked, chat=chat)
 
 
 def prompt_of(value: str, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
     """A text as it is scored: alone, as a user message or as a continuation. Raises as `read_prompt`."""
+    if asked.given_file is not None and chat:
+        raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
     if asked.given_file is not None:
-        if chat:
-            raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
-        return Pair(_content(asked.given_file), value)
+        return Pair(read_file(asked.given_file), value)
     return [Message(Role.USER, value)] if chat else value
-
-
-def _content(file: str) -> str:
-    try:
-        return Path(file).read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{file}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
-    except OSError as error:
-        raise FileAccessError(f"{file}: {error.strerror}") from None
 
 
 def open_stream(
@@ -167,19 +158,19 @@ def open_stream(
     return stream
 
 
-def notes(meta: Mapping[str, Any], place: str = "") -> Iterator[str]:
+def notes(meta: dict[str, Any]) -> Iterator[str]:
     """Lines about the windows of a long text, or about a text that exceeds the trained length."""
     trained, window, count = meta["trained_length"], meta["window"], meta["tokens"]
     if window is not None:
         tokens = f"{count:,} tokens" if count is not None else "a long text"
         yield (
-            f"note: {place}{tokens} in windows of {window:,}, stride {meta['stride']:,}; "
+            f"note: {tokens} in windows of {window:,}, stride {meta['stride']:,}; "
             f"the model was trained for {trained:,}"
         )
     elif meta["beyond_trained_length"]:
         yield (
-            f"warning: {place}{count:,} tokens exceed the trained length of {trained:,}: scores beyond it, "
-            "and their part in the sums, are unreliable; omit --one-sequence"
+            f"warning: {count:,} tokens exceed the trained length of {trained:,}: scores beyond it, and "
+            "their part in the sums, are unreliable; omit --one-sequence"
         )
 
 
