@@ -1,7 +1,6 @@
 """The output of a run: stdout, or a file that is made from the journal when all rows are done."""
 
 import contextlib
-import json
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from ropechat.batch.forms import Form, Records, write_parquet
-from ropechat.batch.journal import Journal, journal_name
+from ropechat.batch.journal import Journal, journal_name, line_of
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import tokens_of
 from ropechat.errors import BatchInputError, FileAccessError
@@ -259,7 +258,6 @@ def write_run_record(target: Target, record: Mapping[str, Any]) -> None:
     temporary = target.run_record.with_name(target.run_record.name + ".tmp")
     try:
         with _replacing(temporary, target.run_record, packed=False) as file:
-            text = json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(line_of(record).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise FileAccessError(f"{target.run_record}: {error.strerror or error}") from None
