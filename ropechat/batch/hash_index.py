@@ -28,9 +28,8 @@ class HashIndex:
 
     def _resize(self, slots: int) -> None:
         self._mask = slots - 1
-        self._keys = array("Q", bytes(8 * slots))
-        values = array(self._code)
-        self._values = array(self._code, bytes(values.itemsize * slots))
+        self._keys = array("Q", [0]) * slots
+        self._values = array(self._code, [0]) * slots
 
     def _slot(self, key: int) -> int:
         """The slot of a key, or the free one where it belongs."""

@@ -72,6 +72,7 @@ class Journal:
             made._truncate(0)
             made._append(line_of(header))
         except BaseException:
+            made.remove()
             made.close()
             raise
         made.lines = 0

@@ -94,6 +94,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique,
+    parse_constant=lambda name: reject(f"JSON: numbers must be finite (got {name})"),
+)
+
+
 def parse_value(data: bytes) -> Any:
     """Parse JSON. Raises LineError, also for NaN and duplicate keys."""
     try:
@@ -101,11 +107,7 @@ def parse_value(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         reject(f"line: must be UTF-8 (byte {error.start} is not)")
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=lambda name: reject(f"JSON: numbers must be finite (got {name})"),
-        )
+        return _DECODER.decode(text)
     except LineError:
         raise
     except RecursionError:
@@ -381,8 +383,8 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the sampling fields; null means absent."""
     names: dict[str, str] = {}
     sampling: dict[str, Any] = {}
-    for name, field in SAMPLING_FIELDS.items():
-        value = fields.pop(name, None)
+    for name in [name for name in SAMPLING_FIELDS if name in fields]:
+        field, value = SAMPLING_FIELDS[name], fields.pop(name)
         if value is None:
             continue
         if field in names:

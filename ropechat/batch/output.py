@@ -33,14 +33,17 @@ class Target:
     """The files of an output: OUT, its journal, its run record, and the errors of the form openai."""
 
     def __init__(self, out: Path, *, errors: bool = False) -> None:
+        if not out.name:
+            raise BatchInputError(f"{out}: must be the name of a file; give another output (- is stdout)")
         self.out = out
         self.journal = journal_name(out)
         self.temporary = out.with_name(out.name + ".tmp")
         self.run_record = out.with_name(out.name + ".run.json")
         self.errors: Path | None = None
         if errors:
-            stem, dot, suffix = out.name.partition(".")
-            self.errors = out.with_name(f"{stem}.errors{dot}{suffix}")
+            plain, packed = (out.name[:-3], ".gz") if out.name.lower().endswith(".gz") else (out.name, "")
+            suffix = Path(plain).suffix
+            self.errors = out.with_name(f"{plain.removesuffix(suffix)}.errors{suffix}{packed}")
 
     def refuse(self, is_input: Callable[[Path], bool], *, overwrite: bool, resume: bool) -> None:
         """Raise BatchInputError if a file would be overwritten, FileAccessError if one is not writable.

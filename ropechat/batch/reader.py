@@ -177,14 +177,22 @@ class BatchReader:
         return kept
 
 
-def _told(request: LineRequest) -> dict[str, Any]:
+def _told(request: LineRequest) -> list[Any]:
     """What a request asks for, without the names of ignored fields."""
-    told = {name: value for name, value in vars(request).items() if name != "unused"}
-    if isinstance(request.content, list):
-        told["content"] = [
-            part if isinstance(part, int) else [part.role, part.content] for part in request.content
-        ]
-    return told
+    content: Any = request.content
+    if isinstance(content, list):
+        content = [part if isinstance(part, int) else [part.role, part.content] for part in content]
+    return [
+        content,
+        request.sampling,
+        request.stop,
+        request.template_vars,
+        request.samples,
+        request.logprobs,
+        request.turns,
+        request.endpoint,
+        request.continues,
+    ]
 
 
 def _req(told: str) -> str:

@@ -116,6 +116,5 @@ def _read(path: Path) -> bytes:
         raise FileAccessError(f"{path}: {error.strerror}") from None
 
 
-def canonical(value: object) -> str:
-    """A value as JSON that does not depend on the order of keys."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+canonical = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
+"""A value as JSON that does not depend on the order of keys."""

@@ -83,7 +83,7 @@ class Faults:
             before: set[str] = set()
             for _ in range(min(count, self.draw.randint(1, 5))):
                 child = self.start(self.out)
-                time.sleep(self.draw.uniform(0.2, 1.1) * self.seconds)
+                time.sleep(self.draw.uniform(0.2, 0.9) * self.seconds)
                 child.send_signal(signal.SIGKILL)
                 child.communicate()
                 count -= 1
