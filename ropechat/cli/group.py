@@ -8,7 +8,7 @@ _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
     "inspect": "Show the probability of each token of a text.",
-    "batch": "Complete many prompts of a JSONL file.",
+    "batch": "Complete many prompts of a file or pipe.",
     "chats": "List, search, export and delete stored conversations.",
     "template": "Show the prompt that a chat template renders from messages.",
     "models": "List, download, show, check and remove models.",
@@ -22,6 +22,8 @@ _COMMANDS_WITH_SETTINGS = {
     "batch": True,
     "inspect": False,
 }  # whether they sample
+ARGUMENTS = "ropechat.arguments"
+"""The key of the command line's words in `click.Context.meta`."""
 
 
 class LateGroup(click.Group):
@@ -49,6 +51,7 @@ class LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
         if args[0] in _COMMANDS_WITH_SETTINGS and not {"-h", "--help"} & set(args):
             from ropechat.cli import settings
 

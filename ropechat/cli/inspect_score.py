@@ -197,8 +197,13 @@ class WatchedScores:
             for count, token in enumerate(self._stream, 1):
                 elapsed = time.monotonic() - begun
                 if self._status.is_due and elapsed > _QUIET_SECONDS:
-                    share = token.span[1] / size if size else None
-                    self._status.show(progress_text(f"{count} tokens", share, tokens=count, elapsed=elapsed))
+                    self._status.show(_progress(count, token.span[1] / size if size else 0.0, elapsed))
                 yield token
         finally:
             self._status.clear()
+
+
+def _progress(count: int, share: float, elapsed: float) -> str:
+    """The progress after so many tokens and such a share of the text's bytes, in so many seconds."""
+    left = elapsed / share * (1 - share) if share > 0 else None
+    return progress_text(f"{count} tokens", share if share > 0 else None, rate=count / elapsed, left=left)
