@@ -45,13 +45,19 @@ def _shifts(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     """Parse "1,1000,32768"."""
     texts = [text.strip() for text in value.split(",")] if value is not None else []
     if not all(text.isdecimal() and 0 < int(text) <= 1 << 40 for text in texts):
-        raise click.BadParameter(f"must be positions from 1, as in 1,1000 (got {value!r:.40})", ctx, parameter)
+        raise click.BadParameter(
+            f"must be positions from 1, as in 1,1000 (got {value!r:.40})", ctx, parameter
+        )
     return tuple(map(int, texts))
 
 
 @click.command()
 @model_options
-@click.option("--shape", metavar="NAME", help="Instead of a model: the published config of a well-known one; `list` lists them.")
+@click.option(
+    "--shape",
+    metavar="NAME",
+    help="Instead of a model: the published config of a well-known one; `list` lists them.",
+)
 @click.option(
     "--view",
     "names",
@@ -67,17 +73,31 @@ def _shifts(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     callback=_shifts,
     help="Adds the view `shift`: the text again at positions N .., and how much its logits change.",
 )
-@click.option("--text", type=FileName(), help="Text for the views with weights; - is stdin [default: a sample].")
-@click.option("--layer", type=click.IntRange(0), help="Layer of `split` and `distance`.")
-@click.option("--head", type=click.IntRange(0), help="Query head of `split` and `distance`.")
-@click.option("--query", type=click.IntRange(0), help="Token whose attention `split` splits [default: the last].")
+@click.option(
+    "--text", type=FileName(), help="Text for the views with weights; - is stdin [default: a sample]."
+)
+@click.option("--layer", type=click.IntRange(0), help="Layer of `split`, `distance` and `matrix`.")
+@click.option("--head", type=click.IntRange(0), help="Query head of `split`, `distance` and `matrix`.")
+@click.option("--query", type=click.IntRange(0), help="Token of `split` and `matrix` [default: the last].")
 @click.option("--key", type=click.IntRange(0), help="Token it attends to [default: the most attended one].")
 @click.option("--max-distance", type=click.IntRange(2, _LONGEST_DISTANCE), default=4096, show_default=True)
-@click.option("--length", type=click.IntRange(1, 1 << 40), help="Tokens of the text, for `length` and for ropes that depend on it.")
-@click.option("--position", type=click.IntRange(0, 1 << 40), default=10, show_default=True, help="Position of `matrix`.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of drawn queries and keys.")
-@click.option("--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of -o, else term]")
-@click.option("-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout].")
+@click.option(
+    "--length",
+    type=click.IntRange(1, 1 << 40),
+    help="Tokens of the text, for `length` and for ropes that depend on it.",
+)
+@click.option(
+    "--position", type=click.IntRange(0, 1 << 40), default=10, show_default=True, help="Position of `matrix`."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of drawn queries and keys."
+)
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of -o, else term]"
+)
+@click.option(
+    "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
+)
 def rope(
     shape: str | None,
     names: tuple[str, ...],
@@ -89,8 +109,8 @@ def rope(
 ) -> None:
     """Show what a model does with positions: frequencies, decay, properties, use.
 
-    Views of the config need no weights: -m may then also name a config.json, or a folder that holds only that.
-    The other views load the model, with weights and cache in f32 unless --dtype and --kv-dtype say more.
+    Views of the config need no weights: -m may also name a config.json, or a folder that holds only that.
+    The other views load the model, in f32 unless --dtype and --kv-dtype name another type.
 
     \b
     Examples:
@@ -110,7 +130,9 @@ def rope(
         names = (*names, "shift") if "shift" not in names else names
         given["shifts"] = shifts
     names = names or ("bands",)
-    wishes = Wishes(**{name: given.pop(name) for name in Wishes.__dataclass_fields__ if given.get(name) is not None})
+    wishes = Wishes(
+        **{name: given.pop(name) for name in Wishes.__dataclass_fields__ if given.get(name) is not None}
+    )
     title, found = _report(shape, names, text, wishes, given)
     _write(found, title, form, output)
 
@@ -130,7 +152,9 @@ def _format_of(output: Path | str) -> str:
     if suffix == "txt":
         return "term"
     if suffix not in _FORMATS:
-        raise click.UsageError(f"-o: must end in .txt, .json, .csv, .svg or .html (got {output.name}); or add --format")
+        raise click.UsageError(
+            f"-o: must end in .txt, .json, .csv, .svg or .html (got {output.name}); or add --format"
+        )
     return suffix
 
 
@@ -140,23 +164,33 @@ def _report(
     from ropechat.inspector.rope import report, shapes
 
     wanted = [name for name in names if name in _WEIGHTS]
-    if text is not None and not wanted:
-        raise click.UsageError(f"--text: used by the views {', '.join(_WEIGHTS)} only; add one with --view")
+    of_text = text is not None or any(
+        getattr(wishes, name) is not None for name in ("layer", "head", "query")
+    )
+    if of_text and "matrix" in names:
+        wanted.append("matrix")  # of a query of the text
+    if of_text and not wanted:
+        used = ", ".join(("matrix", *_WEIGHTS))
+        raise click.UsageError(
+            f"--text, --layer, --head and --query: used by the views {used}; add one to --view"
+        )
     if shape is not None:
-        if given["model"] is not None and click.get_current_context().get_parameter_source("model") == click.core.ParameterSource.COMMANDLINE:
+        source = click.get_current_context().get_parameter_source("model")
+        if source is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError("--model and --shape exclude each other; give one of them")
         if wanted:
             raise click.UsageError(f"--shape has no weights, which the view {wanted[0]} needs; give a model")
         return f"RoPE of {shape}", list(report.config_views(shapes.config_path(shape), names, wishes))
     if not wanted:
         path = _config_path(given)
-        return f"RoPE of {path.name}", list(report.config_views(path, names, wishes))
+        name = path.absolute().parent.name if path.name == "config.json" else path.name
+        return f"RoPE of {name}", list(report.config_views(path, names, wishes))
     for name in ("dtype", "kv_dtype"):
         given[name] = "f32" if given[name] == "auto" else given[name]
     engine = load_engine(given)
     ids = engine.tokenizer.encode(_text(text))
-    found = list(report.config_views(engine, names, wishes))
-    return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, names, wishes))
+    found = list(report.config_views(engine, [name for name in names if name not in wanted], wishes))
+    return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, wanted, wishes))
 
 
 def _config_path(given: dict[str, Any]) -> Path:
@@ -181,7 +215,9 @@ def _text(text: Path | str | None) -> str:
         raise FileAccessError(f"{text}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         name = text if isinstance(text, Path) else "stdin"
-        raise RequestError(f"{name}: must be UTF-8 (byte {error.start} is not); convert it to UTF-8") from None
+        raise RequestError(
+            f"{name}: must be UTF-8 (byte {error.start} is not); convert it to UTF-8"
+        ) from None
 
 
 def _write(views: "list[View]", title: str, form: str, output: Path | str) -> None:

@@ -47,7 +47,7 @@ def gguf_metadata(path: str) -> Mapping[str, Any]:
 
 
 def rope_spec(path: str, length: int = 0) -> Mapping[str, Any]:
-    """What a config says about positions: see `_core.rope_spec`. Raises ConfigError, UnsupportedModelError."""
+    """What a config says about positions: see `_core.rope_spec`. Raises as `read_config`."""
     return dict(load_core().rope_spec(path, length=length))
 
 

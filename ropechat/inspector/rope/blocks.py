@@ -1,4 +1,4 @@
-"""What a view consists of: notes, tables, plots and heat maps, which every output format draws in its own way."""
+"""What a view consists of: notes, tables, plots and heat maps; each output format draws them in its way."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def sinusoidal_kernel(hidden_size: int, distances: Array) -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """2^(-8h/heads) for h = 1 .. heads; for other numbers than powers of two, as the authors' code fills up."""
+    """2^(-8h/heads) for h = 1 .. heads; between powers of two, filled up as in the authors' code."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     more = 2.0 ** (-8.0 * np.arange(1, 2 * power + 1) / (2 * power))
@@ -90,12 +90,16 @@ def schemes(spec: RopeSpec) -> list[Scheme]:
     width, heads, layers, dim = spec.hidden_size, spec.num_heads, spec.num_layers, spec.head_dim
     length = spec.trained_length
     return [
-        Scheme(
-            "RoPE", "relative", "q and k, every layer", "m - n", 0, "with scaling", "Su et al. 2021"
-        ),
+        Scheme("RoPE", "relative", "q and k, every layer", "m - n", 0, "with scaling", "Su et al. 2021"),
         Scheme("none (NoPE)", "none", "nowhere", "order, by the causal mask", 0, "partly", "Kazemnejad 2023"),
         Scheme(
-            "sinusoidal", "absolute", "embedding", "m; PE(m).PE(n) depends on m - n", 0, "badly", "Vaswani 2017"
+            "sinusoidal",
+            "absolute",
+            "embedding",
+            "m; PE(m).PE(n) depends on m - n",
+            0,
+            "badly",
+            "Vaswani 2017",
         ),
         Scheme(
             "learned",
@@ -143,6 +147,12 @@ def schemes(spec: RopeSpec) -> list[Scheme]:
             "He et al. 2021",
         ),
         Scheme(
-            "ALiBi", "relative", "scores, every layer", "-slope (m - n)", 0, "yes, by fading", "Press et al. 2022"
+            "ALiBi",
+            "relative",
+            "scores, every layer",
+            "-slope (m - n)",
+            0,
+            "yes, by fading",
+            "Press et al. 2022",
         ),
     ]

@@ -80,8 +80,9 @@ def as_complex(x: Floats, pairs: int, *, interleaved: bool = False) -> Complex:
 
 
 def kernel(inv_freq: Array, distances: Array) -> Array:
-    """B = mean over pairs of cos(distance * inv_freq): the score of two equal vectors, divided by their squared
-    norm.  # [n]
+    """B = mean over pairs of cos(distance * inv_freq).  # [n]
+
+    What a vector whose pairs are equally long scores with itself at a distance, divided by its squared norm.
 
     Xu et al. 2024 (https://arxiv.org/abs/2405.14591); two sinusoidal embeddings have the same inner product.
     """
@@ -117,11 +118,11 @@ def score_bound(terms: Complex, inv_freq: Array, distance: float) -> tuple[float
 class Props:
     """What the kernel says about proximity.
 
-    first_zero: the least distance with B < 0, None: not below ZERO_LIMIT. falling_until: up to this distance B
-    falls from each distance to the next. tau: Kendall's tau of -B against the distance on a grid of TAU_POINTS
-    distances from 1 to TAU_DISTANCE, evenly spaced in their logarithm and rounded; 1 is monotone. longest: the
-    longest wavelength. pairs, still: all of them, and those that do not rotate. local: with a wavelength below
-    LOCAL. unturned: rotating pairs that make no full turn within the trained length.
+    pairs, still: all of them, and those that do not rotate. local: with a wavelength below LOCAL. unturned:
+    rotating pairs that make no full turn within the trained length. longest: the longest wavelength.
+    first_zero: the least distance with B < 0, None: not up to ZERO_LIMIT. falling_until: up to this distance
+    B falls from each distance to the next. tau: Kendall's tau of -B against the distance, on TAU_POINTS
+    distances from 1 to TAU_DISTANCE, evenly spaced in their logarithm and rounded; 1 is monotone.
     """
 
     pairs: int

@@ -1,4 +1,4 @@
-"""The views of a loaded model on a text: shift test, one score in pairs, use of pairs, attention by distance."""
+"""The views of a loaded model on a text: shift test, score split, use of pairs, attention by distance."""
 
 from __future__ import annotations
 
@@ -113,14 +113,12 @@ def score_split(
         raise RequestError(f"key: outside the window of layer {layer} (query {query}, key {key})")
     group = rope_spec(engine, len(ids)).of_layer(layer)
     scale = float(found["scale"][0]) * float(found["query_scale"][query])
-    split = split_score(
-        found["q_pre"][0, 0, query], found["k_pre"][0, 0, key], query - key, group, scale
-    )
+    split = split_score(found["q_pre"][0, 0, query], found["k_pre"][0, 0, key], query - key, group, scale)
     return SplitResult(layer, head, query, key, split, logit, float(found["attn_row"][0, 0, 0, key]))
 
 
 def usage(engine: Engine, ids: Sequence[int], spec: RopeSpec) -> list[tuple[RopeLayer, Array]]:
-    """The share of each pair in each layer and head, for the groups that rotate.  # [layers, heads, P] each"""
+    """The share of each pair in each layer and head, per rotating group.  # [layers, heads, P] each"""
     size = 8 * spec.num_heads * len(ids) * spec.head_dim
     at_once = max(1, _CAPTURE_BYTES // size)
     found = []
@@ -144,9 +142,13 @@ def shift_view(engine: Engine, ids: Sequence[int], spec: RopeSpec, shifts: Seque
     rows = tuple((one.shift, one.max_logit, one.max_kl, one.is_relative) for one in results)
     columns = ("shift", "max |logit change|", "max KL (nats)", f"relative (<= {RELATIVE:g})")
     yes = all(one.is_relative for one in results)
-    words = f"Relative: {'yes' if yes else 'no'}, {_why(spec, yes)} ({len(ids)} tokens, {engine.facts['dtype']})."
+    words = (
+        f"Relative: {'yes' if yes else 'no'}, {_why(spec, yes)} ({len(ids)} tokens, {engine.facts['dtype']})."
+    )
     return View(
-        "shift", "V6 Shift test: the same text, moved to later positions", (Note(words), Table("shifts", columns, rows))
+        "shift",
+        "V6 Shift test: the same text, moved to later positions",
+        (Note(words), Table("shifts", columns, rows)),
     )
 
 
@@ -189,7 +191,8 @@ def split_view(engine: Engine, ids: Sequence[int], layer: int, head: int, query:
     )
     pairs = np.arange(len(split.parts), dtype=np.float64)
     distances = np.unique(np.round(np.geomspace(1, max(4096, 2 * distance), _SPLIT_POINTS))) - 1
-    words = f"Layer {layer}, head {head}: query {query} ({names[0]}) for key {key} ({names[1]}), {distance} before it."
+    words = f"Layer {layer}, head {head}: query {query} ({names[0]}) for key {key} ({names[1]}), "
+    words += f"{distance} before it."
     blocks: list[Block] = [Note(words), sums]
     if len(pairs):
         blocks += [
@@ -261,11 +264,15 @@ def distance_view(
     distances = np.arange(1.0, mean.shape[2])
     curves: list[Curve] = []
     if head is not None:
-        curves += [Curve(f"layer {one}, head {head}", distances, mean[at, head, 1:]) for at, one in enumerate(layers)]
+        curves += [
+            Curve(f"layer {one}, head {head}", distances, mean[at, head, 1:]) for at, one in enumerate(layers)
+        ]
     else:
         chosen = sorted({layers[0], layers[len(layers) // 2], layers[-1]})
         for one in chosen:
-            curves.append(Curve(f"layer {one}, mean of heads", distances, mean[layers.index(one)].mean(axis=0)[1:]))
+            curves.append(
+                Curve(f"layer {one}, mean of heads", distances, mean[layers.index(one)].mean(axis=0)[1:])
+            )
     if spec.rotating and len(distances):
         group = next((one for one in spec.rotating if layers[0] in one.layers), spec.rotating[0])
         bound = formulas.decay_bound(group.inv_freq, distances) / ((len(group.inv_freq) + 1) / 2)
@@ -280,7 +287,9 @@ def distance_view(
     columns = ("layer", "head", "first token", "previous token", "mean distance", "learned sink", "window")
     blocks: list[Block] = []
     if len(distances):
-        blocks.append(Plot("weight by distance", "distance", "mean attention weight", tuple(curves), x_log=True))
+        blocks.append(
+            Plot("weight by distance", "distance", "mean attention weight", tuple(curves), x_log=True)
+        )
     blocks.append(Table("heads", columns, tuple(rows), thin=True))
     return View("distance", f"V9 Attention by distance over {len(ids)} tokens", tuple(blocks))
 

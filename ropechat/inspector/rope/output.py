@@ -7,8 +7,6 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ropechat.inspector.rope import svg, term
 from ropechat.inspector.rope.blocks import Heat, Note, Plot, Table
 from ropechat.util.text import escape_json
@@ -22,12 +20,14 @@ CSV_COLUMNS = ("view", "part", "row", "column", "value")
 
 
 def json_text(views: Sequence[View], title: str) -> Iterator[str]:
-    """Yield one JSON object: {"title", "views": [{"name", "title", "blocks": [...]}]}; a block has a "kind"."""
+    """Yield one JSON object: {"title", "views": [{"name", "title", "blocks": [{"kind", ...}]}]}."""
     found = [
         {"name": view.name, "title": view.title, "blocks": [_record(block) for block in view.blocks]}
         for view in views
     ]
-    yield escape_json(json.dumps({"title": title, "views": found}, allow_nan=False, ensure_ascii=False)) + "\n"
+    yield (
+        escape_json(json.dumps({"title": title, "views": found}, allow_nan=False, ensure_ascii=False)) + "\n"
+    )
 
 
 def _record(block: Block) -> dict[str, Any]:
@@ -39,7 +39,13 @@ def _record(block: Block) -> dict[str, Any]:
     if isinstance(block, Plot):
         curves = [{"name": one.name, "x": one.x.tolist(), "y": one.y.tolist()} for one in block.curves]
         return {"kind": "plot", **axes, "curves": curves}
-    return {"kind": "heat", **axes, "x": block.x.tolist(), "y": block.y.tolist(), "values": block.values.tolist()}
+    return {
+        "kind": "heat",
+        **axes,
+        "x": block.x.tolist(),
+        "y": block.y.tolist(),
+        "values": block.values.tolist(),
+    }
 
 
 def csv_text(views: Sequence[View], title: str) -> Iterator[str]:
@@ -104,5 +110,3 @@ def _is_numeric(table: Table, column: int) -> bool:
 
 WRITERS = {"json": json_text, "csv": csv_text, "svg": svg_text, "html": html_text}
 """A writer per format: (views, title) -> pieces of the file."""
-
-

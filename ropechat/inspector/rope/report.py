@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.rope.formulas import Array
     from ropechat.inspector.rope.spec import RopeSpec
 
 CONFIG_VIEWS = ("bands", "map", "matrix", "decay", "kernel", "properties", "compare", "length")
@@ -52,7 +53,7 @@ def config_views(model: str | Path | Engine, names: Sequence[str], wishes: Wishe
     yield View("model", f"{spec.model_type}, trained length {spec.trained_length}", views.overview(spec))
     makers: dict[str, Callable[[], View]] = {
         "bands": lambda: views.bands(spec),
-        "map": lambda: views.rotation_map(spec, wishes.max_distance),
+        "map": lambda: views.rotation_map(spec),
         "matrix": lambda: views.matrix(spec, wishes.position, wishes.seed),
         "decay": lambda: views.decay(spec, wishes.max_distance, wishes.seed),
         "kernel": lambda: views.kernel(spec, wishes.max_distance),
@@ -66,17 +67,24 @@ def config_views(model: str | Path | Engine, names: Sequence[str], wishes: Wishe
 
 
 def weight_views(engine: Engine, ids: Sequence[int], names: Sequence[str], wishes: Wishes) -> Iterator[View]:
-    """Yield the named views of a loaded model on a text. Raises RequestError and as `Engine.capture`."""
+    """Yield the named views of a loaded model on a text: WEIGHT_VIEWS, and matrix of one of its queries.
+
+    Raises RequestError and as `Engine.capture`.
+    """
     if len(ids) < 2:
         raise RequestError(f"text: must have at least 2 tokens (got {len(ids)})")
     spec = rope_spec(engine, len(ids))
     _check(spec, wishes)
+    layer, head = _rotating_layer(spec, wishes.layer), wishes.head or 0
+    query = len(ids) - 1 if wishes.query is None else wishes.query
     for name in names:
         if name == "shift":
             yield measured.shift_view(engine, ids, spec, wishes.shifts)
+        elif name == "matrix":
+            yield views.matrix(
+                spec.only(layer), wishes.position, wishes.seed, _query(engine, ids, layer, head, query)
+            )
         elif name == "split":
-            layer, head = _rotating_layer(spec, wishes.layer), wishes.head or 0
-            query = len(ids) - 1 if wishes.query is None else wishes.query
             key = most_attended(engine, ids, layer, head, query) if wishes.key is None else wishes.key
             yield measured.split_view(engine, ids, layer, head, query, key)
         elif name == "usage":
@@ -101,10 +109,21 @@ def _rotating_layer(spec: RopeSpec, layer: int | None) -> int:
     return next((group.layers[0] for group in spec.rotating if group.layers), 0)
 
 
-def most_attended(engine: Engine, ids: Sequence[int], layer: int, head: int, query: int) -> int:
-    """The token that a query attends to most, other than the first one (the sink) if there is another."""
+def _query(engine: Engine, ids: Sequence[int], layer: int, head: int, query: int) -> Array:
+    """A head's query, before rotation.  # [head_dim]"""
+    _check_query(ids, query)
+    rows = engine.capture(list(ids), [layer], [head], what=("q_pre",))["q_pre"]
+    return np.asarray(rows[0, 0, query], np.float64)
+
+
+def _check_query(ids: Sequence[int], query: int) -> None:
     if not 0 <= query < len(ids):
         raise RequestError(f"query: must be from 0 to {len(ids) - 1}, a token of the text (got {query})")
+
+
+def most_attended(engine: Engine, ids: Sequence[int], layer: int, head: int, query: int) -> int:
+    """The token that a query attends to most, other than the first one (the sink) if there is another."""
+    _check_query(ids, query)
     row = engine.capture(list(ids), [layer], [head], rows=[query], what=("attn_row",))["attn_row"][0, 0, 0]
     seen = np.asarray(row[: query + 1])
     return 1 + int(seen[1:].argmax()) if query and seen[1:].max() > 0.0 else 0

@@ -7,7 +7,7 @@ the frequencies that the forward pass uses.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +31,8 @@ class RopeLayer:
     """Layers that treat positions alike: the same frequencies and the same window.
 
     layer_type: "full", "sliding", "nope" (no rotation), or "embedding" (the token embedding is rotated once,
-    before layer 0). inv_freq: radians per position and pair, after scaling, f64 [rotary_dim / 2]; 0 for a pair
-    that does not rotate. base_inv_freq: the same before scaling. attention_factor: multiplies cos and sin.
+    before layer 0). inv_freq: radians per position of each pair, after scaling, f64 [rotary_dim / 2]; 0 for a
+    pair that does not rotate. base_inv_freq: before scaling. attention_factor: multiplies cos and sin.
     rotary_dim: how many leading dimensions of a head rotate. interleaved: a pair is (2i, 2i + 1), else
     (i, i + rotary_dim / 2). window: how many positions a query sees, None: all. parameters: the keys of the
     rope type.
@@ -52,7 +52,7 @@ class RopeLayer:
 
     @property
     def rope(self) -> bool:
-        """Whether anything rotates."""
+        """Whether there are rotated dimensions."""
         return len(self.inv_freq) > 0
 
     @property
@@ -63,9 +63,13 @@ class RopeLayer:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """A model's positions. groups: its kinds of layers, those of layer 0 first. position: "none", "learned" or
-    "rotated", what happens to the token embedding. trained_length: tokens. query_scaling: (beta, length) of a
-    factor that grows with the query's position, or None. facts: the config's other numbers."""
+    """A model's positions.
+
+    groups: its kinds of layers, those of layer 0 first. position: what happens to the token embedding: "none",
+    "learned" or "rotated". trained_length: tokens. query_scaling: (beta, length) of a factor that grows with
+    the query's position, or None. attention_scales: another factor of the scores, per layer. length: the
+    tokens that the frequencies are for, 0: within the trained length.
+    """
 
     groups: tuple[RopeLayer, ...]
     position: str
@@ -86,6 +90,10 @@ class RopeSpec:
         """The group of a layer. Raises IndexError."""
         return next((group for group in self.groups if layer in group.layers), None) or _no_layer(layer)
 
+    def only(self, layer: int) -> RopeSpec:
+        """The spec with the group of one layer only. Raises IndexError."""
+        return replace(self, groups=(self.of_layer(layer),))
+
     @property
     def rotating(self) -> tuple[RopeLayer, ...]:
         """The groups that rotate something."""
@@ -93,7 +101,7 @@ class RopeSpec:
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether the frequencies change with the length of the whole sequence: then scores are not relative."""
+        """Whether the frequencies change with the length of the whole sequence."""
         return any(group.rope_type in ("dynamic", "longrope") for group in self.groups)
 
     def scale(self, layer: int) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ropechat.inspector.rope import scales, term
-from ropechat.inspector.rope.blocks import Heat, Note, Plot
+from ropechat.inspector.rope.blocks import Heat, Plot
 from ropechat.util.text import cell_width, one_line
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 22, 38
 _LEGEND_LINE, _LINE, _CHARACTER = 16, 16, 6.8
 _TEXT_COLUMNS = 100
-_MOST_ROWS, _MOST_COLUMNS, _LEVELS = 96, 160, 21
+_MOST_ROWS, _MOST_COLUMNS, _LEVELS = 128, 256, 21
 STYLE = """
 svg{font:12px ui-monospace,Menlo,Consolas,monospace;background:#fff;color:#1b1f24}
 text{fill:currentColor}.axis,.grid,.line{fill:none;stroke:currentColor}.grid{stroke-opacity:.15}
@@ -64,7 +64,8 @@ def figure(block: Plot | Heat) -> str:
     """One plot or heat map as an <svg> element for a page whose style knows axis, grid, line and s1 to s6."""
     body, height = _drawn(block)
     label = _escaped(block.name)
-    return f'<svg class="plot" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{label}">{body}</svg>\n'
+    size = f"0 0 {_WIDTH} {height:.0f}"
+    return f'<svg class="plot" viewBox="{size}" role="img" aria-label="{label}">{body}</svg>\n'
 
 
 def _drawn(block: Plot | Heat) -> tuple[str, float]:
@@ -127,7 +128,9 @@ def _heat(heat: Heat) -> tuple[str, float]:
         parts.append(_text(_LEFT - 6, y + 4, scales.short(float(heat.y[down_at[row]])), anchor="end"))
     for column in np.unique(np.linspace(0, len(across_at) - 1, 9).astype(int)):
         x = _LEFT + across * (column + 0.5) / len(across_at)
-        parts.append(_text(x, _TOP + down + 16, scales.short(float(heat.x[across_at[column]])), anchor="middle"))
+        parts.append(
+            _text(x, _TOP + down + 16, scales.short(float(heat.x[across_at[column]])), anchor="middle")
+        )
     parts.append(_text(_LEFT + across / 2, _HEIGHT - 4, heat.x_label, anchor="middle"))
     return "".join(parts), _HEIGHT + 8.0
 

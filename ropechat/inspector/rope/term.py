@@ -28,7 +28,14 @@ _SAMPLES = 8
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _COLORS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[31m", "\x1b[34m")
 _DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-_DASHES = ((1,), (1, 1, 1, 0, 0), (1, 0, 0), (1, 1, 1, 1, 1, 0, 0, 1, 0, 0), (1, 1, 0, 0, 0, 0), (1, 0, 0, 0, 0))
+_DASHES = (
+    (1,),
+    (1, 1, 1, 0, 0),
+    (1, 0, 0),
+    (1, 1, 1, 1, 1, 0, 0, 1, 0, 0),
+    (1, 1, 0, 0, 0, 0),
+    (1, 0, 0, 0, 0),
+)
 """Which dots of a curve are drawn, in turn."""
 _RAMP = (21, 27, 33, 75, 117, 255, 223, 215, 208, 202, 196)
 """xterm's colours from low to high."""
@@ -80,9 +87,7 @@ def table_lines(table: Table, width: int, *, color: bool = False) -> Iterator[st
     if table.thin and len(rows) > _SHOWN_ROWS:
         rows = tuple(rows[at] for at in np.unique(np.linspace(0, len(rows) - 1, _SHOWN_ROWS).astype(int)))
     cells = [[format_cell(value) for value in row] for row in rows]
-    right = [
-        all(not isinstance(row[at], str) for row in rows) for at in range(len(table.columns))
-    ]
+    right = [all(not isinstance(row[at], str) for row in rows) for at in range(len(table.columns))]
     widths = [
         max([cell_width(name), *(cell_width(row[at]) for row in cells)])
         for at, name in enumerate(table.columns)
@@ -108,9 +113,7 @@ def _row(cells: Iterable[str], widths: list[int], right: list[bool]) -> str:
     return "  ".join(parts).rstrip()
 
 
-def _records(
-    columns: tuple[str, ...], cells: list[list[str]], width: int, color: bool
-) -> Iterator[str]:
+def _records(columns: tuple[str, ...], cells: list[list[str]], width: int, color: bool) -> Iterator[str]:
     label = min(max(map(cell_width, columns)), width // 2)
     for number, row in enumerate(cells):
         if number:
@@ -173,7 +176,10 @@ def _plot_lines(plot: Plot, width: int, color: bool) -> Iterator[str]:
         yield f"{label:>{_MARGIN - 2}} │{''.join(parts).rstrip()}"
     yield f"{' ' * (_MARGIN - 1)}└{'─' * columns}"
     yield " " * _MARGIN + _ticks(x_axis, columns)
-    yield " " * _MARGIN + fit(one_line(f"{plot.x_label}{' (logarithmic)' if plot.x_log else ''}"), columns).rstrip()
+    yield (
+        " " * _MARGIN
+        + fit(one_line(f"{plot.x_label}{' (logarithmic)' if plot.x_log else ''}"), columns).rstrip()
+    )
     if len(plot.curves) > 1:
         yield from (" " * _MARGIN + line for line in _legend_lines(plot, columns, color))
 
@@ -239,7 +245,9 @@ def _heat_lines(heat: Heat, width: int, color: bool) -> Iterator[str]:
     for row in range(0, rows, step):
         if color:
             upper, lower = (_levels(share[at], len(_RAMP)) for at in (row, row + 1))
-            line = "".join(f"\x1b[38;5;{_RAMP[a]};48;5;{_RAMP[b]}m▀" for a, b in zip(upper, lower, strict=True))
+            line = "".join(
+                f"\x1b[38;5;{_RAMP[a]};48;5;{_RAMP[b]}m▀" for a, b in zip(upper, lower, strict=True)
+            )
             line += _RESET
         else:
             line = "".join(_SHADES[level] for level in _levels(share[row], len(_SHADES)))

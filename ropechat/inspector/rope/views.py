@@ -1,14 +1,16 @@
-"""The views that need no weights: from a model's RopeSpec to blocks. `measured.py` has those of a loaded model."""
+"""The views that need no weights: from a RopeSpec to blocks. `measured.py` has those of a loaded model."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ropechat.inspector.rope import compare, formulas
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
-from ropechat.inspector.rope.spec import NO_ROTATION, default_inv_freq
+from ropechat.inspector.rope.spec import EMBEDDING, NO_ROTATION, default_inv_freq
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 _POINTS = 400
 """Points of a curve over distances."""
-_MAP_ROWS = 256
+_MAP_ROWS = 128
+"""Positions of the rotation map: each one, since fast pairs would alias."""
 _DRAWS = 200
 _BOUND_AT = (1, 8, 64, 512, 4096, 32768)
 _SHIFTS = (1, 1000, 131_072)
@@ -29,7 +32,7 @@ def layer_ranges(layers: tuple[int, ...]) -> str:
     """Layer numbers with runs joined, and regular steps named: "0-3, 5", "0, 2, 4, ... 22"."""
     if not layers:
         return "–"
-    steps = {b - a for a, b in zip(layers, layers[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(layers)}
     if len(layers) > 4 and len(steps) == 1 and (step := steps.pop()) > 1:
         return f"{layers[0]}, {layers[0] + step}, … {layers[-1]}"
     runs: list[list[int]] = []
@@ -53,24 +56,29 @@ def group_name(group: RopeLayer) -> str:
 def overview(spec: RopeSpec) -> tuple[Block, ...]:
     """Which layers rotate what: the head of every report."""
     rows: list[tuple[Cell, ...]] = []
+    scaled: list[Block] = []
     for group in spec.groups:
-        parameters = ", ".join(f"{key} {_short(value)}" for key, value in group.parameters.items())
+        width = spec.hidden_size if group.layer_type == EMBEDDING else spec.head_dim
         rows.append(
             (
                 layer_ranges(group.layers),
                 group_name(group),
                 group.theta if group.rope else None,
-                " ".join(filter(None, [group.rope_type, parameters])) if group.rope else None,
-                group.rotary_dim,
-                spec.hidden_size if group.layer_type == "embedding" else spec.head_dim,
+                group.rope_type if group.rope else None,
+                f"{group.rotary_dim} of {width} dims",
                 ("interleaved" if group.interleaved else "halves") if group.rope else None,
                 group.attention_factor if group.rope else None,
             )
         )
-    columns = ("layers", "kind", "theta", "type", "rotated dims", "of", "pairs are", "attention factor")
-    notes: list[Block] = [Table("ropes", columns, tuple(rows))]
+        parameters = ", ".join(f"{key} {_short(value)}" for key, value in group.parameters.items())
+        if parameters:
+            scaled.append(Note(f"{group.rope_type}, layers {layer_ranges(group.layers)}: {parameters}."))
+    columns = ("layers", "kind", "theta", "type", "rotated", "pairs are", "factor")
+    notes: list[Block] = [Table("ropes", columns, tuple(rows)), *scaled]
     if spec.position == "learned":
-        notes.append(Note(f"Positions are learned vectors, added to the embedding; at most {spec.trained_length}."))
+        notes.append(
+            Note(f"Positions are learned vectors, added to the embedding; at most {spec.trained_length}.")
+        )
     if not spec.rotating and spec.position != "learned":
         notes.append(Note("Nothing is rotated in this model."))
     if spec.query_scaling is not None:
@@ -84,8 +92,8 @@ def overview(spec: RopeSpec) -> tuple[Block, ...]:
     if spec.depends_on_length:
         notes.append(
             Note(
-                "The frequencies depend on the length of the whole text, so scores are relative only within one "
-                f"text. Shown: {spec.length or 'within the trained length'}"
+                "The frequencies depend on the length of the whole text, so scores are relative only within "
+                f"one text. Shown: {spec.length or 'within the trained length'}"
                 f"{' tokens' if spec.length else ''}; see --length."
             )
         )
@@ -100,9 +108,16 @@ def _rotating(name: str, title: str, spec: RopeSpec, blocks: Callable[[RopeLayer
     """A view with the blocks of each rotating group, under the group's name if there are several."""
     found: list[Block] = []
     for group in spec.rotating:
-        if len(spec.rotating) > 1:
-            found.append(Note(f"Layers {layer_ranges(group.layers)} ({group_name(group)}):"))
-        found += blocks(group)
+        if len(spec.rotating) == 1:
+            found += blocks(group)
+            continue
+        found.append(Note(f"Layers {layer_ranges(group.layers)} ({group_name(group)}):"))
+        for block in blocks(group):
+            found.append(
+                block
+                if isinstance(block, Note)
+                else replace(block, name=f"{block.name}, {group_name(group)}")
+            )
     return View(name, title, tuple(found) or (Note("Nothing is rotated in this model."),))
 
 
@@ -159,11 +174,11 @@ def bands(spec: RopeSpec) -> View:
     return _rotating("bands", "V1 Bands: positions per full turn of each pair", spec, blocks)
 
 
-def rotation_map(spec: RopeSpec, max_distance: int) -> View:
+def rotation_map(spec: RopeSpec) -> View:
     """V2: cos of the angle of each pair at each position."""
 
     def blocks(group: RopeLayer) -> list[Block]:
-        rows = np.unique(np.round(np.linspace(0, max_distance, min(_MAP_ROWS, max_distance + 1))))
+        rows = np.arange(_MAP_ROWS, dtype=np.float64)
         pairs = np.arange(len(group.inv_freq), dtype=np.float64)
         values = formulas.rotation_map(group.inv_freq, rows)
         return [Heat("cos(position x inv_freq)", "pair", "position", pairs, rows, values, -1.0, 1.0)]
@@ -172,7 +187,10 @@ def rotation_map(spec: RopeSpec, max_distance: int) -> View:
 
 
 def matrix(spec: RopeSpec, position: int, seed: int, query: Array | None = None) -> View:
-    """V3: the rotation matrix beside the element-wise form, for a drawn query or a given one.  # [head_dim]"""
+    """V3: the rotation matrix beside the element-wise form, for a given query or a drawn one.
+
+    query: one head's, before rotation.  # [head_dim]
+    """
 
     def blocks(group: RopeLayer) -> list[Block]:
         size = group.rotary_dim
@@ -190,7 +208,16 @@ def matrix(spec: RopeSpec, position: int, seed: int, query: Array | None = None)
              float(fast[a]), float(fast[b]))
             for pair, (a, b) in enumerate(zip(first, second, strict=True))
         )  # fmt: skip
-        columns = ("pair", "dims", "x first", "x second", "R x first", "R x second", "fast first", "fast second")
+        columns = (
+            "pair",
+            "dims",
+            "x first",
+            "x second",
+            "R x first",
+            "R x second",
+            "fast first",
+            "fast second",
+        )
         differences = Table(
             "differences",
             ("what", "largest difference"),
@@ -201,9 +228,10 @@ def matrix(spec: RopeSpec, position: int, seed: int, query: Array | None = None)
             ),
         )
         cell = "cos m t, -sin m t; sin m t, cos m t"
+        source = f"q drawn with seed {seed}" if query is None else "a query of the text"
         words = (
-            f"Position m = {position}, {'a query of the text' if query is not None else f'q drawn with seed {seed}'}. "
-            f"R has the blocks [{cell}] for t = inv_freq; the engine computes x cos + rotate_half(x) sin instead."
+            f"Position m = {position}, {source}. R has the blocks [{cell}] for t = inv_freq; the engine "
+            "computes x cos + rotate_half(x) sin instead."
         )
         return [Note(words), differences, Table("rotated", columns, rows, thin=True)]
 
@@ -233,12 +261,14 @@ def decay(spec: RopeSpec, max_distance: int, seed: int) -> View:
             found = np.array([formulas.score_bound(one, group.inv_freq, distance) for one in terms])
             relative = float(formulas.decay_bound(group.inv_freq, np.array([float(distance)]))[0]) / top
             true, bound = float(found[:, 0].mean()), float(found[:, 1].mean())
-            rows.append((distance, relative, true, bound, bound / true, int((found[:, 0] <= found[:, 1]).sum())))
+            rows.append(
+                (distance, relative, true, bound, bound / true, int((found[:, 0] <= found[:, 1]).sum()))
+            )
         columns = ("distance", "U/U(0)", "mean |score|", "mean bound", "bound / score", f"held, of {_DRAWS}")
         words = (
-            "U bounds |score| by max |h(i+1) - h(i)| x sum |S|, over the products h of query and key. It is loose: "
-            f"for {_DRAWS} drawn pairs of q and k (seed {seed}), it is far above the score, and the score itself "
-            "does not decay."
+            "|score| is at most max |h(i+1) - h(i)| x sum |S|, with the products h of query and key, "
+            f"and U is the mean of |S|. This bound is loose: for {_DRAWS} drawn q and k (seed {seed}) it is "
+            "far above the score, and the score itself does not decay."
         )
         plot = Plot("U/U(0)", "distance", "U/U(0)", (own,) if same else (own, other), x_log=True)
         return [plot, Note(words), Table("bound and score", columns, tuple(rows))]
@@ -274,7 +304,6 @@ def properties(spec: RopeSpec, seed: int) -> View:
         terms = _draw_terms(group, seed, _DRAWS)
         distances = np.arange(1.0, 1025.0)
         asym = float(np.mean([formulas.asymmetry(one, group.inv_freq, distances) for one in terms]))
-        shifted = ", ".join(f"{_shift_error(group, seed, shift):.1e}" for shift in _SHIFTS)
         rows: tuple[tuple[Cell, ...], ...] = (
             ("pairs", props.pairs),
             ("pairs that do not rotate", props.still),
@@ -285,17 +314,20 @@ def properties(spec: RopeSpec, seed: int) -> View:
             ("U/U(0) at 64", float(bound[0])),
             ("U/U(0) at 1024", float(bound[1])),
             ("U/U(0) at 32768", float(bound[2])),
-            ("B below zero first at", props.first_zero),
+            (f"B below zero first at (–: not up to {formulas.ZERO_LIMIT})", props.first_zero),
             ("B falls at each step until", props.falling_until),
             ("Kendall's tau of -B and the distance", props.tau),
             ("asymmetry of B", 0.0),
             (f"asymmetry of drawn q and k (mean of {_DRAWS})", asym),
-            (f"translation: score changed by a shift of {', '.join(map(str, _SHIFTS))}", shifted),
+            *(
+                (f"change of a score by a shift of {shift}", _shift_error(group, seed, shift))
+                for shift in _SHIFTS
+            ),
         )
         words = (
-            "Translation: the score of (m + s, n + s) is that of (m, n); measured in f32 on drawn vectors of norm 1. "
-            "Symmetry: B(-d) = B(d) exactly, but a score of different vectors has an odd part. Monotone: tau 1 "
-            f"would be a steady fall over {formulas.TAU_POINTS} distances up to {formulas.TAU_DISTANCE}."
+            "Translation: positions (m + s, n + s) give the score of (m, n); measured in f32 on drawn "
+            "vectors of norm 1. Symmetry: B(-d) = B(d) exactly, but a score of different vectors has an odd "
+            f"part. Monotone: tau 1 is a steady fall over {formulas.TAU_POINTS} distances up to {formulas.TAU_DISTANCE}."
         )
         return [Table("properties", ("property", "value"), rows), Note(words)]
 
@@ -318,7 +350,9 @@ def _shift_error(group: RopeLayer, seed: int, shift: int) -> float:
         other = formulas.rotate(k, n, group.inv_freq, interleaved=group.interleaved)
         return float(np.dot(one.astype(np.float64), other.astype(np.float64)))
 
-    return max(abs(score(n + d + shift, n + shift) - score(n + d, n)) for n in (0, 7) for d in (0, 1, 5, 33, 200))
+    return max(
+        abs(score(n + d + shift, n + shift) - score(n + d, n)) for n in (0, 7) for d in (0, 1, 5, 33, 200)
+    )
 
 
 def comparison(spec: RopeSpec, max_distance: int) -> View:
@@ -344,15 +378,13 @@ def comparison(spec: RopeSpec, max_distance: int) -> View:
         Curve("Shaw", grid, compare.shaw_index(grid) / compare.SHAW_CLIP),
         Curve("DeBERTa", grid, compare.deberta_buckets(grid) / (compare.DEBERTA_BUCKETS - 1)),
     )
-    columns = ("scheme", "kind", "added to", "sees", "parameters here", "beyond the trained length", "source")
-    rows = tuple(
-        (one.name, one.kind, one.added, one.sees, one.parameters, one.extrapolates, one.source)
-        for one in compare.schemes(spec)
-    )
+    others = compare.schemes(spec)
+    made = tuple((one.name, one.kind, one.added, one.parameters, one.source) for one in others)
+    seen = tuple((one.name, one.sees, one.extrapolates) for one in others)
     words = (
-        f"ALiBi's heads have slopes from {flattest:.3g} to {steepest:.3g}. T5, Shaw and DeBERTa learn a value per "
-        "index: where the lower plot is flat, distances are not told apart. Learned positions have no curve: their "
-        "relation is in the weights."
+        f"ALiBi's heads have slopes from {flattest:.3g} to {steepest:.3g}. T5, Shaw and DeBERTa learn a "
+        "value per index: where the lower plot is flat, distances are not told apart. Learned positions have no "
+        "curve: their relation is in the weights."
     )
     return View(
         "compare",
@@ -361,7 +393,8 @@ def comparison(spec: RopeSpec, max_distance: int) -> View:
             Plot("what distance does to a score", "distance", "1 at distance 0", tuple(curves), x_log=True),
             Plot("index of a distance, as a share of the last", "distance", "index", steps, x_log=True),
             Note(words),
-            Table("schemes", columns, rows),
+            Table("schemes", ("scheme", "kind", "added to", "parameters", "source"), made),
+            Table("what they see", ("scheme", "sees", "beyond the trained length"), seen),
         ),
     )
 
@@ -373,7 +406,9 @@ def length_watch(spec: RopeSpec, lengths: tuple[int, ...] = ()) -> View:
     def blocks(group: RopeLayer) -> list[Block]:
         original = group.original_length
         rows: list[tuple[Cell, ...]] = []
-        for length in sorted({trained // 2, trained, trained + 1, 2 * trained, 4 * trained, 16 * trained, *lengths}):
+        for length in sorted(
+            {trained // 2, trained, trained + 1, 2 * trained, 4 * trained, 16 * trained, *lengths}
+        ):
             unseen = formulas.unseen_pairs(group.inv_freq, trained, length)
             early = (
                 None
@@ -381,14 +416,14 @@ def length_watch(spec: RopeSpec, lengths: tuple[int, ...] = ()) -> View:
                 else int(formulas.unseen_pairs(group.inv_freq, original, length, group.base_inv_freq).sum())
             )
             first = int(np.flatnonzero(unseen)[0]) if unseen.any() else None
-            rows.append((length, int(unseen.sum()), float(unseen.mean()), first, early))
-        columns = ("length", "pairs with new angles", "share", "from pair", "without tuning after scaling")
-        words = f"Trained length {trained}. A pair that turns fully within it has seen every angle; the others meet "
-        words += "new ones beyond it."
+            rows.append((length, length / trained, int(unseen.sum()), float(unseen.mean()), first, early))
+        columns = ("length", "x trained", "new angles in pairs", "share", "from pair", "if untuned")
+        words = (
+            f"Trained length {trained}. A pair that turns fully within it has seen every angle; the others "
+        )
+        words += "meet new ones beyond it."
         if original is not None:
-            words += (
-                f" Last column: if the model had only been trained at {original}, before {group.rope_type} scaling."
-            )
+            words += f" If untuned: had training ended at {original}, before {group.rope_type} scaling."
         return [Note(words), Table("lengths", columns, tuple(rows))]
 
     return _rotating("length", "V11 Length watch: angles that training never showed", spec, blocks)
