@@ -73,4 +73,4 @@ def pair_usage(queries: Floats, keys: Floats, group: RopeLayer) -> Array:
     of_keys = np.abs(as_complex(keys, pairs, interleaved=group.interleaved)).mean(axis=1)
     product = of_queries * of_keys
     whole = product.sum(axis=1, keepdims=True)
-    return np.divide(product, whole, out=np.zeros_like(product), where=whole > 0.0)
+    return np.asarray(np.divide(product, whole, out=np.zeros_like(product), where=whole > 0.0), np.float64)

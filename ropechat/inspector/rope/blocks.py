@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from ropechat.inspector.rope.formulas import Array
 
 Cell = str | int | float | bool | None
@@ -61,7 +59,7 @@ class Heat:
     y_label: str
     x: Array
     y: Array
-    values: npt.NDArray
+    values: Array
     low: float
     high: float
 

@@ -86,7 +86,7 @@ def kernel(inv_freq: Array, distances: Array) -> Array:
 
     Xu et al. 2024 (https://arxiv.org/abs/2405.14591); two sinusoidal embeddings have the same inner product.
     """
-    return np.cos(np.outer(distances, inv_freq)).mean(axis=1)
+    return np.asarray(np.cos(np.outer(distances, inv_freq)).mean(axis=1), np.float64)
 
 
 def decay_bound(inv_freq: Array, distances: Array) -> Array:

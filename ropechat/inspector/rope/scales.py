@@ -41,9 +41,9 @@ class Axis:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, (last - first) // _TICKS)
             return [10.0**power for power in range(first, last + 1, step)] or [self.low, self.high]
-        step = _round_step((self.high - self.low) / _TICKS)
-        first = math.ceil(self.low / step - 1e-9)
-        return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
+        width = _round_step((self.high - self.low) / _TICKS)
+        first = math.ceil(self.low / width - 1e-9)
+        return [number * width for number in range(first, math.floor(self.high / width + 1e-9) + 1)]
 
     def _scaled(self, value: float) -> float:
         return math.log(value) if self.log else value
@@ -51,7 +51,7 @@ class Axis:
 
 def _round_step(rough: float) -> float:
     power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
 
 
 def axes(plot: Plot) -> tuple[Axis, Axis]:

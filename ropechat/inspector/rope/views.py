@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ropechat.inspector.rope.blocks import Block, Cell
-    from ropechat.inspector.rope.formulas import Array, Complex
+    from ropechat.inspector.rope.formulas import Array, Complex, Floats
     from ropechat.inspector.rope.spec import RopeLayer, RopeSpec
 
 _POINTS = 400
@@ -195,13 +195,18 @@ def matrix(spec: RopeSpec, position: int, seed: int, query: Array | None = None)
     def blocks(group: RopeLayer) -> list[Block]:
         size = group.rotary_dim
         x = np.random.default_rng(seed).standard_normal(size) if query is None else query[:size]
-        how = {"interleaved": group.interleaved, "factor": group.attention_factor}
-        by_matrix = formulas.rotation_matrix(position, group.inv_freq, **how) @ x
-        fast = np.asarray(formulas.rotate(x, position, group.inv_freq, **how), np.float64)
-        single = formulas.rotate(x.astype(np.float32), position, group.inv_freq, **how)
-        other = formulas.rotate(
-            x, position, group.inv_freq, interleaved=not group.interleaved, factor=group.attention_factor
+        interleaved, factor = group.interleaved, group.attention_factor
+
+        def rotate(x: Floats, *, interleaved: bool) -> Array:
+            rotated = formulas.rotate(x, position, group.inv_freq, interleaved=interleaved, factor=factor)
+            return np.asarray(rotated, np.float64)
+
+        by_matrix = (
+            formulas.rotation_matrix(position, group.inv_freq, interleaved=interleaved, factor=factor) @ x
         )
+        fast = rotate(x, interleaved=interleaved)
+        single = rotate(x.astype(np.float32), interleaved=interleaved)
+        other = rotate(x, interleaved=not interleaved)
         first, second = formulas.pair_dims(size, interleaved=group.interleaved)
         rows = tuple(
             (int(pair), f"{a}, {b}", float(x[a]), float(x[b]), float(by_matrix[a]), float(by_matrix[b]),
@@ -327,7 +332,8 @@ def properties(spec: RopeSpec, seed: int) -> View:
         words = (
             "Translation: positions (m + s, n + s) give the score of (m, n); measured in f32 on drawn "
             "vectors of norm 1. Symmetry: B(-d) = B(d) exactly, but a score of different vectors has an odd "
-            f"part. Monotone: tau 1 is a steady fall over {formulas.TAU_POINTS} distances up to {formulas.TAU_DISTANCE}."
+            f"part. Monotone: tau 1 is a steady fall over {formulas.TAU_POINTS} distances up to "
+            f"{formulas.TAU_DISTANCE}."
         )
         return [Table("properties", ("property", "value"), rows), Note(words)]
 
@@ -383,8 +389,8 @@ def comparison(spec: RopeSpec, max_distance: int) -> View:
     seen = tuple((one.name, one.sees, one.extrapolates) for one in others)
     words = (
         f"ALiBi's heads have slopes from {flattest:.3g} to {steepest:.3g}. T5, Shaw and DeBERTa learn a "
-        "value per index: where the lower plot is flat, distances are not told apart. Learned positions have no "
-        "curve: their relation is in the weights."
+        "value per index: where the lower plot is flat, distances are not told apart. Learned positions "
+        "have no curve: their relation is in the weights."
     )
     return View(
         "compare",
