@@ -65,8 +65,8 @@ class RopeLayer:
 class RopeSpec:
     """A model's positions.
 
-    groups: its kinds of layers, those of layer 0 first. position: "none", "learned" or "rotated": what is
-    done to the token embedding. trained_length: tokens. query_scaling: (beta, length) of a factor that grows with
+    groups: its kinds of layers, that of layer 0 first. position: "none", "learned" or "rotated", what is done
+    to the token embedding. trained_length: tokens. query_scaling: (beta, length) of a factor that grows with
     the query's position, or None. attention_scales: another factor of the scores, per layer. length: the
     tokens that the frequencies are for, 0: within the trained length.
     """
