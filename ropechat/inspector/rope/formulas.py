@@ -102,16 +102,16 @@ def partial_sums(inv_freq: Array, distances: Array) -> Complex:
     return np.cumsum(np.exp(1j * np.outer(distances, inv_freq)), axis=1)
 
 
-def score_bound(terms: Complex, inv_freq: Array, distance: float) -> tuple[float, float]:
-    """|sum of terms exp(i distance inv_freq)| and RoFormer's bound of it (section 3.4.3, eq. 35 to 37):
-    max |h_(i+1) - h_i| times the sum of |S_(i+1)|, with h_P = 0.
+def score_bound(terms: Complex, inv_freq: Array, distance: float) -> tuple[Array, Array]:
+    """|sum of terms exp(i distance inv_freq)|, and RoFormer's bound of it (section 3.4.3).  # [n] each
 
-    terms: z_q conj(z_k) of each pair.  # complex [P]
+    terms: h = z_q conj(z_k) of each pair.  # complex [n, P]
+    The bound is max |h_(i+1) - h_i| times the sum of |S_(i+1)|, with h_P = 0 (eq. 35 to 37).
     """
-    angles = np.exp(1j * distance * inv_freq)
-    steps = np.abs(np.diff(np.append(terms, 0.0)))
-    sums = np.abs(partial_sums(inv_freq, np.array([distance])))
-    return float(abs((terms * angles).sum())), float(steps.max() * sums.sum())
+    scores = np.abs(terms @ np.exp(1j * distance * inv_freq))
+    steps = np.abs(np.diff(terms, axis=1, append=0.0)).max(axis=1)
+    sums = np.abs(partial_sums(inv_freq, np.array([distance]))).sum()
+    return np.asarray(scores, np.float64), np.asarray(steps * sums, np.float64)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,10 @@ def _html_body(views: Sequence[View]) -> Iterator[str]:
             elif isinstance(block, Table):
                 numeric = [at for at in range(len(block.columns)) if _is_numeric(block, at)]
                 rows = [[term.format_cell(value) for value in row] for row in block.rows]
+                if block.thin:
+                    yield f"<details><summary>{text(block.name)}: {len(rows)} rows</summary>\n"
                 yield from table(block.columns, rows, numbers=numeric)
+                yield "</details>\n" if block.thin else ""
             else:
                 yield svg.figure(block)
         yield "</section>\n"

@@ -263,12 +263,11 @@ def decay(spec: RopeSpec, max_distance: int, seed: int) -> View:
         terms = _draw_terms(group, seed, _DRAWS)
         rows: list[tuple[Cell, ...]] = []
         for distance in _BOUND_AT:
-            found = np.array([formulas.score_bound(one, group.inv_freq, distance) for one in terms])
+            scores, bounds = formulas.score_bound(terms, group.inv_freq, distance)
             relative = float(formulas.decay_bound(group.inv_freq, np.array([float(distance)]))[0]) / top
-            true, bound = float(found[:, 0].mean()), float(found[:, 1].mean())
-            rows.append(
-                (distance, relative, true, bound, bound / true, int((found[:, 0] <= found[:, 1]).sum()))
-            )
+            true, bound = float(scores.mean()), float(bounds.mean())
+            held = int((scores <= bounds).sum())
+            rows.append((distance, relative, true, bound, bound / true, held))
         columns = ("distance", "U/U(0)", "mean |score|", "mean bound", "bound / score", f"held, of {_DRAWS}")
         words = (
             "|score| is at most max |h(i+1) - h(i)| x sum |S|, with the products h of query and key, "
