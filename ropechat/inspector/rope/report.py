@@ -49,7 +49,11 @@ class Wishes:
 
 def config_views(model: str | Path | Engine, names: Sequence[str], wishes: Wishes) -> Iterator[View]:
     """Yield the overview and the named views of a config. Raises as `rope_spec`."""
-    spec = rope_spec(model, wishes.length)
+    yield from spec_views(rope_spec(model, wishes.length), names, wishes)
+
+
+def spec_views(spec: RopeSpec, names: Sequence[str], wishes: Wishes) -> Iterator[View]:
+    """Yield the overview and the named views of a spec."""
     yield View("model", f"{spec.model_type}, trained length {spec.trained_length}", views.overview(spec))
     makers: dict[str, Callable[[], View]] = {
         "bands": lambda: views.bands(spec),

@@ -124,7 +124,11 @@ def rope_spec(model: str | Path | Engine, length: int = 0) -> RopeSpec:
     length: tokens of the whole sequence, which dynamic NTK and longrope depend on; 0: within the trained one.
     Raises as `Engine.check`.
     """
-    facts = _facts(model, length)
+    return spec_of(_facts(model, length), length)
+
+
+def spec_of(facts: Mapping[str, Any], length: int = 0) -> RopeSpec:
+    """The positions in what `Engine.rope_spec` returned for texts of `length` tokens."""
     ropes = facts["ropes"]
     groups: list[RopeLayer] = []
     if facts["position"] == "rotated":

@@ -38,7 +38,15 @@ class ModelsController:
 
     def handlers(self) -> dict[str, Handler]:
         """What each command does."""
-        return {"model.pick": self._pick}
+        return {"model.pick": self._pick, "model.rope": lambda words: self._show_positions()}
+
+    def _show_positions(self) -> str | None:
+        from ropechat.tui.screens.rope import RopeScreen
+
+        if self.session.info is None:
+            return "no model is loaded yet"
+        self.view.push(RopeScreen(self.session.info.rope_spec, self.keymap), lambda result: None)
+        return None
 
     def _pick(self, model: str) -> None:
         if model:

@@ -1,0 +1,79 @@
+"""What the loaded model does with positions, view by view: see `ropechat.inspector.rope`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Static
+
+from ropechat.tui.screens.dialog import Sheet, bindings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from textual.app import ComposeResult
+
+    from ropechat.tui.commands.keymap import Keymap
+
+SIDES = 5
+"""Columns of the sheet that are not text: border, padding, scroll bar."""
+
+
+class RopeScreen(Sheet[None]):
+    """The views that need no text; the command `ropechat rope` has the others."""
+
+    BINDINGS = bindings("rope")
+    context = "rope"
+    heading = "positions"
+    items = ("rope.left", "rope.right", ("↓ ↑", "scroll"), "sheet.leave")
+
+    def __init__(self, facts: Callable[[], Mapping[str, Any]], keymap: Keymap) -> None:
+        """facts: `Engine.rope_spec` of the loaded model."""
+        super().__init__(keymap)
+        self._facts = facts
+        self._at = 0
+        self._count = 1
+        self._text = Static("", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """One view and the keys."""
+        with Vertical(classes="sheet whole broad"):
+            with VerticalScroll(can_focus=False):
+                yield self._text
+            yield self.key_line
+
+    def on_resize(self) -> None:
+        """Draw at this width."""
+        self._show()
+
+    def action_turn(self, by: int) -> None:
+        """The next view, or the one before; round at the ends."""
+        self._at = (self._at + by) % self._count
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+        self._show()
+
+    def _show(self) -> None:
+        # a coroutine that is given up before it begins would warn: one is made when its turn comes
+        self.run_worker(self._draw, exclusive=True)  # type: ignore[arg-type]
+
+    async def _draw(self) -> None:
+        width = self.query_one(".sheet").size.width - SIDES
+        color = not self.app.no_color
+        name, lines, self._count = await asyncio.to_thread(_lines, self._facts, self._at, width, color)
+        self.title_with(f"{name} · {self._at + 1} of {self._count}")
+        self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
+
+
+def _lines(
+    facts: Callable[[], Mapping[str, Any]], at: int, width: int, color: bool
+) -> tuple[str, list[str], int]:
+    """The name and the lines of a view, and how many views there are. Imports numpy, so late."""
+    from ropechat.inspector.rope import report, term
+    from ropechat.inspector.rope.spec import spec_of
+
+    names = report.CONFIG_VIEWS
+    views = list(report.spec_views(spec_of(facts()), (names[at],), report.Wishes()))
+    return names[at], list(term.render(views, max(width, 20), color=color)), len(names)
