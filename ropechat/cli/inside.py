@@ -44,7 +44,7 @@ def inside_options(function: F) -> F:
             "--attention",
             "view",
             flag_value="attention",
-            help="Show the attention of each head: weight of the first and the previous token, mean distance.",
+            help="Show where each head attends: first token, previous token, mean distance.",
         ),
         click.option(
             "--lens", "view", flag_value="lens", help="Show what each layer predicts (logit lens), by token."

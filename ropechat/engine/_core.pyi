@@ -52,8 +52,9 @@ def rope_spec(path: str, *, length: int = 0) -> dict[str, Any]:
 
     path: a model folder, a config.json, or a .gguf file. The facts of `read_config`, and position ("none",
     "learned", "rotated": the embedding is), first_position, query_scaling (None or (beta, length)),
-    attention_multiplier, attn_logit_softcapping, layers (dicts: rope (index or None), window, attention_scale) and
-    ropes (dicts: theta, rotary_dim, interleaved, inv_freq (f64 per pair), attention_factor, rope_type and its keys).
+    attention ("heads" or "mla"), sinks (bool), attention_multiplier, attn_logit_softcapping, layers (dicts:
+    rope (index or None), window, attention_scale) and ropes (dicts: theta, rotary_dim, interleaved, inv_freq
+    (f64 per pair), attention_factor, rope_type and its keys).
     Raises as `read_config`.
     """
 
@@ -260,7 +261,7 @@ class Engine:
     def lens(
         self, reading: Reading, layers: Sequence[int], cancel: CancelToken, *, top_k: int
     ) -> list[LensRow]:
-        """What each layer predicts in the next rows of the text, ordered by position and layer; [] at its end.
+        """What each layer predicts in the next rows of the text, by position and layer; [] at its end.
 
         The final norm and lm_head applied to the residual stream after a layer. After CancelledError the
         reading is as it was.
@@ -279,8 +280,8 @@ class Engine:
         """layers, heads, rows (lists, each once and in order) and the arrays of `what`, float32:
 
         q_pre, k_pre [layers, heads, tokens, head_dim]: after the norm, before rotation; the key is the one
-        that the query head reads. attn_logit, attn_row [layers, heads, rows, tokens]: scores with all factors,
-        before a softcap, -inf where masked; weights.
+        that the query head reads. attn_logit, attn_row [layers, heads, rows, tokens]: scores with all
+        factors, before a softcap, -inf where masked; weights.
         """
     def attention_by_distance(
         self, ids: Sequence[int], layers: Sequence[int], distances: int, cancel: CancelToken

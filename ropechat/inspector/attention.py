@@ -1,8 +1,8 @@
-"""Where attention goes, per layer and head: a table for a terminal, and JSON lines, schema `ropechat.attention/1`.
+"""Where each head attends: a table for a terminal, and JSON lines, schema `ropechat.attention/1`.
 
-sink: mean weight of the first token; previous: of the token before; distance: mean distance in tokens. All are
-means over the tokens of the text. JSON: line 1 describes the text; one line per head follows, where `mean[d]` is
-the mean weight of the token d places before.
+sink: mean weight of the first token; previous: of the token before; distance: mean distance in tokens. All
+are means over the tokens of the text. JSON: line 1 describes the text; one line per head follows, where
+`mean[d]` is the mean weight of the token d places before.
 """
 
 import json

@@ -40,12 +40,13 @@ class Layout:
 
 
 def layers_that_fit(layers: Sequence[int], tokens: int, width: int) -> list[int]:
-    """As many of the layers as fit into `width` columns: evenly spaced, always the last."""
+    """As many of the layers as fit into `width` columns: evenly spaced, with the last and the first."""
     room = max(1, (width - _fixed(tokens)) // _CELL.start)
     if room >= len(layers):
         return list(layers)
-    step = len(layers) / room
-    return [layers[math.ceil(step * (place + 1)) - 1] for place in range(room)]
+    if room == 1:
+        return [layers[-1]]
+    return [layers[round(place * (len(layers) - 1) / (room - 1))] for place in range(room)]
 
 
 def layout(layers: Sequence[int], tokens: int, width: int, *, color: bool) -> Layout:
