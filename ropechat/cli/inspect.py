@@ -15,6 +15,7 @@ from ropechat.cli.common import (
     wants_color,
 )
 from ropechat.cli.exit_codes import say
+from ropechat.cli.inside import inside_options, show
 from ropechat.conversation import Message, Role
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
 )
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
+@inside_options
 def inspect(
     text: str | None, top_k: int | None, form: str, special: "Special", chat: bool, **given: Any
 ) -> None:
@@ -63,8 +65,19 @@ def inspect(
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
+
+    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
+    --attention, the mean attention weights of each head.
+
+    \b
+    Examples:
+      ropechat inspect --lens "Once upon a time there was a little girl"
+      ropechat inspect --lens --layers 0,2 --format jsonl "Once upon a time" > lens.jsonl
+      ropechat inspect --attention --layers 0 "Once upon a time there was a little girl"
     """
     value = text_argument(text, "text")
+    if given["layers"] and not given["view"]:
+        raise click.UsageError("--layers: requires --lens or --attention; add one or omit it")
     if chat and special == "tokens":
         raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
     if not chat and (given["template"] or given["template_vars"]):
@@ -73,6 +86,9 @@ def inspect(
     if top_k is None:
         top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
     prompt = [Message(Role.USER, value)] if chat else value
+    if given["view"]:
+        show(engine, prompt, special, given["view"], given["layers"], top_k, form)
+        return
     trace, out = engine.score(prompt, top_k=top_k, special=special), StdoutWriter()
     if trace.beyond_trained_length:
         say(
