@@ -73,7 +73,7 @@ def test_errors(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("--shape", "llama-7b", "--view", "usage"), "--shape has no weights"),
         (("--shape", "llama-7b", "-m", LLAMA), "exclude each other"),
         (("-m", LLAMA, "-o", tmp_path / "a.png"), "-o: must end in"),
-        (("-m", LLAMA, "--text", __file__), "--text: used by the views"),
+        (("-m", LLAMA, "--text", __file__), "used by the views matrix, shift"),
         (("-m", tmp_path / "config.json"), "config.json"),
     ):
         code, out, err = run(capfd, *arguments)

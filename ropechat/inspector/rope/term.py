@@ -43,9 +43,9 @@ _SHADES = " ░▒▓█"
 
 
 def render(views: Iterable[View], width: int, *, color: bool = False) -> Iterator[str]:
-    """Yield the lines of the views, at most `width` columns each (tables of names may need more)."""
+    """Yield the lines of the views, at most `width` columns each."""
     for view in views:
-        yield _paint(one_line(view.title), _BOLD, color)
+        yield from (_paint(line, _BOLD, color) for line in _wrapped(view.title, width))
         for block in view.blocks:
             yield from block_lines(block, width, color=color)
         yield ""
@@ -86,24 +86,25 @@ def table_lines(table: Table, width: int, *, color: bool = False) -> Iterator[st
     rows = table.rows
     if table.thin and len(rows) > _SHOWN_ROWS:
         rows = tuple(rows[at] for at in np.unique(np.linspace(0, len(rows) - 1, _SHOWN_ROWS).astype(int)))
+    columns = tuple(map(one_line, table.columns))
     cells = [[format_cell(value) for value in row] for row in rows]
-    right = [all(not isinstance(row[at], str) for row in rows) for at in range(len(table.columns))]
+    right = [all(not isinstance(row[at], str) for row in rows) for at in range(len(columns))]
     widths = [
-        max([cell_width(name), *(cell_width(row[at]) for row in cells)])
-        for at, name in enumerate(table.columns)
+        max([cell_width(name), *(cell_width(row[at]) for row in cells)]) for at, name in enumerate(columns)
     ]
     while (over := sum(widths) + 2 * (len(widths) - 1) - width) > 0:
         text = [at for at in range(len(widths)) if not right[at] and widths[at] > 12]
         if not text:
-            yield from _records(table.columns, cells, width, color)
+            yield from _records(columns, cells, width, color)
             break
         widest = max(text, key=lambda at: widths[at])
         widths[widest] -= min(over, widths[widest] - 12)
     else:
-        yield _paint(_row(table.columns, widths, right), _DIM, color)
+        yield _paint(_row(columns, widths, right), _DIM, color)
         yield from (_row(row, widths, right) for row in cells)
     if len(rows) < len(table.rows):
-        yield _paint(f"({len(rows)} of {len(table.rows)} rows; csv and json have all)", _DIM, color)
+        words = f"({len(rows)} of {len(table.rows)} rows; csv and json have all)"
+        yield from (_paint(line, _DIM, color) for line in _wrapped(words, width))
 
 
 def _row(cells: Iterable[str], widths: list[int], right: list[bool]) -> str:
@@ -255,7 +256,7 @@ def _heat_lines(heat: Heat, width: int, color: bool) -> Iterator[str]:
         yield f"{label:>{_MARGIN - 2}} │{line}"
     axis = scales.Axis(float(heat.x[0]), float(heat.x[-1]), log=False)
     yield " " * _MARGIN + _ticks(axis, columns)
-    ends = f"{heat.x_label}; {scales.short(heat.low)} {_ramp(color)} {scales.short(heat.high)}"
+    ends = f"{one_line(heat.x_label)}; {scales.short(heat.low)} {_ramp(color)} {scales.short(heat.high)}"
     yield " " * _MARGIN + ends
 
 
