@@ -167,7 +167,7 @@ def _report(
     of_text = text is not None or any(
         getattr(wishes, name) is not None for name in ("layer", "head", "query")
     )
-    if of_text and "matrix" in names:
+    if (of_text or wanted) and "matrix" in names:
         wanted.append("matrix")  # of a query of the text
     if of_text and not wanted:
         used = ", ".join(("matrix", *_WEIGHTS))

@@ -155,6 +155,8 @@ def shift_view(engine: Engine, ids: Sequence[int], spec: RopeSpec, shifts: Seque
 def _why(spec: RopeSpec, relative: bool) -> str:
     if relative:
         return "the logits differ by rounding only" if spec.rotating else "positions are not used"
+    if spec.position == "learned":
+        return "because positions are learned vectors"
     if spec.position == "rotated":
         return "because the token embedding itself is rotated, not query and key"
     if spec.query_scaling is not None:
@@ -291,6 +293,9 @@ def distance_view(
             Plot("weight by distance", "distance", "mean attention weight", tuple(curves), x_log=True)
         )
     blocks.append(Table("heads", columns, tuple(rows), thin=True))
+    blocks.append(
+        Note("A weight at distance d is the mean over the tokens that have one: few for the largest d.")
+    )
     return View("distance", f"V9 Attention by distance over {len(ids)} tokens", tuple(blocks))
 
 

@@ -91,16 +91,38 @@ def test_llama_sees_only_distances(engine: Engine) -> None:
     assert all(0.0 <= one.max_kl < 1e-6 for one in results)
 
 
-def test_a_rotated_embedding_is_not_relative() -> None:
-    engine = golden_engine("dtransformer_rope")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dtransformer_rope", "no, because the token embedding itself is rotated"),
+        ("llama_dynamic_old", "no, because the frequencies depend on the length"),
+        ("phi3_longrope_old", "no, because the frequencies depend on the length"),
+        ("gpt2_old", "no, because positions are learned vectors"),
+        ("llama_yarn_new", "yes, the logits differ by rounding only"),
+        ("smollm3_old", "yes, the logits differ by rounding only"),
+    ],
+)
+def test_who_sees_only_distances_and_why(name: str, words: str) -> None:
+    engine = golden_engine(name)
     ids = [id % engine.facts["vocab_size"] for id in IDS]
-    spec = rope_spec(engine, len(ids))
-    (one,) = measured.shift_test(engine, ids, (1000,))
-    assert one.max_logit > 1e-2
-    assert one.max_kl > 0.0
-    view = measured.shift_view(engine, ids, spec, (1000,))
-    assert "Relative: no, because the token embedding itself is rotated" in str(view)
+    shift = 100 if name == "gpt2_old" else 131_072
+    view = measured.shift_view(engine, ids, rope_spec(engine, len(ids)), (shift,))
+    assert f"Relative: {words}" in view.blocks[0].text
+    (row,) = view.blocks[1].rows
+    relative = words.startswith("yes")
+    assert row[3] is relative
+    assert (row[1] <= 1e-4) is relative
+    assert row[2] >= 0.0
+    assert relative or row[1] > 1e-2
     engine.close()
+
+
+def test_the_divergence_is_that_of_the_distributions() -> None:
+    seed = 8
+    one, other = np.random.default_rng(seed).standard_normal((2, 5, 30))
+    p, q = (np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True) for rows in (one, other))
+    expected = (p * np.log(p / q)).sum(axis=1).max()
+    assert measured._divergence(one, other) == pytest.approx(expected), f"seed {seed}"
 
 
 def test_usage_is_the_share_of_each_pair(engine: Engine) -> None:
@@ -136,10 +158,10 @@ def test_every_view_of_a_model(engine: Engine) -> None:
     wishes = Wishes(shifts=(1, 1000))
     views = list(weight_views(engine, IDS, WEIGHT_VIEWS, wishes))
     assert [view.name for view in views] == list(WEIGHT_VIEWS)
-    distances = views[3].blocks[-1]
+    distances = views[3].blocks[-2]
     assert len(distances.rows) == 8
     assert all(0.0 <= row[2] <= 1.0 and 0.0 <= row[3] <= 1.0 for row in distances.rows)
-    one_head = next(weight_views(engine, IDS, ("distance",), Wishes(layer=1, head=2))).blocks[-1]
+    one_head = next(weight_views(engine, IDS, ("distance",), Wishes(layer=1, head=2))).blocks[-2]
     assert [row[:2] for row in one_head.rows] == [(1, 2)]
     with pytest.raises(RequestError, match="head: must be from 0 to 3"):
         list(weight_views(engine, IDS, ("split",), Wishes(head=4)))
