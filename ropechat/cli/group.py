@@ -22,6 +22,7 @@ _COMMANDS_WITH_SETTINGS = {
     "run": True,
     "batch": True,
     "inspect": False,
+    "rope": False,
 }  # whether they sample
 
 

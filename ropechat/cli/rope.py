@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CONFIG = ("bands", "map", "matrix", "decay", "kernel", "properties", "compare", "length")
 _WEIGHTS = ("shift", "split", "usage", "distance")
 _FORMATS = ("term", "json", "csv", "svg", "html")
-_LONGEST_DISTANCE = 1 << 20
+_LONGEST_DISTANCE, _FURTHEST = 1 << 20, 1 << 30
 
 
 def _views(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -44,14 +44,24 @@ def _views(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 def _shifts(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
     """Parse "1,1000,32768"."""
     texts = [text.strip() for text in value.split(",")] if value is not None else []
-    if not all(text.isdecimal() and 0 < int(text) <= 1 << 40 for text in texts):
+    if not all(text.isdecimal() and 0 < int(text) <= _FURTHEST for text in texts):
         raise click.BadParameter(
-            f"must be positions from 1, as in 1,1000 (got {value!r:.40})", ctx, parameter
+            f"must be positions from 1 to {_FURTHEST}, as in 1,1000 (got {value!r:.40})", ctx, parameter
         )
     return tuple(map(int, texts))
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  ropechat rope
+  ropechat rope --shape llama-3.2-1b --view decay,properties
+  ropechat rope --view all -o rope.html
+  ropechat rope --shift-test 1,1000,131072
+  ropechat rope --view split,distance --layer 2 --head 0
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @model_options
 @click.option(
     "--shape",
@@ -111,14 +121,6 @@ def rope(
 
     Views of the config need no weights: -m may also name a config.json, or a folder that holds only that.
     The other views load the model, in f32 unless --dtype and --kv-dtype name another type.
-
-    \b
-    Examples:
-      ropechat rope
-      ropechat rope --shape llama-3.2-1b --view decay,properties
-      ropechat rope --view all -o rope.html
-      ropechat rope --shift-test 1,1000,131072
-      ropechat rope --view split,distance --layer 2 --head 0
     """
     from ropechat.inspector.rope.report import Wishes
 

@@ -69,6 +69,7 @@ def test_errors(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for arguments, words in (
         (("--view", "bands,colour"), "--view: must be some of bands, map"),
         (("--shift-test", "0"), "--shift-test: must be positions from 1"),
+        (("--shift-test", "1,1073741825"), "--shift-test: must be positions from 1 to 1073741824"),
         (("--shape", "gpt-9"), "shape: must be one of"),
         (("--shape", "llama-7b", "--view", "usage"), "--shape has no weights"),
         (("--shape", "llama-7b", "-m", LLAMA), "exclude each other"),

@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeEngine
 from snapshots import shown
 
+from ropechat.errors import RequestError
 from ropechat.inspector.rope.report import CONFIG_VIEWS
 from ropechat.tui.screens.rope import RopeScreen
 
@@ -33,3 +34,24 @@ async def test_views_turn_and_fit(chat: Any, size: tuple[int, int]) -> None:
         assert len(CONFIG_VIEWS) == 8
         await c.pilot.press("escape")
         await c.until(lambda: not isinstance(c.app.screen, RopeScreen))
+
+
+async def test_a_closed_model_is_said(chat: Any) -> None:
+    class Closed(FakeEngine):
+        def rope_spec(self) -> dict[str, Any]:
+            raise RequestError("engine: closed; load the model again")
+
+    async with chat(Closed("ok")) as c:
+        await c.idle()
+        await c.ask("/rope")
+        await c.until(lambda: isinstance(c.app.screen, RopeScreen))
+        await c.until(lambda: "engine: closed" in str(shown(c, c.app.screen.query_one(".sheet"))))
+
+
+async def test_without_a_model_there_is_no_sheet(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.idle()
+        c.app.session.info = None
+        await c.ask("/rope")
+        await c.pilot.pause(0.1)
+        assert not isinstance(c.app.screen, RopeScreen)

@@ -9,7 +9,9 @@ from rich.text import Text
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
+from ropechat.errors import RopechatError
 from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +64,11 @@ class RopeScreen(Sheet[None]):
     async def _draw(self) -> None:
         width = self.query_one(".sheet").size.width - SIDES
         color = not self.app.no_color
-        name, lines, self._count = await asyncio.to_thread(_lines, self._facts, self._at, width, color)
+        try:
+            name, lines, self._count = await asyncio.to_thread(_lines, self._facts, self._at, width, color)
+        except RopechatError as error:  # another model is being loaded
+            self.say(one_line(str(error)), "$error")
+            return
         self.title_with(f"{name} · {self._at + 1} of {self._count}")
         self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
 
