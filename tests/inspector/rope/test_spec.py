@@ -65,7 +65,14 @@ def test_a_layer_finds_its_group() -> None:
         spec.of_layer(spec.num_layers)
 
 
-def test_a_config_alone_a_folder_and_a_gguf_file_say_the_same() -> None:
+def test_a_gguf_file_has_the_frequencies_of_its_folder() -> None:
+    (gguf,) = rope_spec(GOLDEN / "gguf" / "llama3" / "f32.gguf").groups
+    (folder,) = rope_spec(GOLDEN / "llama3_new").groups
+    assert (gguf.theta, gguf.rotary_dim, gguf.rope_type) == (folder.theta, folder.rotary_dim, "divided")
+    assert gguf.inv_freq == pytest.approx(folder.inv_freq, rel=1e-6)
+
+
+def test_a_config_alone_and_its_folder_say_the_same() -> None:
     folder = rope_spec(GOLDEN / "llama3_new")
     alone = rope_spec(GOLDEN / "llama3_new" / "config.json")
     assert np.array_equal(folder.groups[0].inv_freq, alone.groups[0].inv_freq)
