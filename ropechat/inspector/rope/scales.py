@@ -39,8 +39,12 @@ class Axis:
         """Round values along the axis."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            if last - first < 2:  # too few powers of ten
+                near = (factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5))
+                found = [value for value in near if self.low <= value <= self.high]
+                return found or [self.low, self.high]
             step = max(1, (last - first) // _TICKS)
-            return [10.0**power for power in range(first, last + 1, step)] or [self.low, self.high]
+            return [10.0**power for power in range(first, last + 1, step)]
         width = _round_step((self.high - self.low) / _TICKS)
         first = math.ceil(self.low / width - 1e-9)
         return [number * width for number in range(first, math.floor(self.high / width + 1e-9) + 1)]
