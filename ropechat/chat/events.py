@@ -100,7 +100,7 @@ class ModelInfo:
     has_chat_template: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = bytes
-    rope_spec: Callable[[], Mapping[str, Any]] = dict  # see `Engine.rope_spec`
+    rope_spec: Callable[[int], Mapping[str, Any]] = lambda length: {}  # see `Engine.rope_spec`
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class ChatEngine(Protocol):
     def stop_ids(self) -> AbstractSet[int]:
         """The ids that end an answer."""
 
-    def rope_spec(self) -> Mapping[str, Any]:
-        """What the model does with positions, see `Engine.rope_spec`."""
+    def rope_spec(self, length: int = 0) -> Mapping[str, Any]:
+        """What the model does with positions in texts of `length` tokens, see `Engine.rope_spec`."""
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids that `reply` would feed."""

@@ -116,7 +116,7 @@ class FakeEngine:
     def _script(self) -> list[bytes]:
         return pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
 
-    def rope_spec(self) -> dict[str, Any]:
+    def rope_spec(self, length: int = 0) -> dict[str, Any]:
         """Two layers with one rope of four pairs."""
         layer = {"rope": 0, "window": None, "attention_scale": 1.0}
         rope = {"theta": 1e4, "rotary_dim": 8, "interleaved": False, "rope_type": "default"}

@@ -30,7 +30,8 @@ async def test_views_turn_and_fit(chat: Any, size: tuple[int, int]) -> None:
         await c.pilot.press("right")
         assert "V2 Rotation map" in await drawn(c, "map · 2 of 8")
         await c.pilot.press("left", "left")
-        assert "V11 Length watch" in await drawn(c, "length · 8 of 8")
+        text = await drawn(c, "length · 8 of 8")
+        assert "V11 Length watch" in text
         assert len(CONFIG_VIEWS) == 8
         await c.pilot.press("escape")
         await c.until(lambda: not isinstance(c.app.screen, RopeScreen))
@@ -38,7 +39,7 @@ async def test_views_turn_and_fit(chat: Any, size: tuple[int, int]) -> None:
 
 async def test_a_closed_model_is_said(chat: Any) -> None:
     class Closed(FakeEngine):
-        def rope_spec(self) -> dict[str, Any]:
+        def rope_spec(self, length: int = 0) -> dict[str, Any]:
             raise RequestError("engine: closed; load the model again")
 
     async with chat(Closed("ok")) as c:

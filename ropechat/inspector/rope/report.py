@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +44,6 @@ class Wishes:
     query: int | None = None
     key: int | None = None
     shifts: tuple[int, ...] = (1, 1000, 32_768)
-    lengths: tuple[int, ...] = field(default=())
 
 
 def config_views(model: str | Path | Engine, names: Sequence[str], wishes: Wishes) -> Iterator[View]:

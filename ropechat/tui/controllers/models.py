@@ -45,7 +45,8 @@ class ModelsController:
 
         if self.session.info is None:
             return "no model is loaded yet"
-        self.view.push(RopeScreen(self.session.info.rope_spec, self.keymap), lambda result: None)
+        screen = RopeScreen(self.session.info.rope_spec, self.session.used or 0, self.keymap)
+        self.view.push(screen, lambda result: None)
         return None
 
     def _pick(self, model: str) -> None:

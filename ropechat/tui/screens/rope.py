@@ -32,10 +32,10 @@ class RopeScreen(Sheet[None]):
     heading = "positions"
     items = ("rope.left", "rope.right", ("↓ ↑", "scroll"), "sheet.leave")
 
-    def __init__(self, facts: Callable[[], Mapping[str, Any]], keymap: Keymap) -> None:
-        """facts: `Engine.rope_spec` of the loaded model."""
+    def __init__(self, rope_spec: Callable[[int], Mapping[str, Any]], length: int, keymap: Keymap) -> None:
+        """rope_spec: `Engine.rope_spec` of the loaded model. length: the chat's, in tokens."""
         super().__init__(keymap)
-        self._facts = facts
+        self._rope_spec, self._length = rope_spec, length
         self._at = 0
         self._count = 1
         self._text = Static("", markup=False)
@@ -65,21 +65,19 @@ class RopeScreen(Sheet[None]):
         width = self.query_one(".sheet").size.width - SIDES
         color = not self.app.no_color
         try:
-            name, lines, self._count = await asyncio.to_thread(_lines, self._facts, self._at, width, color)
+            name, lines, self._count = await asyncio.to_thread(self._lines, width, color)
         except RopechatError as error:  # another model is being loaded
             self.say(one_line(str(error)), "$error")
             return
         self.title_with(f"{name} · {self._at + 1} of {self._count}")
         self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
 
+    def _lines(self, width: int, color: bool) -> tuple[str, list[str], int]:
+        """The name and the lines of a view, and how many views there are. Imports numpy, so late."""
+        from ropechat.inspector.rope import report, term
+        from ropechat.inspector.rope.spec import spec_of
 
-def _lines(
-    facts: Callable[[], Mapping[str, Any]], at: int, width: int, color: bool
-) -> tuple[str, list[str], int]:
-    """The name and the lines of a view, and how many views there are. Imports numpy, so late."""
-    from ropechat.inspector.rope import report, term
-    from ropechat.inspector.rope.spec import spec_of
-
-    names = report.CONFIG_VIEWS
-    views = list(report.spec_views(spec_of(facts()), (names[at],), report.Wishes()))
-    return names[at], list(term.render(views, max(width, 20), color=color)), len(names)
+        names, wishes = report.CONFIG_VIEWS, report.Wishes(length=self._length)
+        spec = spec_of(self._rope_spec(self._length), self._length)
+        views = list(report.spec_views(spec, (names[self._at],), wishes))
+        return names[self._at], list(term.render(views, max(width, 20), color=color)), len(names)
