@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from fakes import FakeEngine
 from snapshots import shown
+from textual.widgets import Static
 
 from ropechat.errors import RequestError
 from ropechat.inspector.rope.report import CONFIG_VIEWS
 from ropechat.tui.screens.rope import RopeScreen
+from ropechat.util.text import cell_width
 
 
 async def drawn(c: Any, name: str) -> str:
@@ -27,6 +29,8 @@ async def test_views_turn_and_fit(chat: Any, size: tuple[int, int]) -> None:
         text = await drawn(c, "bands · 1 of 8")
         assert "trained length 512" in text
         assert "V1 Bands" in text
+        sheet = c.app.screen.query_one(".sheet")
+        assert max(map(cell_width, str(sheet.query_one(Static).render()).splitlines())) <= sheet.size.width - 1
         await c.pilot.press("right")
         assert "V2 Rotation map" in await drawn(c, "map · 2 of 8")
         await c.pilot.press("left", "left")

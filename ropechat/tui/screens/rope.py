@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
-SIDES = 5
-"""Columns of the sheet that are not text: border, padding, scroll bar."""
+SCROLL_BAR = 1  # columns
 
 
 class RopeScreen(Sheet[None]):
@@ -62,7 +61,7 @@ class RopeScreen(Sheet[None]):
         self.run_worker(self._draw, exclusive=True)  # type: ignore[arg-type]
 
     async def _draw(self) -> None:
-        width = self.query_one(".sheet").size.width - SIDES
+        width = self.query_one(".sheet").size.width - SCROLL_BAR
         color = not self.app.no_color
         try:
             name, lines, self._count = await asyncio.to_thread(self._lines, width, color)
