@@ -30,7 +30,8 @@ async def test_views_turn_and_fit(chat: Any, size: tuple[int, int]) -> None:
         assert "trained length 512" in text
         assert "V1 Bands" in text
         sheet = c.app.screen.query_one(".sheet")
-        assert max(map(cell_width, str(sheet.query_one(Static).render()).splitlines())) <= sheet.size.width - 1
+        lines = str(sheet.query_one(Static).render()).splitlines()
+        assert max(map(cell_width, lines)) < sheet.size.width
         await c.pilot.press("right")
         assert "V2 Rotation map" in await drawn(c, "map · 2 of 8")
         await c.pilot.press("left", "left")
