@@ -8,7 +8,6 @@ use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
 use crate::compute::{cancel::CancelToken, pool::Pool};
-use crate::config::Config;
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::inside::Capture;
 use crate::engine::{Context, Engine, Event, Generation, Goal};
