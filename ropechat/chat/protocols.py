@@ -67,7 +67,7 @@ class ChatEngine(Protocol):
         """What the model does with positions in texts of `length` tokens, see `Engine.rope_spec`."""
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that `reply` would feed."""
+        """The ids of the prompt that `reply` would use."""
 
     def reply(
         self,

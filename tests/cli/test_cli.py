@@ -294,8 +294,8 @@ def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None
 
 def test_inspect_jsonl(door: Door, model: Path) -> None:
     code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--top-k", 2, "aé")
-    meta, *tokens, following = [json.loads(line) for line in out.splitlines()]
-    assert code == 0
+    meta, *tokens, following, summary = [json.loads(line) for line in out.splitlines()]
+    assert (code, summary["summary"], summary["scored"]) == (0, True, 2)
     assert (meta["schema"], meta["vocab"], meta["top_k"], meta["log_base"]) == (
         "ropechat.trace/1",
         260,

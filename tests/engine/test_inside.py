@@ -105,7 +105,7 @@ def rotate(x: np.ndarray, rope: dict[str, Any], positions: np.ndarray) -> np.nda
 @pytest.mark.parametrize("start", [0, 5000])
 def test_captured_heads_make_the_attention(name: str, start: int, chat: Engine) -> None:
     engine = chat if name == "builtin" else Engine.load(GOLDEN / name, dtype="f32")
-    ids = [(i * i + 3) % 280 for i in range(60)]
+    ids = [(i * i + 3) % 120 for i in range(60)]
     what = ("q_pre", "k_pre", "attn_logit", "attn_row")
     found = engine.capture(ids, what=what, start_position=start)
     layers, heads = engine.facts["num_hidden_layers"], engine.facts["num_attention_heads"]
@@ -191,7 +191,7 @@ def test_attention_by_distance_sums_the_rows_up(tiny: Engine) -> None:
 @pytest.mark.parametrize("shift", [1, 131_072])
 def test_a_shifted_text_has_the_same_logits(name: str, shift: int, chat: Engine) -> None:
     engine = chat if name == "builtin" else Engine.load(GOLDEN / name, dtype="f32")
-    ids = [(i * i + 3) % 280 for i in range(60)]
+    ids = [(i * i + 3) % 120 for i in range(60)]
     here, there = engine.logits(ids), engine.logits(ids, start_position=shift)
     assert np.abs(here - there).max() <= 1e-4
     assert not (here == there).all()
@@ -199,7 +199,7 @@ def test_a_shifted_text_has_the_same_logits(name: str, shift: int, chat: Engine)
 
 def test_what_is_not_relative_shows(tmp_path: Path) -> None:
     dynamic = Engine.load(GOLDEN / "llama_dynamic_old", dtype="f32")
-    ids = [(i * i + 3) % 280 for i in range(40)]
+    ids = [(i * i + 3) % 120 for i in range(40)]
     assert np.abs(dynamic.logits(ids) - dynamic.logits(ids, start_position=8192)).max() > 1e-2
     learned = Engine.load(GOLDEN / "gpt2_old", dtype="f32")
     with pytest.raises(RequestError, match=r"^start_position: must be 0 to \d+ for 40 tokens"):

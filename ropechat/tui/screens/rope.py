@@ -10,7 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from ropechat.errors import RopechatError
-from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCROLL_BAR = 1  # columns
 
 
-class RopeScreen(Sheet[None]):
+class RopeScreen(Dialog[None]):
     """The views that need no text; the command `ropechat rope` has the others."""
 
     BINDINGS = bindings("rope")
@@ -44,7 +44,7 @@ class RopeScreen(Sheet[None]):
         with Vertical(classes="sheet whole broad"):
             with VerticalScroll(can_focus=False):
                 yield self._text
-            yield self.key_line
+            yield self.key_hints
 
     def on_resize(self) -> None:
         """Draw at this width."""

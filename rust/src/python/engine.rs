@@ -8,7 +8,6 @@ use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
 use crate::compute::{cancel::CancelToken, pool::Pool};
-use crate::config::Config;
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::inside::Capture;
 use crate::engine::{Context, Engine, Event, Generation, Goal};
@@ -149,6 +148,7 @@ impl PyEngine {
         facts.set_item("threads", self.threads)?;
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
+        facts.set_item("context_is_stated", matches!(self.context, Context::Stated(_)))?;
         facts.set_item("num_parameters", self.num_parameters)?;
         facts.set_item("tensor_types", self.tensor_types.clone())?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
@@ -198,9 +198,17 @@ impl PyEngine {
         self.with(py, |engine| engine.add(&ids, goal))
     }
 
-    #[pyo3(signature = (ids, *, readout_top_k))]
-    fn score(&self, py: Python<'_>, ids: Vec<u32>, readout_top_k: usize) -> PyResult<u64> {
-        self.with(py, |engine| engine.add(&ids, Goal::Score { readout_top_k }))
+    #[pyo3(signature = (ids, *, readout_top_k, start = 0, read_next = true))]
+    fn score(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        readout_top_k: usize,
+        start: usize,
+        read_next: bool,
+    ) -> PyResult<u64> {
+        let goal = Goal::Score { readout_top_k, from: start, read_next };
+        self.with(py, |engine| engine.add(&ids, goal))
     }
 
     fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {

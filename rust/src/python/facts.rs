@@ -16,6 +16,7 @@ pub(super) fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bo
     facts.set_item("num_key_value_heads", config.num_key_value_heads)?;
     facts.set_item("head_dim", config.head_dim)?;
     facts.set_item("max_position_embeddings", config.max_position_embeddings)?;
+    facts.set_item("usable_length", config.usable_length())?;
     facts.set_item("bos_token_id", config.bos_token_id)?;
     facts.set_item("eos_token_id", &config.eos_token_id)?;
     Ok(facts)

@@ -52,7 +52,7 @@ pub(super) fn captured(
     arrays.set_item("layers", layers)?;
     arrays.set_item("heads", heads)?;
     arrays.set_item("rows", rows)?;
-    let mut add = |name: &str, values: Vec<f32>, shape: [usize; 4]| match values.is_empty() {
+    let add = |name: &str, values: Vec<f32>, shape: [usize; 4]| match values.is_empty() {
         true => Ok(()),
         false => arrays.set_item(name, array(py, values, shape)?),
     };

@@ -59,7 +59,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::add`] of a scored text; Request: positions that the model does not have.
     pub fn read(&self, ids: &[u32], start_position: usize) -> Result<Reading> {
-        self.validate(ids, &Goal::Score { readout_top_k: 0 })?;
+        self.validate(ids, &Goal::score(0))?;
         let limit = self.model.config.position_limit();
         if start_position > LAST_START || start_position > limit.saturating_sub(ids.len()) {
             let last = LAST_START.min(limit.saturating_sub(ids.len()));
