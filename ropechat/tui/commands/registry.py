@@ -124,7 +124,7 @@ BRANCHES = (
 COMPARE = (
     Command("compare.left", "left,h", "left", "Choose the answer at the left", "choose(-1)"),
     Command("compare.right", "right,l", "right", "Choose the answer at the right", "choose(1)"),
-    Command("compare.keep", "enter", "continue with it", "Continue with the chosen answer", "keep"),
+    Command("compare.keep", "enter", "continue", "Continue with the chosen answer", "keep"),
     *(
         Command(f"compare.keep_{n}", str(n), "keep", "Continue with the answer of this number", f"keep({n})")
         for n in range(1, MAX_COMPARED + 1)

@@ -101,10 +101,7 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        self.composer.stop_editing()
-        self.session.open(chat)
-        self.path.show()
-        self.tell_other_model()
+        self._show(chat)
         for fault in chat.damaged:
             self.path.notice("error", f"Some of this chat cannot be read: {fault}")
 
@@ -135,6 +132,9 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
+        self._show(chat)
+
+    def _show(self, chat: Chat) -> None:
         self.composer.stop_editing()
         self.session.open(chat)
         self.path.show()
