@@ -1,4 +1,4 @@
-"""Chats that are kept: begin, open, list, rename, import, export; and what is not on disk."""
+"""Stored chats: begin, open, list, rename, import, export."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
 class HistoryController:
-    """The commands over kept chats. resume: the chat to open at the start; "" for the newest.
+    """The commands for stored chats. resume: the chat to open at the start; "" for the newest.
 
-    opened: set once a key finds the chat that was asked for.
+    opened: set once that chat is open.
     """
 
     def __init__(
