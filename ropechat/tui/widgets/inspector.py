@@ -110,7 +110,7 @@ class Inspector(Widget):
         return True
 
     def another(self, without: Collection[int]) -> int | None:
-        """Draw among the surviving candidates that were not tried, then take the best; None if none is left."""
+        """Draw among the surviving candidates but `without`, then take the best; None if none is left."""
         found = self._explanation.candidates if self._explanation else ()
         left = [one for one in found if one.id not in without]
         drawn = [one for one in left if one.cut is None and one.sampled]
