@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from ropechat.conversation import Message, Role
     from ropechat.engine.engine import Engine
     from ropechat.engine.scheduler import Completion, Job
+    from ropechat.engine.scoring import ScoreStream
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import LensRow, Stage, Step, TokenDistribution, TokenScore, Trace
+    from ropechat.trace import LensRow, Pair, Score, Stage, Step, TokenDistribution, TokenScore, Totals, Trace
 
 __all__ = [
     "ChatTemplate",
@@ -27,14 +28,18 @@ __all__ = [
     "Job",
     "LensRow",
     "Message",
+    "Pair",
     "Role",
     "RopechatError",
     "Sampling",
+    "Score",
+    "ScoreStream",
     "Stage",
     "Step",
     "TokenDistribution",
     "TokenScore",
     "Tokenizer",
+    "Totals",
     "Trace",
     "pull",
 ]
@@ -48,7 +53,18 @@ _MODULES = {
     "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
-    "trace": ("LensRow", "TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
+    "engine.scoring": ("ScoreStream",),
+    "trace": (
+        "LensRow",
+        "Pair",
+        "Score",
+        "Stage",
+        "Step",
+        "TokenDistribution",
+        "TokenScore",
+        "Totals",
+        "Trace",
+    ),
 }
 
 
