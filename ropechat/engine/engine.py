@@ -142,6 +142,10 @@ class Engine:
         self.cancel()
         self._core = None
 
+    def rope_spec(self, length: int = 0) -> Mapping[str, Any]:
+        """What the model does with positions, for texts of `length` tokens: see `_core.rope_spec`."""
+        return dict(self._request().core.rope_spec(length))
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the model has a chat template; without one, `reply` continues text."""
