@@ -76,7 +76,8 @@ def inspect(
     --special tokens.
 
     With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
-    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
+    --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
+    html.
 
     The exit code is 3 if one of several files failed; the others are written.
     """

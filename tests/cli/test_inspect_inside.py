@@ -56,7 +56,9 @@ def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> 
         (["--lens", "--layers", "4", "a"], "error: layers: must be from 0 to 3 (got 4)\n"),
         (["--lens", "--layers", "x", "a"], "--layers: must be numbers such as 0,2,4"),
         (["--layers", "1", "a"], "--layers: requires --lens or --attention"),
-        (["--lens", "--format", "html", "a"], "--lens: not possible as html; use table or jsonl"),
+        (["--lens", "--format", "svg", "a"], "--lens: not possible as svg; use table or jsonl or html"),
+        (["--attention", "--format", "html", "a"], "--attention: not possible as html; use table or jsonl"),
+        (["--lens", "-f", "a", "-f", "b"], "--lens: one text at a time (got 2 files)"),
         (["--attention", "--by", "line", "a"], "--attention: not possible with --by line"),
     ],
 )
@@ -72,6 +74,9 @@ def test_a_view_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert run(capfd, "--lens", "-f", str(text), "-o", str(out)) == (0, "", "")
     shown = run(capfd, "--lens", "--format", "jsonl", TEXT)[1]
     assert out.read_text() == shown
+    page = tmp_path / "a.html"
+    assert run(capfd, "--lens", TEXT, "-o", str(page)) == (0, "", "")
+    assert page.read_text().count("<td class=") == 4 * 10
     assert run(capfd, "--attention", TEXT, "-o", str(tmp_path / "a.txt2"))[0] == 2
 
 
