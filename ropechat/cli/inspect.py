@@ -1,11 +1,13 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ropechat.cli.common import load_chat_engine, model_options, template_options
+from ropechat.cli.exit_codes import OK
+from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
     TOP_K,
     Failures,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ropechat.conversation import Message
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
     from ropechat.inspector.reading import Reading
@@ -39,6 +42,8 @@ Examples:
   ropechat inspect "The cat sat on the mat."
   ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
   ropechat inspect "The cat sat on the mat." -o cat.html
+  ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
+  ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
   echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
 """
@@ -70,6 +75,7 @@ Examples:
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
 @score_options
+@inside_options
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -85,6 +91,9 @@ def inspect(
     With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
     assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
 
+    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
+    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
+
     The exit code is 3 if one of several files failed; the others are written.
     """
     asked = take_score_options(given)
@@ -97,11 +106,17 @@ def inspect(
     if not is_chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
+    view = view_of(given, output, top_k)
+    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
+        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded
         sources = [(name, lambda: item)]
     engine = load_chat_engine(given, raw=not is_chat)
+    if view is not None:
+        show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
+        return OK
     failures = Failures(len(sources))
 
     def readings() -> Iterator["Reading"]:
