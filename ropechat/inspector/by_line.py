@@ -130,10 +130,10 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
     most = max((line.bits for line in found), default=0.0)
     files = {line.file for line in found}
     places = [f"{line.file}:{line.number}" if len(files) > 1 else str(line.number) for line in found]
-    at = min(max([4, *map(len, places)]), max(8, width // 4))
+    at = min(max([4, *map(len, places)]), max(6, width // 5))
     show_worst = width >= 70
     bars = 10 if width >= 60 else 4
-    room = max(8, width - at - 8 - 7 - bars - (18 if show_worst else 0) - 8)
+    room = max(4, width - at - 8 - 7 - bars - (20 if show_worst else 0) - 8)
     head = ["line".rjust(at), "    bits", " b/byte", fit("", bars)]
     head += [fit("worst token", 18)] if show_worst else []
     yield "  ".join([*head, "text"])
