@@ -131,7 +131,7 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
     files = {line.file for line in found}
     places = [f"{line.file}:{line.number}" if len(files) > 1 else str(line.number) for line in found]
     at = min(max([4, *map(len, places)]), max(6, width // 5))
-    show_worst = width >= 70
+    show_worst = width >= 76
     bars = 10 if width >= 60 else 4
     room = max(4, width - at - 8 - 7 - bars - (20 if show_worst else 0) - 8)
     head = ["line".rjust(at), "    bits", " b/byte", fit("", bars)]

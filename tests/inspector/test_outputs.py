@@ -182,7 +182,7 @@ def test_sums_by_line() -> None:
     assert "██████████" in shown[3]
     wide = list(by_line.lines_of(reading(["x", "日本語" * 40 + "\t\x1b[31m\n", "b"], name="a/long/name.txt")))
     other = list(by_line.lines_of(reading(["y", "z\n"], name="b.txt")))
-    for width in (40, 60, 69, 70, 100):
+    for width in (40, 59, 60, 75, 76, 100):
         drawn = list(by_line.table(wide + other, width))
         assert max(map(cell_width, drawn)) <= width
         assert "\x1b" not in "".join(drawn)
