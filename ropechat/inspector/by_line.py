@@ -143,4 +143,4 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
         parts += [f"{line.bits_per_byte:7.2f}", bar(line.bits / most if most else 0.0, bars)]
         worst = fit(visible(line.worst.bytes), 11)
         parts += [f"{line.worst_bits:5.1f}  {worst}"] if show_worst else []
-        yield "  ".join([*parts, fit(clean(line.text).expandtabs(4), room).rstrip()])
+        yield "  ".join([*parts, fit(one_line(line.text.strip()), room).rstrip()])
