@@ -561,13 +561,15 @@ class Engine:
         self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
     ) -> dict[str, Any]:
         """What a trace says about its text and model."""
-        fits = not tokens.reaches(size + 1)
+        fits, trained = not tokens.reaches(size + 1), self.facts["max_position_embeddings"]
+        beyond = max(0, tokens.known - trained) if fits else None if size > trained else 0
         begins_with_bos = tokens[0:1][0].id == self.tokenizer.bos_id
         return {
             "model": self.name,
             "revision": self.revision,
             **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
-            "trained_length": self.facts["max_position_embeddings"],
+            "trained_length": trained,
+            "beyond_trained_length": beyond,
             "engine": self._module.__version__,
             "top_k": top_k,
             "bos": begins_with_bos,
