@@ -1,4 +1,4 @@
-"""All commands, once: keys, footer, help, palette and typed commands come from these lists."""
+"""All commands. Key bindings, footer, help, palette and typed commands are made from these lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTEXTS = {
     "rope": "In the model's positions",
 }
 DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
-TYPED = ("composer", "everywhere", "chats", "models")  # where a letter is text
+TYPED = ("composer", "everywhere", "chats", "models")  # contexts in which letters are text
 KEY_SYMBOLS = {
     **{"enter": "⏎", "escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"},
     **{"up": "↑", "down": "↓", "left": "←", "right": "→", "slash": "/", "backslash": "\\"},
@@ -40,7 +40,7 @@ TRANSCRIPT = ("answer", "question", "sibling", "read", "alternative")
 
 
 def shown(key: str, *, long: bool = False) -> str:
-    """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
+    """A key as text for the screen: ^x, F1, ⏎, =; long: ctrl+x."""
     *modifiers, name = key.split("+")
     name = KEY_SYMBOLS.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
     if "_" in name:  # equals_sign
@@ -125,7 +125,7 @@ BRANCHES = (
 COMPARE = (
     Command("compare.left", "left,h", "left", "Choose the answer at the left", "choose(-1)"),
     Command("compare.right", "right,l", "right", "Choose the answer at the right", "choose(1)"),
-    Command("compare.keep", "enter", "continue with it", "Continue with the chosen answer", "keep"),
+    Command("compare.keep", "enter", "continue", "Continue with the chosen answer", "keep"),
     *(
         Command(f"compare.keep_{n}", str(n), "keep", "Continue with the answer of this number", f"keep({n})")
         for n in range(1, MAX_COMPARED + 1)
@@ -182,7 +182,7 @@ DIALOGS = (*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS,
 
 # --- in the chat ---
 
-WRITING = (  # what the composer does itself
+WRITING = (  # handled by the composer
     Command("composer.send", "enter", "send", "Send what you wrote"),
     Command(
         "composer.newline",
@@ -283,7 +283,7 @@ PANELS = (
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),
     Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
-READING = (  # what the transcript does itself
+READING = (  # keys of the transcript
     Command("read.down", "j,down", "down", "Scroll; token below; next alternative", "row(1)"),
     Command("read.up", "k,up", "up", "Scroll; token above; alternative before", "row(-1)"),
     Command("read.left", "h,left", "token before", "To the token before", "token(-1)"),
