@@ -8,6 +8,7 @@ mod event;
 pub mod fit;
 mod outcome;
 mod reuse;
+mod rows;
 mod schedule;
 mod sequence;
 
@@ -21,6 +22,7 @@ use crate::model::Model;
 use crate::sampling::Sampler;
 use outcome::{Outcome, RowJob, commit};
 use reuse::ReusableCache;
+use rows::RowReader;
 use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
 use sequence::Sequence;
 use std::collections::BTreeMap;
@@ -59,6 +61,7 @@ pub struct Engine {
     cache: ReusableCache,
     context: Context,
     sequences: BTreeMap<u64, Sequence>,
+    readers: BTreeMap<u64, RowReader>,
     next_number: u64,
     frequencies: Vec<(RopeVariant, Arc<Vec<RopeFrequencies>>)>,
     work: Workspace,
@@ -78,6 +81,7 @@ impl Engine {
             pool,
             context,
             sequences: BTreeMap::new(),
+            readers: BTreeMap::new(),
             next_number: 1,
             frequencies: Vec::new(),
             work: Workspace::default(),
@@ -161,8 +165,9 @@ impl Engine {
         self.sequences.get(&number).map(|s| s.reused).ok_or_else(|| unknown(number))
     }
 
-    /// Frees a sequence; its cache may serve a later one with the same prefix.
+    /// Frees a sequence; its cache may serve a later one with the same prefix. Ends the reading of rows, too.
     pub fn free(&mut self, number: u64) {
+        self.close_rows(number);
         if let Some(sequence) = self.sequences.remove(&number) {
             self.cache.retain(sequence);
         }
@@ -257,48 +262,6 @@ impl Engine {
             }
         }
         Ok(outcomes)
-    }
-
-    /// Raw logits at every position of `ids`.  // [ids.len(), vocab_size]
-    ///
-    /// # Errors
-    /// As [`Engine::add`] and [`Engine::step`]; Memory for the result.
-    pub fn logits(&mut self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
-        self.validate(ids, &Goal::Score { readout_top_k: 0 })?;
-        self.revive_pool();
-        let mut cache = KvSequence::default();
-        let result = self.logits_into(ids, &mut cache, cancel);
-        self.cache.kv.rollback(&mut cache);
-        self.cache.kv.release(cache);
-        result
-    }
-
-    fn logits_into(&mut self, ids: &[u32], cache: &mut KvSequence, cancel: &CancelToken) -> Result<Vec<f32>> {
-        let vocab_size = self.model.config.vocab_size;
-        let mut all = Vec::new();
-        let bytes = ids.len() * vocab_size * 4;
-        all.try_reserve_exact(ids.len() * vocab_size).map_err(|_| Error::Memory {
-            what: format!(
-                "{} rows of logits need {bytes} bytes, more than the system gives; shorten the text",
-                ids.len()
-            ),
-        })?;
-        let frequencies = self.frequencies(self.model.config.rope_variant(ids.len()));
-        for chunk in ids.chunks(self.rows_per_step) {
-            self.cache.reserve(cache, chunk.len())?;
-            let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
-            let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies }];
-            forward(&self.model, &mut runs, &mut self.work, compute)?;
-            let rows: Vec<usize> = (0..chunk.len()).collect();
-            for rows in rows.chunks(READOUT_ROWS) {
-                lm_head(&self.model, rows, &mut self.work, &mut self.logits, compute);
-                for row in self.logits.chunks_exact(self.model.padded_vocab()) {
-                    all.extend_from_slice(&row[..vocab_size]);
-                }
-            }
-            cache.commit(chunk.len());
-        }
-        Ok(all)
     }
 }
 

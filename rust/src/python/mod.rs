@@ -10,7 +10,7 @@ mod options;
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
 use engine::{PyCancelToken, PyEngine, check, read_config};
-use events::{PyEvent, PyRow, PyStage};
+use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use pyo3::prelude::*;
 
 /// Bytes that the process may still use; None where the system does not say.
@@ -32,7 +32,8 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config,
+        PyCancelToken, PyEngine, PyEvent, PyRow, PyRowPair, PyStage, check, exit_when_cut, free_memory,
+        read_config,
     };
     use pyo3::prelude::*;
 
