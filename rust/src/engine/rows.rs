@@ -28,7 +28,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::add`]; Request: `first` is not a row of the text.
     pub fn open_rows(&mut self, ids: &[u32], first: usize) -> Result<u64> {
-        self.validate(ids, &Goal::Score { readout_top_k: 0 })?;
+        self.validate(ids, &Goal::score(0))?;
         if first >= ids.len() {
             let count = ids.len();
             return Err(Error::Request(format!("first row: must be below {count} (got {first})")));
@@ -93,32 +93,6 @@ impl Engine {
             self.cache.kv.rollback(&mut reader.cache);
             self.cache.kv.release(reader.cache);
         }
-    }
-
-    /// Raw logits at every position of `ids`.  // [ids.len(), vocab_size]
-    ///
-    /// # Errors
-    /// As [`Engine::add`] and [`Engine::step`]; Memory for the result.
-    pub fn logits(&mut self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
-        let number = self.open_rows(ids, 0)?;
-        let result = self.all_rows(number, ids.len(), cancel);
-        self.close_rows(number);
-        result
-    }
-
-    fn all_rows(&mut self, number: u64, count: usize, cancel: &CancelToken) -> Result<Vec<f32>> {
-        let values = count * self.model.config.vocab_size;
-        let mut all = Vec::new();
-        all.try_reserve_exact(values).map_err(|_| Error::Memory {
-            what: format!(
-                "{count} rows of logits need {} bytes, more than the system gives; shorten the text",
-                values * 4
-            ),
-        })?;
-        while all.len() < values {
-            all.extend_from_slice(&self.next_rows(number, cancel)?);
-        }
-        Ok(all)
     }
 
     /// Compares blocks of rows of two models, on this engine's threads; row i is followed by `next[i]`.
