@@ -18,8 +18,6 @@ from ropechat.inspector.compare_text import (
     Given,
     Pairing,
     Span,
-    Window,
-    iterate_windows,
     pair_text,
     window_size,
 )
@@ -27,6 +25,7 @@ from ropechat.inspector.compare_text import (
 if TYPE_CHECKING:
     from ropechat.engine import _core
     from ropechat.engine.engine import Engine
+    from ropechat.engine.scoring import Window
 
 TOP_K = 5
 
@@ -153,53 +152,47 @@ def compare_tokens(
 def token_pairs(pairing: Pairing, *, top_k: int = TOP_K, window: int | None = None) -> Iterator[TokenPair]:
     """Yield the shared tokens of a text in order."""
     left, right = pairing.a, pairing.b
-    skipped = [len(side.ids) - pairing.shared for side in (left, right)]
-    index = 0
-    sides = (iterate_windows(side, window) for side in (left, right))
-    for at, other in zip(*sides, strict=True):
-        first, last = max(at.scored, skipped[0]), at.end
-        offset = len(right.ids) - len(left.ids)
-        if last <= first:
-            continue
-        for position, pairs in _blocks(pairing, (at, other), first, last, top_k):
-            for place, pair in enumerate(pairs, position):
-                context = place - at.start, place + offset - other.start
+    size = max(len(left.ids), len(right.ids)) if window is None else window
+    offset = len(right.ids) - len(left.ids)
+    place, index = len(left.ids) - pairing.shared, 0
+    for at, other in zip(left.windows(size), right.windows(size), strict=True):
+        for pairs in _blocks(pairing, (at, other), place, top_k):
+            for pair in pairs:
                 yield TokenPair(
                     index=index,
                     id=left.ids[place],
                     span=left.span(place),
-                    context=context,
+                    context=(place - at.begin, place + offset - other.begin),
                     kl=pair.kl,
                     kl_back=pair.kl_back,
                     js=pair.js,
                     a=_view(pair.a, pair.logprobs[0], pair.ranks[0]),
                     b=_view(pair.b, pair.logprobs[1], pair.ranks[1]),
                 )
-                index += 1
+                index, place = index + 1, place + 1
     if index != pairing.shared:
         raise InternalError(f"compare: {index} tokens of {pairing.shared} were compared")
 
 
 def _blocks(
-    pairing: Pairing, at: tuple[Window, Window], first: int, last: int, top_k: int
-) -> "Iterator[tuple[int, list[_core.RowPair]]]":
-    """Yield blocks of compared rows, and the position in a's ids of the first token that they predict."""
-    sides, offset = (pairing.a, pairing.b), len(pairing.b.ids) - len(pairing.a.ids)
-    readers = [
-        side.engine.logit_rows(side.ids[one.start : one.end], first=place - 1 - one.start)
-        for side, one, place in zip(sides, at, (first, first + offset), strict=True)
-    ]
-    position = first
+    pairing: Pairing, windows: "tuple[Window, Window]", place: int, top_k: int
+) -> "Iterator[list[_core.RowPair]]":
+    """Yield blocks of compared rows of a window. place: of the first compared token, in the ids of a."""
+    offset = len(pairing.b.ids) - len(pairing.a.ids)
+    last = windows[0].begin + len(windows[0].ids)
+    readers = []
+    for side, window, first in zip((pairing.a, pairing.b), windows, (place, place + offset), strict=True):
+        ids = window.ids if window.is_last else window.ids[:-1]  # the last one is only compared
+        readers.append(side.engine.logit_rows(ids, first=first - 1 - window.begin))
     try:
         for rows, others in zip(*readers, strict=True):
-            following = pairing.a.ids[position : min(position + len(rows), last)]
-            count = len(following)  # the row after the last token is not wanted
-            pairs = pairing.a.engine.compare_rows(
-                rows[:count], others[:count], following, top_k=max(1, top_k), position=position - 1
+            following = pairing.a.ids[place : min(place + len(rows), last)].tolist()
+            count = len(following)  # the row after the text's last token is not wanted
+            yield pairing.a.engine.compare_rows(
+                rows[:count], others[:count], following, top_k=max(1, top_k), position=place - 1
             )
-            yield position, pairs
-            position += count
-            if position == last:
+            place += count
+            if place == last:
                 break
     finally:
         for reader in readers:

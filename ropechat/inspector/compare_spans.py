@@ -18,7 +18,6 @@ from ropechat.inspector.compare_text import (
     Pairing,
     SideText,
     Span,
-    iterate_windows,
     pair_text,
     window_size,
 )
@@ -159,26 +158,19 @@ def _worst(pairs: Sequence[SpanPair], count: int) -> tuple[SpanPair, ...]:
 def _cuts(side: SideText, window: int | None) -> Iterator[_Cut]:
     """The boundaries of a side's tokens, from the first that has a score on; none lies within a token."""
     bits, count, end, begun = 0.0, 0, 0, False
-    for position, logprob in _logprobs(side, window):
-        start, stop = side.span(position)
+    stream = side.engine.score_stream(side.item, top_k=0, special="text", window=window)
+    for token in stream:
+        start, stop = (max(0, at - side.begin) for at in token.span)
+        if token.logprob is None or (start == stop and token.role == "special"):
+            continue
         if not begun or start >= end:
             yield _Cut(max(start, end), bits, count)
             begun = True
         end = max(end, stop)
-        bits -= logprob / math.log(2.0)
+        bits -= token.logprob / math.log(2.0)
         count += 1
     if begun:
         yield _Cut(end, bits, count)
-
-
-def _logprobs(side: SideText, window: int | None) -> Iterator[tuple[int, float]]:
-    """Position and logprob of each scored token of the text."""
-    for start, end, scored in iterate_windows(side, window):
-        trace = side.engine.score(side.ids[start:end], top_k=0)
-        for position in range(scored, end):
-            logprob = trace[position - start].logprob
-            if logprob is not None:
-                yield position, logprob
 
 
 def _power(bits: float) -> float:

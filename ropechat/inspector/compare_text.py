@@ -1,11 +1,17 @@
 """The text of a comparison as each of two models reads it: ids, spans, and the windows of a long text."""
 
+from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.conversation import Message
+from ropechat.engine.score_input import ScoreItem, TokenBuffer, encode_item
+from ropechat.engine.scoring import Window, windows
+from ropechat.engine.validation import validate_stride, validate_window
 from ropechat.errors import RequestError
 from ropechat.tokenizer import EncodedToken
+from ropechat.trace import Pair
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -13,27 +19,44 @@ if TYPE_CHECKING:
 Given = str | Sequence[Message]
 """What stands before a compared text: a text, or the messages that it replies to."""
 Span = tuple[int, int]
+_PIECE = 4096
+_EMPTY = (0, 0)
 
 
-class Window(NamedTuple):
-    """Tokens start to end of a sequence; those from `scored` on are scored in it."""
+@dataclass(frozen=True)
+class SideText:
+    """What one model gets. The text begins at ids[first]; starts, ends: of each id, in bytes of the text.
 
-    start: int
-    end: int
-    scored: int
-
-
-class SideText(NamedTuple):
-    """The ids that a model gets. The text begins at ids[first]; `spans`: byte ranges in it, from there on."""
+    begin: bytes before the text in the spans of `Engine.score_stream(item)`.
+    """
 
     engine: "Engine"
-    ids: list[int]
+    item: ScoreItem
+    begin: int
     first: int
-    spans: list[Span]
+    ids: "array[int]"
+    starts: "array[int]"
+    ends: "array[int]"
 
     def span(self, position: int) -> Span:
         """The byte range of ids[position] in the text."""
-        return self.spans[position - self.first]
+        return self.starts[position], self.ends[position]
+
+    @property
+    def scored(self) -> int:
+        """The position of the first id of the text that has a context."""
+        return max(1, self.first)
+
+    def windows(self, size: int) -> Iterator[Window]:
+        """The windows that score the text, as `Engine.score_stream` has them."""
+        bos, ids = self.engine.tokenizer.bos_id, self.ids
+        begins = "bos" if ids[0] == bos else "text"
+        pieces = (
+            [EncodedToken(id, _EMPTY, begins if at + i == 0 else "text") for i, id in enumerate(piece)]
+            for at in range(0, len(ids), _PIECE)
+            if (piece := ids[at : at + _PIECE])
+        )
+        return windows(TokenBuffer(pieces), self.scored, size, validate_stride(None, size))
 
 
 class Pairing(NamedTuple):
@@ -63,7 +86,7 @@ def pair_text(
 
 def join_sides(a: SideText, b: SideText, text: bytes) -> Pairing:
     """Pair what `read_text` says for two models."""
-    if any(len(side.ids) <= max(1, side.first) for side in (a, b)):
+    if any(len(side.ids) <= side.scored for side in (a, b)):
         raise RequestError("text: must have at least two tokens, or one behind a prompt; give more text")
     return Pairing(text, a, b, _shared_tokens(a, b) if same_vocabulary(a.engine, b.engine) else 0)
 
@@ -73,34 +96,38 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
 
     Behind messages it is the reply. A token on the border of prompt and text counts as text.
     """
-    if not isinstance(text, str):
-        if given:
+    item: ScoreItem = text
+    if given:
+        if not isinstance(text, str):
             raise RequestError("text: must be a string behind a prompt (got ids)")
-        shown, tokens = engine.chat.encode_prompt(text, "text")
-        return SideText(engine, list(text), 0, [token.span for token in tokens]), (shown or "").encode()
-    if isinstance(given, str):
-        _, tokens = engine.chat.encode_prompt(given + text, "text")
-        return _side(engine, tokens, len(given.encode())), text.encode()
-    prompt, reply = engine.prompt_ids(given), engine.reply_ids(given, text)
-    spans = [token.span for token in engine.tokenizer.align(reply)]
-    return SideText(engine, [*prompt, *reply], len(prompt), spans), engine.tokenizer.decode(reply).encode()
+        item = Pair(given, text) if isinstance(given, str) else (given, text)
+    found = encode_item(engine.chat, item, "text")
+    ids, starts, ends = array("I"), array("Q"), array("Q")
+    for piece in found.pieces:
+        for id, (start, end), _ in piece:
+            ids.append(id)
+            starts.append(start)
+            ends.append(end)
+    if isinstance(text, str):
+        _drop_added(ids, starts, ends)
+    begin = len(given.encode()) if isinstance(given, str) else starts[found.first]
+    if begin:
+        starts, ends = (array("Q", (max(0, at - begin) for at in places)) for places in (starts, ends))
+    shown = (found.text or "").encode("utf-8", "replace")[begin:]
+    return SideText(engine, item, begin, found.first, ids, starts, ends), shown
 
 
-def _side(engine: "Engine", tokens: Sequence[EncodedToken], begin: int) -> SideText:
-    """The side of a text whose first byte is `begin` in the spans; what is added after a text is left out."""
-    own = [i for i, token in enumerate(tokens) if token.role == "text" and token.span[1] > begin]
-    first, last = (own[0], own[-1] + 1) if own else (len(tokens), len(tokens))
-    spans = [(max(0, token.span[0] - begin), max(0, token.span[1] - begin)) for token in tokens[first:last]]
-    return SideText(engine, [token.id for token in tokens[:last]], first, spans)
+def _drop_added(ids: "array[int]", starts: "array[int]", ends: "array[int]") -> None:
+    """Remove what the tokenizer adds after a text."""
+    while ids and starts[-1] == ends[-1]:
+        for values in (ids, starts, ends):
+            values.pop()
 
 
 def _shared_tokens(a: SideText, b: SideText) -> int:
     """How many of the last tokens are the same, without one that has no context."""
-    most = min(len(side.ids) - max(1, side.first) for side in (a, b))
-    for count in range(most):
-        if a.ids[-1 - count] != b.ids[-1 - count]:
-            return count
-    return max(0, most)
+    most = min(len(side.ids) - side.scored for side in (a, b))
+    return next((count for count in range(most) if a.ids[-1 - count] != b.ids[-1 - count]), most)
 
 
 def same_vocabulary(a: "Engine", b: "Engine") -> bool:
@@ -113,38 +140,18 @@ def same_vocabulary(a: "Engine", b: "Engine") -> bool:
     return all(a.token_bytes(id) == b.token_bytes(id) for id in range(size))
 
 
-def windows(side: SideText, size: int) -> list[Window]:
-    """The windows of a text: `size` tokens, each half a window further; each token is scored once.
-
-    The first window scores all of its tokens but one without a context, a later one those that the windows
-    before it do not have, so that at least half a window is before them.
-    """
-    count, stride = len(side.ids), max(1, size // 2)
-    found, scored, start = list[Window](), max(1, side.first), 0
-    while scored < count:
-        end = min(start + size, count)
-        if end > scored:
-            found.append(Window(start, end, scored))
-            scored = end
-        start += stride
-    return found
-
-
 def window_size(pairing: Pairing, wanted: int | None = None) -> int | None:
     """The size of the windows, the same for both models; None: the text fits into one.
 
-    wanted: at most so many tokens; by default as many as both were trained for. Raises RequestError if two
-    prompts of different lengths stand before a text that does not fit.
+    wanted: at most so many tokens; by default as many as both were trained for, or the stated context. Raises
+    RequestError if two different prompts stand before a text that does not fit.
     """
     a, b = pairing.a, pairing.b
-    trained = min(side.engine.facts["max_position_embeddings"] for side in (a, b))
-    size = trained if wanted is None else wanted
-    if size < 2:
-        raise RequestError(f"window: must be at least 2 tokens (got {size})")
+    size = min(_longest(side.engine) for side in (a, b)) if wanted is None else validate_window(wanted)
     longest = max(len(a.ids), len(b.ids))
     if longest <= size:
         return None
-    if pairing.shared and (len(a.ids) != len(b.ids) or a.ids[: a.first] != b.ids[: b.first]):
+    if pairing.shared and a.ids[: a.first] != b.ids[: b.first]:
         raise RequestError(
             f"text: must fit into {size} tokens with its prompt, as the prompts differ (got {longest}); "
             "shorten the text"
@@ -152,9 +159,9 @@ def window_size(pairing: Pairing, wanted: int | None = None) -> int | None:
     return size
 
 
-def iterate_windows(side: SideText, size: int | None) -> Iterator[Window]:
-    """The windows of a side; one without a size."""
-    yield from windows(side, len(side.ids) if size is None else size)
+def _longest(engine: "Engine") -> int:
+    """Tokens that a sequence has at most, as in `Engine.score_stream`."""
+    return int(engine.facts["context" if engine.facts["context_is_stated"] else "usable_length"])
 
 
 def side_facts(side: SideText) -> dict[str, Any]:

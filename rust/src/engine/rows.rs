@@ -51,9 +51,9 @@ impl Engine {
     /// # Errors
     /// As [`Engine::step`]; the same block can then be asked for again.
     pub fn next_rows(&mut self, number: u64, cancel: &CancelToken) -> Result<Vec<f32>> {
-        let reader = self.readers.get(&number).ok_or_else(|| unknown(number))?;
+        let rope_variant = self.readers.get(&number).ok_or_else(|| unknown(number))?.rope_variant;
         self.revive_pool();
-        let frequencies = self.frequencies(reader.rope_variant);
+        let frequencies = self.frequencies(rope_variant);
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
         let Some(reader) = self.readers.get_mut(&number) else { return Err(unknown(number)) };
         self.cache.kv.rollback(&mut reader.cache); // what a call that failed had reserved

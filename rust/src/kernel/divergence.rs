@@ -57,12 +57,7 @@ pub fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> D
 
 /// p ln(p / q), q ln(q / p) and the term of Jensen-Shannon, of a chunk.
 #[inline(always)]
-fn terms(
-    p: &[f32; CHUNK],
-    q: &[f32; CHUNK],
-    p_logsumexp: f64,
-    q_logsumexp: f64,
-) -> [[f64; CHUNK]; 3] {
+fn terms(p: &[f32; CHUNK], q: &[f32; CHUNK], p_logsumexp: f64, q_logsumexp: f64) -> [[f64; CHUNK]; 3] {
     let [mut kl, mut kl_back, mut js] = [[0.0; CHUNK]; 3];
     for i in 0..CHUNK {
         let (ln_p, ln_q) = (f64::from(p[i]) - p_logsumexp, f64::from(q[i]) - q_logsumexp);
