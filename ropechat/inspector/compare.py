@@ -180,6 +180,8 @@ def _blocks(
     """Yield blocks of compared rows of a window. place: of the first compared token, in the ids of a."""
     offset = len(pairing.b.ids) - len(pairing.a.ids)
     last = windows[0].begin + len(windows[0].ids)
+    if place == last:  # only the row after the text is left
+        return
     readers = []
     for side, window, first in zip((pairing.a, pairing.b), windows, (place, place + offset), strict=True):
         ids = window.ids if window.is_last else window.ids[:-1]  # the last one is only compared

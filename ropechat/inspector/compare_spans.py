@@ -161,7 +161,7 @@ def _cuts(side: SideText, window: int | None) -> Iterator[_Cut]:
     stream = side.engine.score_stream(side.item, top_k=0, special="text", window=window)
     for token in stream:
         start, stop = (max(0, at - side.begin) for at in token.span)
-        if token.logprob is None or (start == stop and token.role == "special"):
+        if token.logprob is None or (stop == 0 and side.begin) or (start == stop and token.role == "special"):
             continue
         if not begun or start >= end:
             yield _Cut(max(start, end), bits, count)

@@ -16,7 +16,7 @@ from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSumma
 from ropechat.inspector.compare_text import Pairing, SideText, Span, side_facts
 from ropechat.util.text import cell_width, fit, visible
 
-_MIN_WIDTH = 40
+_MIN_WIDTH = 60
 _LABEL = 24
 _AFTER = 12  # columns of text behind a place
 _RESET, _DIM, _BOLD, _MARK = "\x1b[0m", "\x1b[2m", "\x1b[1m", "\x1b[7m"
@@ -49,7 +49,7 @@ def render(
             yield from _place(result.pairing, pair, candidates, style)
         return
     found = result.summary
-    yield "The tokenizers differ: bits are compared over the byte spans that both cut out."
+    yield "Different tokenizers: bits over common byte spans."
     yield f"{'compared bytes, spans':<{_LABEL}}{found.bytes:,}, {found.spans:,}"
     for name, a, b in (("", "A", "B"), *span_summary_rows(found)):
         yield f"{name:<{_LABEL}}{a:>14}{b:>14}"

@@ -111,10 +111,11 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
     if isinstance(text, str):
         _drop_added(ids, starts, ends)
     begin = len(given.encode()) if isinstance(given, str) else starts[found.first]
+    first = next((i for i in range(found.first, len(ids)) if ends[i] > begin), len(ids)) if given else 0
     if begin:
         starts, ends = (array("Q", (max(0, at - begin) for at in places)) for places in (starts, ends))
     shown = (found.text or "").encode("utf-8", "replace")[begin:]
-    return SideText(engine, item, begin, found.first, ids, starts, ends), shown
+    return SideText(engine, item, begin, first, ids, starts, ends), shown
 
 
 def _drop_added(ids: "array[int]", starts: "array[int]", ends: "array[int]") -> None:
