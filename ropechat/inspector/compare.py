@@ -40,11 +40,10 @@ class View(NamedTuple):
     """(id, logprob) of its most probable ids, at least the best one."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPair:
+class TokenPair(NamedTuple):
     """A token of the text under both models."""
 
-    index: int
+    number: int
     """Among the compared tokens, from 0."""
     id: int
     span: Span
@@ -141,7 +140,7 @@ def compare_tokens(
     for pair in token_pairs(pairing, top_k=top_k, window=window):
         totals.add(pair)
         if worst > 0:
-            entry = (pair.kl, -pair.index, pair)
+            entry = (pair.kl, -pair.number, pair)
             (heapq.heappush if len(places) < worst else heapq.heappushpop)(places, entry)
         if on_token is not None:
             on_token(pair)
@@ -154,24 +153,25 @@ def token_pairs(pairing: Pairing, *, top_k: int = TOP_K, window: int | None = No
     left, right = pairing.a, pairing.b
     size = max(len(left.ids), len(right.ids)) if window is None else window
     offset = len(right.ids) - len(left.ids)
-    place, index = len(left.ids) - pairing.shared, 0
+    place, number = len(left.ids) - pairing.shared, 0
     for at, other in zip(left.windows(size), right.windows(size), strict=True):
         for pairs in _blocks(pairing, (at, other), place, top_k):
             for pair in pairs:
+                (logprob, other_logprob), (rank, other_rank) = pair.logprobs, pair.ranks
                 yield TokenPair(
-                    index=index,
+                    number=number,
                     id=left.ids[place],
                     span=left.span(place),
                     context=(place - at.begin, place + offset - other.begin),
                     kl=pair.kl,
                     kl_back=pair.kl_back,
                     js=pair.js,
-                    a=_view(pair.a, pair.logprobs[0], pair.ranks[0]),
-                    b=_view(pair.b, pair.logprobs[1], pair.ranks[1]),
+                    a=_view(pair.a, logprob, rank),
+                    b=_view(pair.b, other_logprob, other_rank),
                 )
-                index, place = index + 1, place + 1
-    if index != pairing.shared:
-        raise InternalError(f"compare: {index} tokens of {pairing.shared} were compared")
+                number, place = number + 1, place + 1
+    if number != pairing.shared:
+        raise InternalError(f"compare: {number} tokens of {pairing.shared} were compared")
 
 
 def _blocks(

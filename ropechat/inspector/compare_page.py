@@ -62,7 +62,7 @@ def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]
     yield from _worst_table(result)
     yield page.data_text("rows", f"[{','.join(rows)}]")
     yield page.data("words", words.words)
-    yield page.data("worst", [pair.index for pair in result.worst])
+    yield page.data("worst", [pair.number for pair in result.worst])
     yield page.data("scale", {"kl": full})
 
 
@@ -81,7 +81,7 @@ def _token(pairing: Pairing, pair: TokenPair, text: str, full: float) -> str:
     )
     title = page.line(f"KL {page.number(pair.kl, 4)} · {views}")
     shown = page.text(text) or f'<span class="dim">{page.line(_word(pairing, pair.id))}</span>'
-    return f'<span id="p{pair.index}"{named} title="{title}">{shown}</span>'
+    return f'<span id="p{pair.number}"{named} title="{title}">{shown}</span>'
 
 
 def _worst_table(result: Comparison) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _worst_table(result: Comparison) -> Iterator[str]:
     header = ("", "KL", "JS", "text", "A: token", "rank", "best", "B: token", "rank", "best")
     rows = (
         (
-            f"#{pair.index}",
+            f"#{pair.number}",
             page.number(pair.kl, 4),
             page.number(pair.js, 4),
             snippet(pairing.text, pair.span, _SNIPPET),
@@ -103,7 +103,7 @@ def _worst_table(result: Comparison) -> Iterator[str]:
         page.table(header, rows, numbers=(1, 2, 4, 5, 7, 8)), (None, *result.worst, None), strict=True
     )
     for piece, pair in linked:
-        number = "" if pair is None else str(pair.index)
+        number = "" if pair is None else str(pair.number)
         yield piece.replace(f">#{number}<", f'><a href="#p{number}">#{number}</a><', 1) if number else piece
 
 

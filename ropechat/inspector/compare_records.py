@@ -47,7 +47,7 @@ def meta_record(pairing: Pairing, window: int | None) -> dict[str, Any]:
 def token_record(pairing: Pairing, pair: TokenPair) -> dict[str, Any]:
     """The record of a token."""
     return {
-        "i": pair.index,
+        "i": pair.number,
         "id": pair.id,
         "token": token_text(pairing, pair.id),
         "span": list(pair.span),
@@ -92,7 +92,7 @@ def json_line(record: dict[str, Any]) -> str:
 
 def token_row(pairing: Pairing, pair: TokenPair) -> list[Any]:
     """The values of TOKEN_COLUMNS. Tokens are for display (a space is ·), so no cell has a line break."""
-    row: list[Any] = [pair.index, *pair.span, pair.id, _shown(pairing, pair.id)]
+    row: list[Any] = [pair.number, *pair.span, pair.id, _shown(pairing, pair.id)]
     row += [pair.kl, pair.kl_back, pair.js, int(pair.same_top)]
     for view in (pair.a, pair.b):
         id, logprob = view.top[0]

@@ -125,7 +125,7 @@ def number(value: float, digits: int) -> str:
 
 def _place(pairing: Pairing, pair: TokenPair, candidates: int, style: _Style) -> Iterator[str]:
     yield ""
-    head = f"#{pair.index}  KL {number(pair.kl, 4)}  JS {number(pair.js, 4)}  "
+    head = f"#{pair.number}  KL {number(pair.kl, 4)}  JS {number(pair.js, 4)}  "
     yield head + snippet(pairing.text, pair.span, style.width - len(head), style)
     half = (style.width - 4) // 2
     sides = [_column(pairing, view, pair.id, candidates) for view in (pair.a, pair.b)]

@@ -138,7 +138,9 @@ def same_vocabulary(a: "Engine", b: "Engine") -> bool:
         return a is b
     if not (a.tokenizer.present and b.tokenizer.present):
         return a.tokenizer.present == b.tokenizer.present
-    return all(a.token_bytes(id) == b.token_bytes(id) for id in range(size))
+    return a.tokenizer.source == b.tokenizer.source or all(
+        a.token_bytes(id) == b.token_bytes(id) for id in range(size)
+    )
 
 
 def window_size(pairing: Pairing, wanted: int | None = None) -> int | None:

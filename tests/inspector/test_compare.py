@@ -117,7 +117,7 @@ def test_worst_places_come_first_and_say_what_score_says(a: Engine, b: Engine) -
     pairing = pair_text(a, b, TEXT)
     pairs = list(token_pairs(pairing, top_k=4))
     result = compare(a, b, TEXT, worst=5, top_k=4)
-    assert list(result.worst) == sorted(pairs, key=lambda pair: (-pair.kl, pair.index))[:5]
+    assert list(result.worst) == sorted(pairs, key=lambda pair: (-pair.kl, pair.number))[:5]
     assert compare(a, b, TEXT, worst=0).worst == ()
     for engine, side in ((a, "a"), (b, "b")):
         scored = [token for token in engine.score(TEXT, top_k=4, special="text") if token.role == "text"]
@@ -134,7 +134,7 @@ def test_worst_places_come_first_and_say_what_score_says(a: Engine, b: Engine) -
 def test_windows_are_those_of_score(a: Engine, b: Engine, window: int) -> None:
     pairing = pair_text(a, b, TEXT)
     pairs = list(token_pairs(pairing, window=window_size(pairing, window)))
-    assert [pair.index for pair in pairs] == [*range(pairing.shared)]
+    assert [pair.number for pair in pairs] == [*range(pairing.shared)]
     for engine, side in ((a, 0), (b, 1)):
         scored = [
             t for t in engine.score_stream(TEXT, top_k=1, special="text", window=window) if t.role == "text"
@@ -359,10 +359,10 @@ def test_the_page_holds_the_numbers_and_no_foreign_element(a: Engine, b: Engine)
     assert [row[1] for row in rows] == pytest.approx([pair.kl for pair in pairs], abs=1e-5)
     assert [row[4][1] for row in rows] == [pair.b.rank for pair in pairs]
     ids = {had.get("id") for _, had in read.tags}
-    assert {f"p{pair.index}" for pair in pairs} <= ids
+    assert {f"p{pair.number}" for pair in pairs} <= ids
     words = json.loads(read.data["words"])
     assert all(str(row[3][3][0]) in words for row in rows)
-    assert json.loads(read.data["worst"]) == [pair.index for pair in result.worst]
+    assert json.loads(read.data["worst"]) == [pair.number for pair in result.worst]
 
 
 def test_the_page_of_spans(a: Engine, other: Engine) -> None:
