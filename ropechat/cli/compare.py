@@ -44,9 +44,9 @@ _SAME_WEIGHTS = ("model", "dtype", "kv_dtype", "threads", "context", "cache", "d
 _EXAMPLES = """\b
 Examples:
   ropechat compare --dtype f32 --against-dtype q4_0 "Once upon a time there was a cat."
-  ropechat compare --against-kv-dtype q8_0 --top 3 -f README.md
-  ropechat compare -f README.md --dtype f32 --against-dtype q8_0 --max-kl 0.05 -o compare.html
-  echo "Be brief." > system.txt; ropechat compare --against-given system.txt " Hello there."
+  ropechat compare --against-kv-dtype q8_0 --top 3 "Once upon a time there was a cat."
+  ropechat --help | ropechat compare --against-dtype q8_0 --max-kl 0.5 -o compare.html --overwrite
+  echo "Tim found a" > given.txt; ropechat compare --against-given given.txt " ball in the garden."
 """
 
 
