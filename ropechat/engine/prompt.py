@@ -15,6 +15,8 @@ from ropechat.tokenizer import ControlTokenEscaper, EncodedToken, Tokenizer
 
 Special = Literal["text", "tokens"]
 """Whether the name of a control token in a given text is encoded as text or as the token."""
+Bos = Literal["auto", "yes", "no"]
+"""Whether a text to score begins with the BOS token; auto: as the tokenizer says."""
 MESSAGE_NOT_LOCATED = (
     "this model's chat template changes the message, so its words are not distinguishable from the "
     "template's; they have the role template"
@@ -78,17 +80,17 @@ class PromptBuilder:
         return list(known)
 
     def encode_prompt(
-        self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text"
+        self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text", bos: Bos = "auto"
     ) -> tuple[str | None, list[EncodedToken]]:
         """The tokens of a text, ids or messages to score, and the text that their spans refer to.
 
         That text is the given one, the decoded ids (None without a tokenizer), or the rendered messages as
         `ropechat template` prints them. special: whether the name of a control token in a text stays text or
-        becomes the token. Raises as `ids`.
+        becomes the token. bos: for a text only. Raises as `ids`.
         """
         if isinstance(prompt, str):
             quoted = self.control_ids if special == "text" else frozenset[int]()
-            return prompt, self.tokenizer.encode_aligned(prompt, quoted)
+            return prompt, self._with_bos(self.tokenizer.encode_aligned(prompt, quoted), bos)
         items = prompt if isinstance(prompt, Sequence) else ()
         messages = [message for message in items if isinstance(message, Message)]
         if messages and len(messages) == len(items):
@@ -97,6 +99,17 @@ class PromptBuilder:
             raise RequestError("prompt: must be messages or ids (got both)")
         ids = validate_ids(cast("Sequence[int]", prompt))
         return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
+
+    def _with_bos(self, tokens: list[EncodedToken], bos: Bos) -> list[EncodedToken]:
+        """The tokens of a text, with or without a BOS that is not part of the text."""
+        has = bool(tokens) and tokens[0].role == "bos" and tokens[0].span == (0, 0)
+        if bos == "no" and has:
+            return tokens[1:]
+        if bos == "yes" and not has:
+            if self.tokenizer.bos_id is None:
+                raise RequestError("bos: this model's tokenizer has no BOS token; use auto or no")
+            return [EncodedToken(self.tokenizer.bos_id, (0, 0), "bos"), *tokens]
+        return tokens
 
     def _aligned(self, messages: Sequence[Message]) -> tuple[str, list[EncodedToken]]:
         control = self.tokenizer.escaper(self.control_ids)
@@ -122,10 +135,14 @@ class PromptBuilder:
         if tokens[:1] and tokens[0].id == bos:
             tokens[0] = tokens[0]._replace(role="bos")
 
-    def encode_long(self, text: str, special: Special = "text") -> Iterator[list[EncodedToken]]:
+    def encode_long(
+        self, text: str, special: Special = "text", bos: Bos = "auto"
+    ) -> Iterator[list[EncodedToken]]:
         """The tokens of a text of any length to score, as `encode_prompt`, in lists of bounded size."""
         quoted = self.control_ids if special == "text" else frozenset[int]()
-        return self.tokenizer.encode_pieces(text, quoted)
+        pieces = self.tokenizer.encode_pieces(text, quoted)
+        yield self._with_bos(next(pieces, []), bos)
+        yield from pieces
 
     def encode_by_author(
         self, messages: Sequence[Message]

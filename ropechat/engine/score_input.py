@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ropechat.conversation import Message
-from ropechat.engine.prompt import PromptBuilder, Special
+from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.validation import validate_ids
 from ropechat.errors import RequestError
 from ropechat.tokenizer import EncodedToken
@@ -43,19 +43,24 @@ class ScoreInput:
         return tokens
 
 
-def encode_item(chat: PromptBuilder, item: ScoreItem, special: Special = "tokens") -> ScoreInput:
-    """Encode an item. Raises RequestError, TokenizerError, ChatTemplateError."""
+def encode_item(
+    chat: PromptBuilder, item: ScoreItem, special: Special = "tokens", bos: Bos = "auto"
+) -> ScoreInput:
+    """Encode an item. bos: whether a text begins with the BOS token.
+
+    Raises RequestError, TokenizerError, ChatTemplateError.
+    """
     if isinstance(item, Pair):
-        return _pair(chat, item, special)
+        return _pair(chat, item, special, bos)
     if isinstance(item, str):
-        return ScoreInput(item, chat.encode_long(item, special))
+        return ScoreInput(item, chat.encode_long(item, special, bos))
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str):
         return _answered(chat, *item)
     text, tokens = chat.encode_prompt(cast("Sequence[int] | Sequence[Message]", item), special)
     return ScoreInput(text, [tokens])
 
 
-def encode_by_author(chat: PromptBuilder, item: ScoreItem, special: Special = "text") -> ScoreInput:
+def encode_by_author(chat: PromptBuilder, item: ScoreItem) -> ScoreInput:
     """Encode a conversation; the contents of messages have their author's role, and sums cover answers.
 
     If the last message is the assistant's, the prompt for another answer is not added. meta["messages"] has
@@ -79,7 +84,7 @@ def counts(token: TokenScore, item: ScoreItem) -> bool:
     return token.role in ("text", "assistant")
 
 
-def _pair(chat: PromptBuilder, pair: Pair, special: Special) -> ScoreInput:
+def _pair(chat: PromptBuilder, pair: Pair, special: Special, bos: Bos) -> ScoreInput:
     context, continuation = pair.context, pair.continuation
     if isinstance(context, str) != isinstance(continuation, str):
         raise RequestError("continuation: must be text or ids, like the context")
@@ -87,7 +92,7 @@ def _pair(chat: PromptBuilder, pair: Pair, special: Special) -> ScoreInput:
         raise RequestError("continuation: must have at least one token (got none)")
     if isinstance(context, str) and isinstance(continuation, str):
         text = context + continuation
-        _, tokens = chat.encode_prompt(text, special)
+        _, tokens = chat.encode_prompt(text, special, bos)
         found = _after(text, tokens, len(context.rstrip(" ").encode("utf-8", "surrogatepass")))
     else:
         before, after = (validate_ids(cast("Sequence[int]", ids)) for ids in (context, continuation))

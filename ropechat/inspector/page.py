@@ -6,7 +6,8 @@ files goes through `text` or `line` into HTML and through `data` into the script
 `textContent` only.
 
 Classes of page.css for bodies: facts, bars, plot, card, dim, number, tokens, prose, columns, panel,
-needs-script, t0 to t9 (tints). Colours are custom properties: --ink, --dim, --line, --paper, --card,
+needs-script,
+without-script, t0 to t9 (tints). Colours are custom properties: --ink, --dim, --line, --paper, --card,
 --accent, --tint, --good, --bad, and --s1 to --s6 for the series of a plot. page.js defines `read(name)` for
 `data` and `byId(name)`, and sets the class `js` on the root.
 """
