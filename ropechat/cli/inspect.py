@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import load_chat_engine, model_options, template_options, text_argument
-from ropechat.cli.exit_codes import say
+from ropechat.cli.exit_codes import OK, say
+from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
     TOP_K,
     Failures,
@@ -33,6 +34,8 @@ Examples:
   ropechat inspect "The cat sat on the mat."
   ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
   ropechat inspect "The cat sat on the mat." -o cat.html
+  ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
+  ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
 """
 
@@ -62,6 +65,7 @@ Examples:
 )
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
+@inside_options
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -70,6 +74,9 @@ def inspect(
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
+
+    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
+    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
 
     The exit code is 3 if one of several files failed; the others are written.
     """
@@ -83,6 +90,7 @@ def inspect(
     if not chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
+    view = view_of(given, output, top_k)
     given.pop("files")
     sources: list[tuple[str, Callable[[], str]]] = [
         (name_of(file), partial(read_file, file)) for file in files
@@ -94,6 +102,10 @@ def inspect(
         value = read_file(files[0])  # before the model is loaded
         sources = [(name_of(files[0]), lambda: value)]
     engine = load_chat_engine(given, raw=not chat)
+    if view is not None:
+        value = sources[0][1]()
+        show_view(engine, [Message(Role.USER, value)] if chat else value, special, bos, view, output)
+        return OK
     failures = Failures(len(sources))
 
     def readings() -> Iterator["Reading"]:

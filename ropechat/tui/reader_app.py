@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
+from textual.binding import Binding
 
 from ropechat.inspector.reader_thread import ReaderThread
 from ropechat.inspector.text_reader import TextReader
@@ -17,6 +18,7 @@ from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.terminal.textual_compat import CompatApp
 
 if TYPE_CHECKING:
+    from textual.binding import BindingType
     from textual.theme import Theme
 
     from ropechat.engine.engine import Engine
@@ -29,6 +31,7 @@ class ReaderApp(CompatApp):
     TITLE = "ropechat"
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "leave", show=False, priority=True)]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (100, "-wide")]  # noqa: RUF012
 
     def __init__(self, engine: Engine, title: str, text: str, window: int | None, look: ChatOptions) -> None:
@@ -60,6 +63,10 @@ class ReaderApp(CompatApp):
         if not self.is_headless:
             leave_on_signals(self._end)
         self.call_after_refresh(self.thread.start)
+
+    def action_leave(self) -> None:
+        """End the program."""
+        self._end(0)
 
     def _end(self, code: int) -> None:
         self.outcome = code

@@ -213,7 +213,7 @@ async def test_the_mouse_is_left_to_the_terminal_and_taken_back(chat: Any, writt
     async with chat(FakeEngine()) as c:
         await c.pilot.press("f8")
         assert "\x1b[?1003l" in written[-1]
-        assert "F8 takes it" in c.line("footer")
+        assert "F8: back to the chat" in c.line("footer")
         await c.pilot.press("f8")
         assert "\x1b[?1003h" in written[-1]
 

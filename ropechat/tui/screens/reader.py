@@ -37,7 +37,7 @@ CONTINUED = 48  # tokens of a continuation
 class ReaderScreen(Screen[None]):
     """A text and its scores. name: of its file; thread: computes."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings(keys.READER)]
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.READER))]
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class ReaderScreen(Screen[None]):
         first = view.token_in_row(view.scroll_offset.y)
         self._select(max(0, first) if view.cursor < 0 else view.cursor + by)
 
-    def action_scroll(self, rows: int) -> None:
+    def action_move(self, by: int) -> None:
         """Scroll by rows."""
-        self.text_view.scroll_relative(y=rows, animate=False)
+        self.text_view.scroll_relative(y=by, animate=False)
 
     def action_page(self, by: int) -> None:
         """Scroll by pages."""
