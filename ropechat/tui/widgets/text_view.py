@@ -32,7 +32,7 @@ FIGURES = ("surprisal", "entropy", "rank")
 TAB = 4
 
 
-class TextView(ScrollView, can_focus=True):
+class TextView(ScrollView, can_focus=True, inherit_bindings=False):
     """The text of a reader. cursor: the index of the selected token, -1 before there is one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
