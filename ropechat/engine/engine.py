@@ -590,11 +590,13 @@ class Engine:
                 raise score.error
         return scores
 
-    def _window(self, window: int | None) -> int:
-        """The window of a long text: by default what the model was trained for, or the stated context."""
-        if window is not None:
-            return validate_window(window)
+    @property
+    def window(self) -> int:
+        """Tokens of a window of a long text by default: the trained length, or the stated context."""
         return int(self.facts["context" if self.facts["context_is_stated"] else "usable_length"])
+
+    def _window(self, window: int | None) -> int:
+        return self.window if window is None else validate_window(window)
 
     def _meta(
         self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
