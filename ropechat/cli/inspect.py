@@ -18,13 +18,13 @@ from ropechat.cli.inspect_output import (
     read_file,
     write,
 )
+from ropechat.cli.inspect_reader import read_interactively, reader_option
 from ropechat.cli.inspect_score import (
     ScoreOptions,
     WatchedScores,
     open_stream,
     prompt_of,
     read_prompt,
-    refuse_with_view,
     score_options,
     take_score_options,
 )
@@ -78,6 +78,7 @@ Examples:
 @template_options
 @score_options
 @inside_options
+@reader_option
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -94,11 +95,14 @@ def inspect(
     assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
 
     With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
-    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
+    --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
+    html.
 
     The exit code is 3 if one of several files failed; the others are written.
     """
     asked = take_score_options(given)
+    if (file := given.pop("interactive")) is not None:
+        return read_interactively(file, text, asked.window, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":
@@ -109,8 +113,8 @@ def inspect(
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
-    if view is not None:
-        refuse_with_view(asked, view.name, len(sources))
+    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
+        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded
