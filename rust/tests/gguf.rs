@@ -126,7 +126,9 @@ fn faults_are_named() {
         (tensor(|q| q.1 = vec![32; 5]), &format!("{q}: must have at most 4 dimensions (got 5)")),
         (
             tensor(|q| q.1 = vec![1 << 62, 8]),
-            &format!("{q}: its size must fit the file (got F32 x [8, 4611686018427387904])"),
+            &format!(
+                "{q}: its size must be a whole number of bytes in the file (got F32 x [8, 4611686018427387904])"
+            ),
         ),
         (
             tensor(|q| q.1 = vec![16, 64]),
