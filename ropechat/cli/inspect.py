@@ -1,51 +1,64 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
-import shutil
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropechat.cli.common import (
-    StdoutWriter,
-    load_chat_engine,
-    model_options,
-    template_options,
-    text_argument,
-    wants_color,
+from ropechat.cli.common import load_chat_engine, model_options, template_options
+from ropechat.cli.exit_codes import OK
+from ropechat.cli.inside import inside_options, show_view, view_of
+from ropechat.cli.inspect_output import (
+    TOP_K,
+    Failures,
+    looking_up,
+    name_of,
+    output_of,
+    output_options,
+    read_file,
+    write,
 )
-from ropechat.cli.exit_codes import say
-from ropechat.conversation import Message, Role
+from ropechat.cli.inspect_reader import read_interactively, reader_option
+from ropechat.cli.inspect_score import (
+    ScoreOptions,
+    WatchedScores,
+    open_stream,
+    prompt_of,
+    read_prompt,
+    score_options,
+    take_score_options,
+)
 
 if TYPE_CHECKING:
-    from ropechat.engine.engine import Engine
-    from ropechat.engine.prompt import Special
-    from ropechat.trace import Trace
+    from collections.abc import Callable
+    from pathlib import Path
 
-_TABLE_TOP_K = 5
-_JSONL_TOP_K = 20
+    from ropechat.conversation import Message
+    from ropechat.engine.prompt import Bos, Special
+    from ropechat.engine.score_input import ScoreItem
+    from ropechat.inspector.reading import Reading
+
+_EXAMPLES = """\b
+Examples:
+  ropechat inspect "The cat sat on the mat."
+  ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
+  ropechat inspect "The cat sat on the mat." -o cat.html
+  ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
+  ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
+  ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
+  echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
+"""
 
 
-def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
-    from ropechat.inspector import table
-
-    width = shutil.get_terminal_size((100, 24)).columns
-
-    def bytes_of(id: int) -> bytes:
-        return engine.tokenizer.token_bytes(id) if engine.tokenizer.present else b""
-
-    return table.render(trace, bytes_of, width, color=wants_color())
-
-
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.argument("text", required=False)
 @model_options
 @click.option(
     "--top-k",
     type=click.IntRange(0, 1000),
-    help=f"Candidates per position [default: {_TABLE_TOP_K} in a table, {_JSONL_TOP_K} as jsonl].",
+    help=f"Candidates per position [default: {TOP_K['jsonl']} as jsonl, else {TOP_K['table']}].",
 )
-@click.option("--format", "form", type=click.Choice(["table", "jsonl"]), default="table", show_default=True)
+@output_options
 @click.option(
     "--special",
     type=click.Choice(["text", "tokens"]),
@@ -53,37 +66,92 @@ def _table(engine: "Engine", trace: "Trace") -> Iterator[str]:
     show_default=True,
     help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
 )
+@click.option(
+    "--bos",
+    type=click.Choice(["auto", "yes", "no"]),
+    default="auto",
+    show_default=True,
+    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
+)
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
+@score_options
+@inside_options
+@reader_option
 def inspect(
-    text: str | None, top_k: int | None, form: str, special: "Special", chat: bool, **given: Any
-) -> None:
-    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or none: from stdin).
+    text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
+) -> int:
+    """Show the logprob, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
 
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
-    """
-    value = text_argument(text, "text")
-    if chat and special == "tokens":
-        raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
-    if not chat and (given["template"] or given["template_vars"]):
-        raise click.UsageError("--template and --template-var require --chat; add it or omit them")
-    engine = load_chat_engine(given, raw=not chat)
-    if top_k is None:
-        top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
-    prompt = [Message(Role.USER, value)] if chat else value
-    trace, out = engine.score(prompt, top_k=top_k, special=special), StdoutWriter()
-    if trace.beyond_trained_length:
-        say(
-            f"note: {len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: scores "
-            "beyond it, and their part in the sums, are unreliable"
-        )
-    if form == "table":
-        for line in _table(engine, trace):
-            out.raw_line(line)
-        return
-    from ropechat.inspector import jsonl
 
-    for line in jsonl.lines(trace):
-        out.write(line + "\n")
+    A text above the trained length is scored in windows of that length: each token once, with at least half
+    a window of context.
+
+    With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
+    assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
+
+    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
+    --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
+    html.
+
+    The exit code is 3 if one of several files failed; the others are written.
+    """
+    asked = take_score_options(given)
+    if (file := given.pop("interactive")) is not None:
+        return read_interactively(file, text, asked.window, given)
+    sources = _sources(text, given["files"], asked, chat=chat)
+    is_chat = chat or asked.needs_template
+    if is_chat and special == "tokens":
+        raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
+    if is_chat and bos != "auto":
+        raise click.UsageError("--bos: not possible with --chat, where the template decides")
+    if not is_chat and (given["template"] or given["template_vars"]):
+        raise click.UsageError("--template and --template-var require --chat; add it or omit them")
+    output = output_of(given, top_k)
+    view = view_of(given, output, top_k)
+    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
+        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
+    if len(sources) == 1:
+        name, read = sources[0]
+        item = read()  # before the model is loaded
+        sources = [(name, lambda: item)]
+    engine = load_chat_engine(given, raw=not is_chat)
+    if view is not None:
+        show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
+        return OK
+    failures = Failures(len(sources))
+
+    def readings() -> Iterator["Reading"]:
+        from ropechat.inspector.reading import Reading
+
+        for name, read in sources:
+            with failures.of(name):
+                stream = open_stream(
+                    engine, read(), asked, top_k=output.top_k, special=special, bos=bos, name=name
+                )
+                yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
+
+    write(readings(), engine, output, _title([name for name, _ in sources]))
+    return failures.exit_code
+
+
+def _sources(
+    text: str | None, files: "Sequence[Path | str]", asked: ScoreOptions, *, chat: bool
+) -> "list[tuple[str, Callable[[], ScoreItem]]]":
+    """What is scored: names, and functions that read. Raises UsageError."""
+    if not files:
+        return [("", lambda: read_prompt(text, asked, chat=chat))]
+    if text is not None or asked.messages is not None:
+        raise click.UsageError("-f: not possible with TEXT or --messages; give one of them")
+    return [
+        (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
+        for file in files
+    ]
+
+
+def _title(names: Sequence[str]) -> str:
+    """The title of the page."""
+    return names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
 
-FORMATS = ("md", "json", "html")
 RECALLED = 200  # questions that can be recalled from earlier chats
 NOTHING_KEPT = "this chat is not stored (--incognito)"
 
@@ -140,8 +139,13 @@ class HistoryController:
         self.path.show()
         self.tell_other_model()
 
+    def _spell(self, model: str, id: int) -> bytes:
+        """The bytes of a token of the loaded model; b"" for another model."""
+        info = self.session.info
+        return info.token_bytes(id) if info is not None and info.name == model else b""
+
     def _export(self, words: str) -> str:
-        from ropechat.store.import_export import export
+        from ropechat.chat.export import FORMATS, export
 
         form, _, target = words.partition(" ")
         if form not in FORMATS:
@@ -152,7 +156,7 @@ class HistoryController:
         if path.exists():
             return f"{path} exists; name another file"
         try:
-            export(chat, form, path)
+            export(chat, form, path, self._spell)
         except RopechatError as error:
             return explain(error)
         return f"written: {path}"
