@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropechat.cli.common import StdoutWriter, wants_color
+from ropechat.cli.exit_codes import say
 from ropechat.cli.inspect_output import TEXT_WIDTH, Output, write_file
 
 if TYPE_CHECKING:
@@ -98,6 +99,12 @@ def show_view(
     """Write one view of a text in the output's form. Raises FileAccessError, and as `Engine.lens`."""
     text, tokens = engine.chat.encode_prompt(prompt, special, bos)
     ids = [token.id for token in tokens]
+    trained = engine.facts["max_position_embeddings"]
+    if len(ids) > trained:
+        say(
+            f"note: {len(ids)} tokens exceed the trained length of {trained}: what is shown beyond it is "
+            "unreliable"
+        )
     is_file = isinstance(output.out, Path)
     if output.form == "jsonl":
         facts = {name: engine.facts[name] for name in ("dtype", "kv_dtype", "isa")}

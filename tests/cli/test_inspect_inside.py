@@ -92,3 +92,9 @@ def test_the_examples_of_the_help_run(
         code, _, err = run(capfd, *shlex.split(line)[2:])
         assert (code, err.count("error")) == (0, 0), (line, err)
     assert (tmp_path / "heads.jsonl").exists()
+
+
+def test_a_text_beyond_the_trained_length_has_a_note(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--attention", "--layers", "0", "a " * 600)
+    assert code == 0
+    assert "tokens exceed the trained length of 512" in err
