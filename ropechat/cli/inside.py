@@ -81,8 +81,6 @@ def view_of(given: dict[str, Any], output: Output, top_k: int | None) -> View | 
     forms = _FORMS[name]
     if output.form not in forms:
         raise click.UsageError(f"--{name}: not possible as {output.form}; use {' or '.join(forms)}")
-    if len(given["files"]) > 1:
-        raise click.UsageError(f"--{name}: one text at a time (got {len(given['files'])} files)")
     if output.by_line or output.look_up:
         raise click.UsageError(f"--{name}: not possible with --by line or --look-up; omit them")
     return View(name, layers, _TOP_K if top_k is None else top_k)
