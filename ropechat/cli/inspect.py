@@ -18,6 +18,7 @@ from ropechat.cli.inspect_output import (
     read_file,
     write,
 )
+from ropechat.cli.inspect_reader import read_interactively, reader_option
 from ropechat.cli.inspect_score import (
     ScoreOptions,
     WatchedScores,
@@ -76,6 +77,7 @@ Examples:
 @template_options
 @score_options
 @inside_options
+@reader_option
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -98,6 +100,8 @@ def inspect(
     The exit code is 3 if one of several files failed; the others are written.
     """
     asked = take_score_options(given)
+    if (file := given.pop("interactive")) is not None:
+        return read_interactively(file, text, asked.window, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":

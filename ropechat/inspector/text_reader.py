@@ -42,7 +42,7 @@ class TextReader:
         self.window, self.stride = window, stride
         self.starts, self.ids = array("q"), array("l")  # byte offset and id of each token
         self.bits, self.entropy, self.rank = array("f"), array("f"), array("l")
-        self.scored = 0
+        self.scored, self._sum = 0, 0.0
         self.is_encoded = False
         self.version = 0  # rises with every change, so that a screen knows when to draw
         self._pieces = pieces
@@ -103,8 +103,7 @@ class TextReader:
 
     def totals(self) -> tuple[int, float]:
         """Number of scored tokens, and their mean surprisal in bits (NaN if there are none)."""
-        known = [value for value in self.bits if value == value]
-        return len(known), math.fsum(known) / len(known) if known else math.nan
+        return self.scored, self._sum / self.scored if self.scored else math.nan
 
     def context_of(self, index: int) -> list[int]:
         """The ids before a token, as far as its window reaches."""
@@ -121,7 +120,7 @@ class TextReader:
             if index + self.window < min(len(self.ids), len(old.ids)) or self._row(index) == 0:
                 self.bits[index], self.rank[index] = old.bits[index], old.rank[index]
                 self.entropy[index] = old.entropy[index]
-                self.scored += not math.isnan(old.bits[index])
+                self._count(index)
         self.version += 1
 
     # --- work ---
@@ -222,8 +221,16 @@ class TextReader:
     def _take(self, index: int, token: TokenScore) -> None:
         if token.logprob is None or token.rank is None:
             return
-        self.scored += math.isnan(self.bits[index])
+        is_new = math.isnan(self.bits[index])
         self.bits[index] = -token.logprob / _LN2
+        if is_new:
+            self._count(index)
         self.entropy[index] = math.nan if token.entropy is None else token.entropy / _LN2
         self.rank[index] = token.rank
         self._details[index] = token
+
+    def _count(self, index: int) -> None:
+        """Add a token to the totals, if it has a score."""
+        if not math.isnan(self.bits[index]):
+            self.scored += 1
+            self._sum += self.bits[index]

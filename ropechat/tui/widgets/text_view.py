@@ -91,14 +91,22 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         """(begin, end) in bytes of the rows of a line."""
         width = self._width
         if _PLAIN.fullmatch(line):
-            return [(at, min(at + width, len(line))) for at in range(0, max(1, len(line)), width)]
+            return _words(line, width)
         pieces, begin, column, place = [], 0, 0, 0
+        space = after = 0  # the byte after the last space, and the cells before it
         for part, _, cells in _drawn(_decoded(line)):
             if column and column + cells > width:
-                pieces.append((begin, place))
-                begin, column = place, 0
+                if column - after <= width // 2 < after:
+                    pieces.append((begin, space))
+                    begin, column = space, column - after
+                else:
+                    pieces.append((begin, place))
+                    begin, column = place, 0
+                after = 0
             column += cells
             place += len(part.encode("utf-8", "surrogatepass"))
+            if part == " ":
+                space, after = place, column
         return [*pieces, (begin, place)]
 
     # --- places ---
@@ -194,6 +202,17 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
     def redraw(self) -> None:
         """Draw the visible rows again, for new scores."""
         self.refresh(Region(0, 0, self.size.width, self.size.height))
+
+
+def _words(line: bytes, width: int) -> list[tuple[int, int]]:
+    """(begin, end) of the rows of a line of plain ASCII, cut after spaces where there is one."""
+    pieces, begin = [], 0
+    while len(line) - begin > width:
+        space = line.rfind(b" ", begin + width // 2, begin + width)
+        end = space + 1 if space >= 0 else begin + width
+        pieces.append((begin, end))
+        begin = end
+    return [*pieces, (begin, len(line))]
 
 
 def _at_character(data: bytes, place: int, end: int) -> int:
