@@ -41,7 +41,7 @@ from ropechat.engine.validation import (
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
-from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.tokenizer import Tokenizer
 from ropechat.trace import Step, TokenDistribution, TokenScore, Trace
 
 if TYPE_CHECKING:
@@ -355,6 +355,7 @@ class Engine:
         *,
         top_k: int = 20,
         special: Special = "tokens",
+        sampling: Sampling | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Trace:
         """Score each token of a given text, ids or messages, in one pass.
@@ -362,6 +363,8 @@ class Engine:
         Token i is scored under row i-1; the first has no context and no score. `next` is the row after the
         last token. top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or
         the token; in messages it is text, and only their content has the role "text".
+        sampling: settings whose stages are recorded: whether they could have drawn each token, and what cut
+        it; nothing is drawn.
         on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as `generate`.
         """
         text, tokens = self.chat.encode_prompt(prompt, special)
@@ -373,6 +376,8 @@ class Engine:
         following: TokenDistribution | None = None
         sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
         try:
+            if sampling is not None:
+                core.explain(sequence, sampling)
             while events := core.step([sequence], request.token):
                 for event in events:
                     if event.kind == "score":
@@ -385,9 +390,12 @@ class Engine:
             core.free(sequence)
         if following is None or [score.index for score in scores] != list(range(len(tokens))):
             raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
-        return Trace(tuple(scores), following, self._meta(tokens, top_k) | {"text": text})
+        meta = self.trace_facts(top_k) | {"bos": tokens[0].id == self.tokenizer.bos_id}
+        meta |= {"text": text, "sampling": sampling}
+        return Trace(tuple(scores), following, meta)
 
-    def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
+    def trace_facts(self, top_k: int) -> dict[str, Any]:
+        """What the `meta` of a trace says of the model and the engine."""
         return {
             "model": self.name,
             "revision": self.revision,
@@ -395,7 +403,6 @@ class Engine:
             "trained_length": self.facts["max_position_embeddings"],
             "engine": self._module.__version__,
             "top_k": top_k,
-            "bos": tokens[0].id == self.tokenizer.bos_id,
         }
 
 

@@ -5,7 +5,8 @@ Line 1 describes the trace; one line per token follows; the last line is the dis
 `bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or, for a chat, the
 rendered prompt. `role` is text, template (written by the chat template), special or bos; nll and perplexity
 cover text only. `beyond_trained_length` counts the tokens at positions beyond `trained_length`. Readers must
-check the major version in `schema`.
+check the major version in `schema`. With sampler settings line 1 has `sampling`, and tokens have `sampler`,
+see `ropechat.inspector.stages`.
 """
 
 import json
@@ -13,6 +14,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from ropechat.inspector.stages import sampler_record, settings_record
 from ropechat.trace import TokenDistribution, TokenScore, Trace
 
 SCHEMA = "ropechat.trace/1"
@@ -46,6 +48,7 @@ def meta_record(trace: Trace) -> dict[str, Any]:
         "tokens": len(trace),
         "trained_length": meta.get("trained_length"),
         "beyond_trained_length": trace.beyond_trained_length,
+        **settings_record(meta.get("sampling")),
         "text": meta.get("text"),
     }
 
@@ -66,6 +69,7 @@ def token_record(token: TokenScore) -> dict[str, Any]:
         "surprisal_bits": None if logprob is None else -logprob / math.log(2),
         "top": _top(token.row),
         "top_mass": None if token.row is None else _number(token.row.top_mass),
+        **sampler_record(token),
     }
 
 
@@ -81,5 +85,8 @@ def next_record(row: TokenDistribution) -> dict[str, Any]:
 
 def lines(trace: Trace) -> Iterator[str]:
     """Yield the lines of the file, without line endings."""
-    for record in (meta_record(trace), *map(token_record, trace), next_record(trace.next)):
+    records = [meta_record(trace), *map(token_record, trace)]
+    if trace.next.top or not math.isnan(trace.next.entropy):  # the trace of a draw has no such row
+        records.append(next_record(trace.next))
+    for record in records:
         yield json.dumps(record, ensure_ascii=False, allow_nan=False)

@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ropechat.inspector.stages import Producible, stage_line
 from ropechat.trace import TokenDistribution, TokenScore, Trace
-from ropechat.util.text import cell_width, fit, visible
+from ropechat.util.text import cell_width, fit, one_line, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_WIDTH = 30
@@ -45,7 +46,7 @@ def bar(share: float, width: int) -> str:
 def layout(trace: Trace, width: int, *, color: bool = False) -> Layout:
     """Choose the columns that fit into `width`."""
     width = max(width, _MIN_WIDTH)
-    index = max(2, len(str(len(trace) - 1)))
+    index = max(2, len(str(trace[-1].index if len(trace) else 0)))
     extras = width >= 70
     fixed = (
         index + 2 + 8 + 2 + 7 + (2 + 9 + 2 + 7 if extras else 0)
@@ -95,18 +96,30 @@ def candidate_lines(
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
 
 
+def stage_lines(token: TokenScore, at: Layout) -> Iterator[str]:
+    """Yield what the stages of the sampler left and what became of the token, if recorded."""
+    if text := stage_line(token):
+        yield _paint(f"{' ' * at.index}  {_cut(one_line(text), at.width - at.index - 2)}", _DIM, at)
+
+
 def render(
     trace: Trace, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
     """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
     at = layout(trace, width, color=color)
+    producible = Producible()
     yield header(at)
     for token in trace:
         yield token_line(token, at)
+        yield from stage_lines(token, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
-    yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {trace.next.entropy:.2f})", _DIM, at)
+        producible.add(token)
+    if trace.next.top or not math.isnan(trace.next.entropy):  # the trace of a draw has no such row
+        yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {trace.next.entropy:.2f})", _DIM, at)
     yield from candidate_lines(trace.next, None, bytes_of, at)
     yield _paint(summary(trace), _DIM, at)
+    if producible.scored:
+        yield _paint(fit(producible.line(trace.meta.get("sampling")), at.width).rstrip(), _DIM, at)
 
 
 def summary(trace: Trace) -> str:

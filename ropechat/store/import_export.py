@@ -22,7 +22,7 @@ from ropechat.store.codec import REASONS
 from ropechat.store.files import write_private
 from ropechat.store.html import to_html
 from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
-from ropechat.trace import Stage, Step, TokenDistribution
+from ropechat.trace import Candidate, Stage, Step, TokenDistribution
 from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
@@ -107,6 +107,8 @@ def _step(step: Step) -> dict[str, Any]:
         "stages": [
             [stage.name, stage.kept, _number(stage.mass), _number(stage.entropy)] for stage in step.stages
         ],
+        "candidates": [[*one[:4], _number(one.probability)] for one in step.candidates],
+        "interval": step.interval,
         "finish_reason": step.finish_reason,
     }
 
@@ -151,6 +153,14 @@ class _Field:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
             raise self.fail(f"an integer from 0 to {limit}")
         return value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.fail("true or false")
+        return self.value
+
+    def optional_text(self) -> str | None:
+        return None if self.value is None else self.text()
 
     def number(self) -> float:
         """The number; NaN for null."""
@@ -269,6 +279,7 @@ def _read_step(field: _Field) -> Step:
     position = field.of("position").count()
     entropy = field.of("entropy").number()
     stages = field.of("stages").items(255) if field.of("stages").value else []
+    candidates = field.of("candidates").items(65535) if field.of("candidates").value else []
     try:
         data = bytes.fromhex(field.of("bytes").text(""))[:65535]
     except ValueError:
@@ -286,6 +297,8 @@ def _read_step(field: _Field) -> Step:
         row=None if row.value is None else _row(row, top, entropy),
         stages=tuple(_read_stage(stage) for stage in stages),
         u=field.of("u").optional(),
+        candidates=tuple(_read_candidate(candidate) for candidate in candidates),
+        interval=_read_interval(field.of("interval")),
     )
 
 
@@ -304,6 +317,18 @@ def _pair(field: _Field) -> tuple[int, float]:
 def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
     position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
     return TokenDistribution(position, top, logsumexp, entropy, mass)
+
+
+def _read_candidate(field: _Field) -> Candidate:
+    kinds = _Field.count, _Field.count, _Field.optional_text, _Field.flag, _Field.number
+    return Candidate(*_parts(field, *kinds))
+
+
+def _read_interval(field: _Field) -> tuple[float, float] | None:
+    if field.value is None:
+        return None
+    start, end = _parts(field, _Field.number, _Field.number)
+    return start, end
 
 
 def _read_stage(field: _Field) -> Stage:

@@ -9,6 +9,7 @@ mod options;
 
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
+use crate::sampling::philox;
 use engine::{PyCancelToken, PyEngine, check, read_config};
 use events::{PyEvent, PyRow, PyStage};
 use pyo3::prelude::*;
@@ -26,6 +27,12 @@ fn exit_when_cut(screen: bool) {
     sigbus::exit_when_cut(screen);
 }
 
+/// The uniform number in [0, 1) that draws the token at `position`.
+#[pyfunction]
+fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
+    philox::uniform(seed, stream, position)
+}
+
 #[pymodule]
 mod _core {
     #[pymodule_export]
@@ -33,6 +40,7 @@ mod _core {
     #[pymodule_export]
     use super::{
         PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config,
+        uniform,
     };
     use pyo3::prelude::*;
 

@@ -1,0 +1,145 @@
+"""Options for the stages of the sampler: what settings do to a text, and the trace of a draw."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import F, FileName, StdoutWriter, stdin_stream
+from ropechat.cli.exit_codes import OK, SOME_FAILED
+from ropechat.errors import FileAccessError
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    from ropechat.inspector.open_trace import OpenedTrace
+    from ropechat.trace import Trace
+
+_SETTINGS = (
+    ("temperature", "--temperature", float, "With --stages: randomness; 0 is greedy."),
+    ("top_k", "--sampler-top-k", int, "With --stages: keep the k most probable tokens; 0 keeps all."),
+    ("top_p", "--top-p", float, "With --stages: keep the smallest set that reaches this probability."),
+    ("min_p", "--min-p", float, "With --stages: keep tokens with this share of the best one's probability."),
+    ("repetition_penalty", "--repetition-penalty", float, "With --stages: penalty on repeated tokens."),
+)
+
+
+def stage_options(function: F) -> F:
+    """--stages and the settings that it judges; --open and --replay."""
+    for option in (
+        click.option(
+            "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
+        ),
+        click.option(
+            "--open",
+            "opened",
+            type=FileName(),
+            metavar="FILE.jsonl",
+            help="Show a recorded trace; - is stdin.",
+        ),
+    ):
+        function = option(function)
+    for name, flag, kind, text in reversed(_SETTINGS):
+        default = getattr(Sampling(), name)
+        text = f"{text}  [default: the settings file's, or {default:g}]"
+        function = click.option(flag, f"stages_{name}", type=kind, help=text)(function)
+    return click.option(
+        "--stages",
+        is_flag=True,
+        help="Show what each stage of the sampler leaves, and which one cuts the token of the text.",
+    )(function)
+
+
+def take_open_options(given: dict[str, Any]) -> tuple[Path | str | None, bool]:
+    """Remove --open and --replay from `given` and return them."""
+    opened, replay = given.pop("opened"), given.pop("replay")
+    if replay and opened is None:
+        raise click.UsageError("--replay: requires --open; add it")
+    return opened, replay
+
+
+def take_stage_settings(given: dict[str, Any]) -> Sampling | None:
+    """Remove the options of `stage_options` from `given`; return the settings, or None without --stages."""
+    wanted = given.pop("stages")
+    values = {name: given.pop(f"stages_{name}") for name, *_ in _SETTINGS}
+    if not wanted:
+        for name, flag, *_ in _SETTINGS:
+            if values[name] is not None:
+                raise click.UsageError(f"{flag}: requires --stages; add it")
+        return None
+    try:
+        return Sampling(**{name: _setting(name, value) for name, value in values.items()})
+    except ValueError as error:
+        name, _, rest = str(error).partition(": ")
+        flag = next((flag for one, flag, *_ in _SETTINGS if one == name), name)
+        raise click.UsageError(f"{flag}: {rest}") from None
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A flag, else the environment variable, else the settings file, else the default."""
+    from ropechat.cli import settings
+
+    if value is not None:
+        return value
+    setting = settings.BY_NAME[f"sampling.{name}"]
+    found = setting.of_environment()
+    if found is not None:
+        return found
+    context = click.get_current_context(silent=True)
+    file = None if context is None else context.find_object(settings.UserSettings)
+    return setting.default if file is None else file.values.get(setting.name, setting.default)
+
+
+def open_trace(file: Path | str) -> "OpenedTrace":
+    """Read a recorded trace; `-` is stdin. Raises FileAccessError, RequestError."""
+    from ropechat.inspector.open_trace import read_trace
+
+    if isinstance(file, str):
+        return read_trace(stdin_stream(), "stdin")
+    try:
+        with file.open("rb") as lines:
+            return read_trace(lines, str(file))
+    except OSError as error:
+        raise FileAccessError(f"{file}: {error.strerror or error}") from None
+
+
+def replay_trace(opened: "OpenedTrace", out: StdoutWriter) -> int:
+    """Replay a trace's draws; write a line for each mismatch and a last one with the counts.
+
+    Returns the exit code: 0 if every draw is explained.
+    """
+    from ropechat.inspector.replay import replay
+    from ropechat.util.text import visible
+
+    sampling = opened.sampling
+    seed = None if sampling is None else sampling.seed
+    report = replay(opened.trace, seed=seed, stream=int(opened.trace.meta.get("stream", 0)))
+    for position, id, why in report.mismatches:
+        out.write(f"{position}: {visible(opened.bytes_of(id))} (id {id}): {why}\n")
+    count = len(report.mismatches)
+    out.write(f"{report.draws} draws replayed, {count} {'mismatch' if count == 1 else 'mismatches'}\n")
+    if not report.draws:
+        out.write("no draw is recorded; record one with `ropechat run --trace FILE`\n")
+    return SOME_FAILED if count or not report.draws else OK
+
+
+def check_trace_target(target: Path | str | None) -> None:
+    """Raise FileAccessError if a trace cannot be written there; called before the model is loaded."""
+    if isinstance(target, Path) and not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
+        raise FileAccessError(f"{target}: folder {target.parent} is not writable; choose another file")
+
+
+def write_trace(target: Path | str, trace: "Trace") -> None:
+    """Write a trace as JSON lines to a file, or to stdout for `-`. Raises FileAccessError, OSError."""
+    from ropechat.inspector import jsonl
+
+    if isinstance(target, str):
+        out = StdoutWriter()
+        for line in jsonl.lines(trace):
+            out.write(line + "\n")
+        return
+    try:
+        with target.open("w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in jsonl.lines(trace))
+    except OSError as error:
+        raise FileAccessError(f"{target}: {error.strerror or error}; choose another file") from None
