@@ -210,7 +210,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The answer broke off; what came before it stays."""
+    """The answer failed; the tokens before that stay."""
 
     serial: int
     error: BaseException

@@ -64,7 +64,7 @@ class ChatEngine(Protocol):
         """The ids that end an answer."""
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that `reply` would feed."""
+        """The ids of the prompt that `reply` would use."""
 
     def reply(
         self,

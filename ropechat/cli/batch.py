@@ -17,7 +17,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
-from ropechat.cli.status import StatusLine, bar
+from ropechat.cli.status import StatusLine, progress_text
 from ropechat.util.text import format_duration
 
 if TYPE_CHECKING:
@@ -30,19 +30,12 @@ _FAILURES_SHOWN = 5
 
 
 def progress_line(report: "BatchReport") -> str:
-    """Progress bar, rows, failures, tokens per second, time left; without bar and time for a pipe."""
+    """The progress of a run; without bar and time for a pipe, whose number of rows is unknown."""
     total = report.total
-    if total is None:
-        parts = [f"{report.done} rows"]
-    else:
-        parts = [f"{bar(report.done / total if total else 1.0)} {report.done}/{total}"]
-    if report.failed:
-        parts.append(f"{report.failed} failed")
-    if report.elapsed > 0:
-        parts.append(f"{report.made_tokens / report.elapsed:.0f} tok/s")
-    if total is not None and 0 < report.done < total:
-        parts.append(f"ETA {format_duration(report.elapsed / report.done * (total - report.done))}")
-    return " · ".join(parts)
+    done = f"{report.done} rows" if total is None else f"{report.done}/{total}"
+    share = None if total is None else report.done / total if total else 1.0
+    counts = {"tokens": report.made_tokens, "failed": report.failed}
+    return progress_text(done, share, elapsed=report.elapsed, **counts)
 
 
 class BatchStatus(StatusLine):

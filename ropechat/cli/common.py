@@ -285,7 +285,7 @@ def text_argument(value: str | None, name: str) -> str:
 
 
 class StdoutWriter:
-    """Writes text to stdout at once: cleaned for a terminal, unchanged otherwise."""
+    """Writes text to stdout at once: cleaned for a terminal, else unchanged."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -305,6 +305,7 @@ class StdoutWriter:
         if sys.stdout is not None:
             self._ends_line = True
             sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+            sys.stdout.buffer.flush()
 
     def end_line(self) -> None:
         """Write a newline unless the last character was one."""

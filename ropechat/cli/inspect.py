@@ -1,55 +1,61 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import (
-    StdoutWriter,
-    load_chat_engine,
-    model_options,
-    template_options,
-    text_argument,
-    wants_color,
+from ropechat.cli.common import load_chat_engine, model_options, template_options
+from ropechat.cli.inspect_output import (
+    TOP_K,
+    Failures,
+    looking_up,
+    name_of,
+    output_of,
+    output_options,
+    read_file,
+    write,
 )
-from ropechat.cli.exit_codes import say
-from ropechat.cli.stages import (
-    open_trace,
-    replay_trace,
-    stage_options,
-    take_open_options,
-    take_stage_settings,
+from ropechat.cli.inspect_score import (
+    ScoreOptions,
+    WatchedScores,
+    open_stream,
+    prompt_of,
+    read_prompt,
+    score_options,
+    take_score_options,
 )
-from ropechat.conversation import Message, Role
+from ropechat.cli.stages import show_trace, stage_options, take_stage_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from ropechat.engine.prompt import Special
-    from ropechat.trace import Trace
+    from ropechat.engine.prompt import Bos, Special
+    from ropechat.engine.score_input import ScoreItem
+    from ropechat.inspector.reading import Reading
 
-_TABLE_TOP_K = 5
-_JSONL_TOP_K = 20
+_EXAMPLES = """\b
+Examples:
+  ropechat inspect "The cat sat on the mat."
+  ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
+  ropechat inspect "The cat sat on the mat." -o cat.html
+  ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
+  ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
+  ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
+  echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
+"""
 
 
-def _table(bytes_of: Callable[[int], bytes], trace: "Trace") -> Iterator[str]:
-    from ropechat.inspector import table
-
-    width = shutil.get_terminal_size((100, 24)).columns
-    return table.render(trace, bytes_of, width, color=wants_color())
-
-
-@click.command()
+@click.command(epilog=_EXAMPLES)
 @click.argument("text", required=False)
 @model_options
 @click.option(
     "--top-k",
     type=click.IntRange(0, 1000),
-    help=f"Candidates per position [default: {_TABLE_TOP_K} in a table, {_JSONL_TOP_K} as jsonl].",
+    help=f"Candidates per position [default: {TOP_K['jsonl']} as jsonl, else {TOP_K['table']}].",
 )
-@click.option("--format", "form", type=click.Choice(["table", "jsonl"]), default="table", show_default=True)
+@output_options
 @click.option(
     "--special",
     type=click.Choice(["text", "tokens"]),
@@ -57,79 +63,96 @@ def _table(bytes_of: Callable[[int], bytes], trace: "Trace") -> Iterator[str]:
     show_default=True,
     help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
 )
+@click.option(
+    "--bos",
+    type=click.Choice(["auto", "yes", "no"]),
+    default="auto",
+    show_default=True,
+    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
+)
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
+@score_options
 @stage_options
 def inspect(
-    text: str | None,
-    top_k: int | None,
-    form: str,
-    special: "Special",
-    chat: bool,
-    **given: Any,
-) -> int | None:
-    """Show the logprob, rank, entropy and candidates of each token of TEXT (- or none: from stdin).
+    text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
+) -> int:
+    """Show the logprob, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
 
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
 
-    --stages shows what each stage of the sampler leaves at each token, which stage cuts the token of the
-    text, and how many of the tokens the settings can produce. --open shows a trace that `run --trace` or
-    `inspect --format jsonl` wrote; --replay ends with exit code 3 if a draw does not follow from its record.
+    A text above the trained length is scored in windows of that length: each token once, with at least half
+    a window of context.
 
-    \b
-    Examples:
-      ropechat inspect "The sun is shining."
-      ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The sun is shining."
-      ropechat inspect --stages --format jsonl "The sun is shining."
-      ropechat run "The sun" --max-tokens 9 --trace t.jsonl
-      ropechat inspect --open t.jsonl --replay
+    With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
+    assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
+
+    With --stages, each token has what every stage of the sampler leaves and which stage cuts it; the last
+    line says how many of the tokens the settings can produce. --open shows a trace that `run --trace` or
+    `inspect --format jsonl` wrote.
+
+    The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
+    that does not follow from its record.
     """
-    opened, replay = take_open_options(given)
+    settings, opened, replay = take_stage_options(given)
+    asked = take_score_options(given)
     if opened is not None:
-        return _show_opened(opened, text, form, replay)
-    settings = take_stage_settings(given)
-    value = text_argument(text, "text")
-    if chat and special == "tokens":
+        if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
+            raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
+        return show_trace(opened, output_of(given, top_k), replay=replay)
+    sources = _sources(text, given["files"], asked, chat=chat)
+    is_chat = chat or asked.needs_template
+    if is_chat and special == "tokens":
         raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
-    if not chat and (given["template"] or given["template_vars"]):
+    if is_chat and bos != "auto":
+        raise click.UsageError("--bos: not possible with --chat, where the template decides")
+    if not is_chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
-    engine = load_chat_engine(given, raw=not chat)
-    if top_k is None:
-        top_k = _TABLE_TOP_K if form == "table" else _JSONL_TOP_K
-    prompt = [Message(Role.USER, value)] if chat else value
-    trace, out = engine.score(prompt, top_k=top_k, special=special, sampling=settings), StdoutWriter()
-    if trace.beyond_trained_length:
-        say(
-            f"note: {len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: scores "
-            "beyond it, and their part in the sums, are unreliable"
-        )
-    if form == "table":
-        for line in _table(engine.token_bytes, trace):
-            out.raw_line(line)
-        return None
-    _write_jsonl(trace, out)
-    return None
+    output = output_of(given, top_k)
+    if len(sources) == 1:
+        name, read = sources[0]
+        item = read()  # before the model is loaded
+        sources = [(name, lambda: item)]
+    engine = load_chat_engine(given, raw=not is_chat)
+    failures = Failures(len(sources))
+
+    def readings() -> Iterator["Reading"]:
+        from ropechat.inspector.reading import Reading
+
+        for name, read in sources:
+            with failures.of(name):
+                stream = open_stream(
+                    engine,
+                    read(),
+                    asked,
+                    top_k=output.top_k,
+                    special=special,
+                    bos=bos,
+                    sampling=settings,
+                    name=name,
+                )
+                yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
+
+    write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
+    return failures.exit_code
 
 
-def _write_jsonl(trace: "Trace", out: StdoutWriter) -> None:
-    from ropechat.inspector import jsonl
+def _sources(
+    text: str | None, files: "Sequence[Path | str]", asked: ScoreOptions, *, chat: bool
+) -> "list[tuple[str, Callable[[], ScoreItem]]]":
+    """What is scored: names, and functions that read. Raises UsageError."""
+    if not files:
+        return [("", lambda: read_prompt(text, asked, chat=chat))]
+    if text is not None or asked.messages is not None:
+        raise click.UsageError("-f: not possible with TEXT or --messages; give one of them")
+    return [
+        (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
+        for file in files
+    ]
 
-    for line in jsonl.lines(trace):
-        out.write(line + "\n")
 
-
-def _show_opened(file: "Path | str", text: str | None, form: str, replay: bool) -> int | None:
-    """Show or replay a recorded trace; no model is loaded."""
-    if text is not None:
-        raise click.UsageError("text: must be absent with --open, which shows the text of the trace")
-    opened, out = open_trace(file), StdoutWriter()
-    if replay:
-        return replay_trace(opened, out)
-    if form == "jsonl":
-        _write_jsonl(opened.trace, out)
-        return None
-    for line in _table(opened.bytes_of, opened.trace):
-        out.raw_line(line)
-    return None
+def _title(names: Sequence[str]) -> str:
+    """The title of the page."""
+    return names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"

@@ -21,12 +21,13 @@ from ropechat.cli.exit_codes import say
 from ropechat.cli.stages import check_trace_target, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.draws import Recorded
     from ropechat.sampling import Sampling
-    from ropechat.trace import Step, Trace
+    from ropechat.trace import Step
 
 _TRACE_CANDIDATES = 20
 
@@ -79,8 +80,8 @@ def statistics(timing: Timing) -> str:
     )
 
 
-def record(timing: Timing, model: str, text: str, trace: "Trace | None" = None) -> dict[str, Any]:
-    """The object of --json. trace: with candidates."""
+def record(timing: Timing, model: str, text: str) -> dict[str, Any]:
+    """The object of --json."""
     steps = timing.steps
     return {
         "model": model,
@@ -88,18 +89,18 @@ def record(timing: Timing, model: str, text: str, trace: "Trace | None" = None) 
         "ids": [step.id for step in steps],
         "logprobs": [step.logprob if math.isfinite(step.logprob) else None for step in steps],
         "finish_reason": steps[-1].finish_reason if steps else None,
-        **({} if trace is None else _of_trace(trace)),
         "usage": {"prompt_tokens": timing.prompt_tokens, "completion_tokens": len(steps)},
         "timings": timing.seconds(),
     }
 
 
-def _of_trace(trace: "Trace") -> dict[str, Any]:
+def _of_trace(trace: "Recorded", bytes_of: "Callable[[int], bytes]") -> dict[str, Any]:
     """The settings, and each token's candidates and stages, as in a trace."""
     from ropechat.inspector.jsonl import token_record
     from ropechat.inspector.stages import settings_record
 
-    return {**settings_record(trace.meta["sampling"]), "tokens": [token_record(token) for token in trace]}
+    tokens = [token_record(token, bytes_of) for token in trace]
+    return {**settings_record(trace.sampling), "tokens": tokens}
 
 
 def begin(
@@ -134,13 +135,21 @@ def _with_seed(sampling: "Sampling") -> "Sampling":
     return replace(sampling, seed=choose_seed(sampling))
 
 
-def _trace(engine: "Engine", steps: "list[Step]", sampling: "Sampling", candidates: int) -> "Trace":
-    from ropechat.inspector.draws import draw_trace
+def _recorded(engine: "Engine", steps: "list[Step]", sampling: "Sampling", candidates: int) -> "Recorded":
+    from ropechat.inspector.draws import recorded_draws
 
-    return draw_trace(steps, sampling, engine.trace_facts(candidates))
+    return recorded_draws(steps, sampling, engine.trace_facts(candidates))
 
 
-@click.command()
+_EXAMPLES = """\b
+Examples:
+  ropechat run "Once upon a time" --max-tokens 20
+  ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
+  ropechat run "Once upon a time" --max-tokens 9 --trace t.jsonl && ropechat inspect --open t.jsonl --replay
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("prompt", required=False)
 @model_options
 @sampling_options
@@ -171,15 +180,7 @@ def run(
     candidates: int | None,
     **given: Any,
 ) -> None:
-    """Complete one PROMPT (- or none: from stdin) and write the text to stdout.
-
-    \b
-    Examples:
-      ropechat run "Once upon a time" --max-tokens 20
-      ropechat run "Once upon a time" --max-tokens 20 --seed 7 --trace t.jsonl
-      ropechat inspect --open t.jsonl --replay
-      ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
-    """
+    """Complete one PROMPT (- or none: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
     check_trace_target(trace_file)
     if candidates is None:
@@ -200,13 +201,16 @@ def run(
     finally:
         if streams and pieces:
             out.end_line()
-        trace = _trace(engine, timing.steps, sampling, candidates) if candidates else None
+        trace = _recorded(engine, timing.steps, sampling, candidates) if candidates else None
         if trace is not None and trace_file is not None:
-            write_trace(trace_file, trace)
+            write_trace(trace_file, trace, engine.token_bytes)
     if as_json and trace_file != STREAM:
         import json
 
-        out.write(json.dumps(record(timing, engine.name, "".join(pieces), trace), allow_nan=False) + "\n")
+        found = record(timing, engine.name, "".join(pieces))
+        if trace is not None:
+            found |= _of_trace(trace, engine.token_bytes)
+        out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)

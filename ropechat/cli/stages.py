@@ -1,19 +1,20 @@
 """Options for the stages of the sampler: what settings do to a text, and the trace of a draw."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.common import F, FileName, StdoutWriter, stdin_stream
-from ropechat.cli.exit_codes import OK, SOME_FAILED
+from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.errors import FileAccessError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
-    from ropechat.inspector.open_trace import OpenedTrace
-    from ropechat.trace import Trace
+    from ropechat.cli.inspect_output import Output
+    from ropechat.inspector.draws import Recorded
 
 _SETTINGS = (
     ("temperature", "--temperature", float, "With --stages: randomness; 0 is greedy."),
@@ -50,16 +51,21 @@ def stage_options(function: F) -> F:
     )(function)
 
 
-def take_open_options(given: dict[str, Any]) -> tuple[Path | str | None, bool]:
-    """Remove --open and --replay from `given` and return them."""
+def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | str | None, bool]:
+    """Remove the values of `stage_options` from `given`; return (settings, trace to open, whether to replay).
+
+    Settings are None without --stages. Raises UsageError.
+    """
     opened, replay = given.pop("opened"), given.pop("replay")
+    settings = _take_settings(given)
     if replay and opened is None:
         raise click.UsageError("--replay: requires --open; add it")
-    return opened, replay
+    if settings is not None and opened is not None:
+        raise click.UsageError("--stages: not possible with --open, which shows the recorded stages")
+    return settings, opened, replay
 
 
-def take_stage_settings(given: dict[str, Any]) -> Sampling | None:
-    """Remove the options of `stage_options` from `given`; return the settings, or None without --stages."""
+def _take_settings(given: dict[str, Any]) -> Sampling | None:
     wanted = given.pop("stages")
     values = {name: given.pop(f"stages_{name}") for name, *_ in _SETTINGS}
     if not wanted:
@@ -90,7 +96,20 @@ def _setting(name: str, value: Any) -> Any:
     return setting.default if file is None else file.values.get(setting.name, setting.default)
 
 
-def open_trace(file: Path | str) -> "OpenedTrace":
+def show_trace(file: Path | str, output: "Output", *, replay: bool) -> int:
+    """Show or replay a recorded trace; no model is loaded. Returns the exit code."""
+    from ropechat.cli.inspect_output import name_of, write
+    from ropechat.inspector.reading import Reading
+
+    recorded = _open(file)
+    if replay:
+        return _replay(recorded)
+    name = name_of(file)
+    write([Reading(recorded, name)], recorded.bytes_of, output, name)
+    return OK
+
+
+def _open(file: Path | str) -> "Recorded":
     """Read a recorded trace; `-` is stdin. Raises FileAccessError, RequestError."""
     from ropechat.inspector.open_trace import read_trace
 
@@ -103,23 +122,22 @@ def open_trace(file: Path | str) -> "OpenedTrace":
         raise FileAccessError(f"{file}: {error.strerror or error}") from None
 
 
-def replay_trace(opened: "OpenedTrace", out: StdoutWriter) -> int:
-    """Replay a trace's draws; write a line for each mismatch and a last one with the counts.
+def _replay(recorded: "Recorded") -> int:
+    """Replay the draws; write a line for each mismatch and a last one with the counts.
 
-    Returns the exit code: 0 if every draw is explained.
+    Returns the exit code: 0 if every draw follows from its record.
     """
     from ropechat.inspector.replay import replay
     from ropechat.util.text import visible
 
-    sampling = opened.sampling
-    seed = None if sampling is None else sampling.seed
-    report = replay(opened.trace, seed=seed, stream=int(opened.trace.meta.get("stream", 0)))
+    out, sampling = StdoutWriter(), recorded.sampling
+    report = replay(recorded, seed=None if sampling is None else sampling.seed)
     for position, id, why in report.mismatches:
-        out.write(f"{position}: {visible(opened.bytes_of(id))} (id {id}): {why}\n")
+        out.write(f"{position}: {visible(recorded.bytes_of(id))} (id {id}): {why}\n")
     count = len(report.mismatches)
     out.write(f"{report.draws} draws replayed, {count} {'mismatch' if count == 1 else 'mismatches'}\n")
     if not report.draws:
-        out.write("no draw is recorded; record one with `ropechat run --trace FILE`\n")
+        say("note: no draw is recorded; `ropechat run --trace FILE` records one")
     return SOME_FAILED if count or not report.draws else OK
 
 
@@ -129,17 +147,17 @@ def check_trace_target(target: Path | str | None) -> None:
         raise FileAccessError(f"{target}: folder {target.parent} is not writable; choose another file")
 
 
-def write_trace(target: Path | str, trace: "Trace") -> None:
+def write_trace(target: Path | str, recorded: "Recorded", bytes_of: Callable[[int], bytes]) -> None:
     """Write a trace as JSON lines to a file, or to stdout for `-`. Raises FileAccessError, OSError."""
     from ropechat.inspector import jsonl
+    from ropechat.inspector.reading import Reading
 
-    if isinstance(target, str):
-        out = StdoutWriter()
-        for line in jsonl.lines(trace):
-            out.write(line + "\n")
+    lines = jsonl.lines(Reading(recorded), bytes_of)
+    if isinstance(target, Path):
+        from ropechat.cli.inspect_output import write_file
+
+        write_file(target, lines)
         return
-    try:
-        with target.open("w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in jsonl.lines(trace))
-    except OSError as error:
-        raise FileAccessError(f"{target}: {error.strerror or error}; choose another file") from None
+    out = StdoutWriter()
+    for line in lines:
+        out.write(line)

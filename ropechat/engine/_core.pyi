@@ -187,9 +187,10 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, kv_dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how
-        many numbers the file stores as each type), from_pack (whether all weights came from the pack cache),
-        warnings and notes (one line each; notes say the dtype)."""
+        (a list)) and usable_length (max_position_embeddings, or the length that dynamic RoPE scaling extends
+        it to), dtype, kv_dtype, threads, isa, context, context_is_stated, num_parameters, weight_bytes,
+        tensor_types (how many numbers the file stores as each type), from_pack (whether all weights
+        came from the pack cache), warnings and notes (one line each; notes say the dtype)."""
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack to be written, at most so long, beginning it if need be; whether it is over."""
     @property
@@ -216,8 +217,13 @@ class Engine:
         The longest prefix that another sequence of this engine has in its cache is reused.
         The draw at absolute position p is a function of (seed, stream, p) only.
         """
-    def score(self, ids: Sequence[int], *, readout_top_k: int) -> int:
-        """Add a sequence whose every row is read out: "score" events for ids 0.. and one "next"."""
+    def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
+        """Add a sequence to be scored: "score" events for ids start.. and, with `read_next`, one "next".
+
+        The ids before `start` are context: their rows are not read out, and a cached prefix is reused for all
+        of them but the last. Without `read_next` the last id is compared with the row before it, and does not
+        go through the forward pass itself.
+        """
     def explain(self, sequence: int, sampling: Sampling) -> None:
         """Let the "score" events of a sequence have the stages of these settings; nothing is drawn."""
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:

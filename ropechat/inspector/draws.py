@@ -1,26 +1,52 @@
-"""A generated text as the tokens of a trace."""
+"""A generated text as scored tokens with the record of their draws."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ropechat.sampling import Sampling
-from ropechat.trace import Step, TokenDistribution, TokenScore, Trace
+from ropechat.trace import Step, TokenDistribution, TokenScore
 
 
-def draw_trace(steps: Sequence[Step], sampling: Sampling, facts: Mapping[str, Any]) -> Trace:
-    """The trace of a generated text. facts: `Engine.trace_facts`.
+@dataclass(frozen=True)
+class Recorded:
+    """Scores that are complete: of a generated text, or read from a file.
 
-    The distribution after the last token was not computed: `next` is empty and its entropy NaN.
+    meta: as of `Trace`. next: the distribution after the last token, if it was computed. spellings: the bytes
+    of the ids that a file spells.
     """
-    tokens = tuple(drawn_tokens(steps))
+
+    tokens: tuple[TokenScore, ...]
+    meta: dict[str, Any]
+    next: TokenDistribution | None = None
+    spellings: Mapping[int, bytes] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[TokenScore]:
+        return iter(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """The settings of the sampler, if recorded."""
+        found: Sampling | None = self.meta.get("sampling")
+        return found
+
+    def bytes_of(self, id: int) -> bytes:
+        """The bytes of a token; b"" if the file does not spell it."""
+        return self.spellings.get(id, b"")
+
+
+def recorded_draws(steps: Sequence[Step], sampling: Sampling, facts: Mapping[str, Any]) -> Recorded:
+    """A generated text. facts: `Engine.trace_facts`."""
+    tokens = tuple(_drawn(steps))
     text = b"".join(token.bytes for token in tokens if token.span[1] > token.span[0])
-    following = TokenDistribution(steps[-1].position if steps else -1, (), math.nan, math.nan, 0.0)
-    meta = {**facts, "text": text.decode("utf-8", "replace"), "sampling": sampling}
-    return Trace(tokens, following, meta)
+    meta = {**facts, "text": text.decode("utf-8", "replace"), "tokens": len(tokens), "sampling": sampling}
+    return Recorded(tokens, meta)
 
 
-def drawn_tokens(steps: Iterable[Step]) -> Iterator[TokenScore]:
+def _drawn(steps: Iterable[Step]) -> Iterator[TokenScore]:
     """Yield the steps as scored tokens. `index` is the position in the model's context, prompt included.
 
     Spans are byte ranges of the steps' joined text. A token that ended the answer has the role "special".
@@ -40,6 +66,7 @@ def drawn_tokens(steps: Iterable[Step]) -> Iterator[TokenScore]:
             rank=step.rank,
             entropy=step.entropy,
             row=step.row,
+            context=step.position,
             stages=step.stages,
             candidates=step.candidates,
             interval=step.interval,

@@ -6,40 +6,22 @@ A trace is a file like any other: every field is checked, and a bad one is an er
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ropechat.errors import RequestError
+from ropechat.inspector.draws import Recorded
 from ropechat.sampling import Sampling
-from ropechat.trace import Candidate, Stage, TokenDistribution, TokenScore, Trace
+from ropechat.trace import Candidate, Stage, TokenDistribution, TokenScore
 
 SCHEMA = "ropechat.trace/1"
 MAX_LINE_BYTES = 64 << 20
 
 
-@dataclass
-class OpenedTrace:
-    """A trace read from a file. spellings: the bytes of each id that the file spells."""
-
-    trace: Trace
-    spellings: dict[int, bytes] = field(default_factory=dict)
-
-    @property
-    def sampling(self) -> Sampling | None:
-        """The settings of the sampler, if recorded."""
-        found: Sampling | None = self.trace.meta.get("sampling")
-        return found
-
-    def bytes_of(self, id: int) -> bytes:
-        """The bytes of a token; b"" if the file does not spell it."""
-        return self.spellings.get(id, b"")
-
-
-def read_trace(lines: Iterable[bytes], where: str) -> OpenedTrace:
+def read_trace(lines: Iterable[bytes], where: str) -> Recorded:
     """Read the lines of one trace. where: the file's name, for messages. Raises RequestError, OSError."""
     tokens, spellings = list[TokenScore](), dict[int, bytes]()
     meta: dict[str, Any] | None = None
-    following = TokenDistribution(-1, (), math.nan, math.nan, 0.0)
+    following: TokenDistribution | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -56,7 +38,8 @@ def read_trace(lines: Iterable[bytes], where: str) -> OpenedTrace:
             tokens.append(_token(record, spellings))
     if meta is None:
         raise RequestError(f"{where}: line 1: must describe a trace (got an empty file)")
-    return OpenedTrace(Trace(tuple(tokens), following, meta), spellings)
+    meta["tokens"] = len(tokens)
+    return Recorded(tuple(tokens), meta, following, spellings)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -114,6 +97,12 @@ class _Record:
     def optional_text(self, name: str) -> str | None:
         return None if self.value.get(name) is None else self.text(name)
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        items = self.of_kind(name, list, "a list of strings", False) or []
+        if not all(isinstance(item, str) for item in items):
+            self.fail(name, "a list of strings")
+        return tuple(items)
+
     def flag(self, name: str) -> bool:
         found: bool = self.of_kind(name, bool, "true or false", True)
         return found
@@ -141,7 +130,8 @@ def _meta(record: _Record) -> dict[str, Any]:
         name: value for name, value in record.value.items() if isinstance(value, str | int | float)
     }
     meta |= {"vocab_size": record.optional_count("vocab"), "text": record.optional_text("text")}
-    meta["trained_length"] = record.optional_count("trained_length")
+    meta |= {name: record.optional_count(name) for name in ("trained_length", "window", "stride")}
+    meta["roles"] = record.texts("roles")
     meta["sampling"] = None
     if record.value.get("sampling") is not None:
         settings = _Record(record.value["sampling"], f"{record.place}: sampling").value
@@ -199,6 +189,7 @@ def _token(record: _Record, spellings: dict[int, bytes]) -> TokenScore:
         logprob=record.number("logprob"),
         rank=None if rank is None else record.count("rank"),
         entropy=entropy,
+        context=record.optional_count("ctx") or 0,
         row=None if record.value.get("top") is None else _row(record, index - 1, _or_nan(entropy)),
         stages=tuple(_stage(stage) for stage in sampler.records("stages")),
         candidates=tuple(_candidate(one) for one in sampler.records("candidates")),

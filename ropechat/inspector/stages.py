@@ -10,11 +10,14 @@ A JSON record of a token has the key `sampler`:
                    probability, and the entropy of what was left, renormalized, in nats
     candidates     [{"id", "rank", "cut", "penalized", "p", "by_stage"}]: the ids of `top`, then the token
                    itself if it is not in `top`; `by_stage` has the probability after each of `stages`
+
+The last record has the key `producible`: {"tokens", "produced", "share", "cut_by": {stage: tokens}}, of the
+tokens with the roles that sums cover.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -113,6 +116,12 @@ class Producible:
             self.cuts[own.cut] += 1
         else:
             self.produced += own.probability > 0.0
+
+    def watch(self, tokens: Iterable[TokenScore]) -> Iterator[TokenScore]:
+        """Yield the tokens, and add each."""
+        for token in tokens:
+            self.add(token)
+            yield token
 
     @property
     def share(self) -> float:

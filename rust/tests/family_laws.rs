@@ -169,12 +169,12 @@ fn chunks_threads_and_company_do_not_change_a_bit() {
             assert!(logits(&mut engine, ids) == expected, "{name}: chunks of {chunk}");
         }
         let mut engine = make(2);
-        let alone = engine.add(ids, Goal::Score { readout_top_k: 3 }).unwrap();
+        let alone = engine.add(ids, Goal::score(3)).unwrap();
         let expected = run(&mut engine, &[alone]).remove(0);
         let mut engine = make(2);
         let numbers: Vec<u64> = [&ids[5..50], ids, &ids[20..23], &ids[1..60]]
             .iter()
-            .map(|prompt| engine.add(prompt, Goal::Score { readout_top_k: 3 }).unwrap())
+            .map(|prompt| engine.add(prompt, Goal::score(3)).unwrap())
             .collect();
         assert!(run(&mut engine, &numbers)[1] == expected, "{name}: in company");
     });
@@ -187,7 +187,7 @@ fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
         let first = engine.add(&ids[..20], greedy(18)).unwrap();
         let generated = run(&mut engine, &[first]).remove(0);
         let whole: Vec<u32> = ids[..20].iter().copied().chain(generated.iter().map(|r| r.1)).collect();
-        let scored = engine.add(&whole, Goal::Score { readout_top_k: 3 }).unwrap();
+        let scored = engine.add(&whole, Goal::score(3)).unwrap();
         assert!(run(&mut engine, &[scored])[0][19..] == generated[..], "{name}: scored against generated");
         let again = engine.add(&whole[..30], greedy(8)).unwrap();
         assert_eq!(engine.reused(again).unwrap(), 29, "{name}");

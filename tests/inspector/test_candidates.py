@@ -156,5 +156,5 @@ def test_what_the_settings_cannot_produce(engine: Engine) -> None:
     cuts = [None if token.rank == 1 else "temperature" for token in trace[1:]]
     assert [one.cut for one in judged if one] == cuts
     assert [one.rank for one in judged if one] == [token.rank for token in trace[1:]]
-    with pytest.raises(RequestError, match="logit_bias: id 100000"):
+    with pytest.raises(RequestError, match="logit_bias: ids must be below"):
         engine.score([1, 2], sampling=Sampling(logit_bias=((100_000, 1.0),)))

@@ -3,19 +3,20 @@
 import dataclasses
 import io
 import json
-from collections.abc import Iterator
 
 import pytest
 from models import write_llama
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
-from ropechat.inspector.draws import draw_trace
-from ropechat.inspector.open_trace import OpenedTrace, read_trace
+from ropechat.inspector import jsonl
+from ropechat.inspector.draws import Recorded, recorded_draws
+from ropechat.inspector.open_trace import read_trace
+from ropechat.inspector.reading import Reading
 from ropechat.inspector.replay import drawn_id, replay
 from ropechat.inspector.stages import Producible, sampler_record, stage_line
 from ropechat.sampling import Sampling
-from ropechat.trace import Trace
+from ropechat.trace import Scores
 
 SETTINGS = [
     Sampling(temperature=1.0, top_k=0, top_p=1.0, max_tokens=200, seed=11),
@@ -31,20 +32,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine.load(write_llama(tmp_path_factory.mktemp("tiny")), dtype="f32", threads=1)
 
 
-def drawn(engine: Engine, sampling: Sampling, listed: int = 20) -> Trace:
+def drawn(engine: Engine, sampling: Sampling, listed: int = 20) -> Recorded:
     steps = list(engine.generate([1, 2, 3], sampling, top_k=listed))
-    return draw_trace(steps, sampling, engine.trace_facts(listed))
+    return recorded_draws(steps, sampling, engine.trace_facts(listed))
 
 
-def lines(trace: Trace) -> Iterator[bytes]:
-    from ropechat.inspector import jsonl
-
-    for line in jsonl.lines(trace):
-        yield line.encode() + b"\n"
-
-
-def reread(trace: Trace) -> OpenedTrace:
-    return read_trace(io.BytesIO(b"".join(lines(trace))), "t.jsonl")
+def reread(scores: Scores) -> Recorded:
+    lines = jsonl.lines(Reading(scores), lambda id: b"%d" % id)
+    return read_trace(io.BytesIO("".join(lines).encode()), "t.jsonl")
 
 
 @pytest.mark.parametrize("sampling", SETTINGS)
@@ -69,22 +64,22 @@ def test_a_trace_from_a_file_is_the_trace_and_replays(
         "interval",
         "u",
     )
-    for token, other in zip(opened.trace, trace, strict=True):
+    for token, other in zip(opened, trace, strict=True):
         assert [getattr(token, name) for name in names] == [getattr(other, name) for name in names]
-    report = replay(opened.trace, seed=sampling.seed)
+    report = replay(opened, seed=sampling.seed)
     assert report == (len(trace), ())
     assert len(trace) in (20, 200)
 
 
 def test_changes_are_found(engine: Engine) -> None:
     trace = drawn(engine, SETTINGS[1])
-    wrong_u = dataclasses.replace(trace[5], u=(trace[5].u + 0.5) % 1.0)  # type: ignore[operator]
-    other = next(one for one in trace[7].candidates if one.id != trace[7].id)
-    wrong_id = dataclasses.replace(trace[7], id=other.id)
-    tokens = [*trace[:5], wrong_u, trace[6], wrong_id, *trace[8:]]
+    wrong_u = dataclasses.replace(trace.tokens[5], u=(trace.tokens[5].u + 0.5) % 1.0)  # type: ignore[operator]
+    other = next(one for one in trace.tokens[7].candidates if one.id != trace.tokens[7].id)
+    wrong_id = dataclasses.replace(trace.tokens[7], id=other.id)
+    tokens = [*trace.tokens[:5], wrong_u, trace.tokens[6], wrong_id, *trace.tokens[8:]]
     report = replay(tokens, seed=SETTINGS[1].seed)
     assert report.draws == len(trace)
-    assert [one.position for one in report.mismatches] == [trace[5].index, trace[7].index]
+    assert [one.position for one in report.mismatches] == [trace.tokens[5].index, trace.tokens[7].index]
     assert "selects" in report.mismatches[1].why
     another_seed = replay(trace, seed=12)
     assert len(another_seed.mismatches) == len(trace)
@@ -169,7 +164,7 @@ def test_a_bad_file_names_its_line_and_field(text: "str | dict[str, object]", wo
 def test_a_file_without_stages_opens_too(engine: Engine) -> None:
     trace = engine.score([1, 2, 3, 4])
     opened = reread(trace)
-    assert [token.logprob for token in opened.trace] == [token.logprob for token in trace]
-    assert opened.trace.next.top == trace.next.top
+    assert [token.logprob for token in opened] == [token.logprob for token in trace]
+    assert (opened.next and opened.next.top) == trace.next.top
     assert opened.sampling is None
-    assert replay(opened.trace) == (0, ())
+    assert replay(opened) == (0, ())

@@ -80,6 +80,7 @@ class Engine:
                 "dtype": "f32" if dtype == "auto" else dtype,
                 "kv_dtype": "f32" if kv_dtype == "auto" else kv_dtype,
                 "context": context or 64,
+                "context_is_stated": context is not None,
             }
         )
 
@@ -110,7 +111,8 @@ class Engine:
         for id in ids:
             if not 0 <= id < self.facts["vocab_size"]:
                 raise RequestError(f"id: {id}; below {self.facts['vocab_size']} is allowed")
-        if len(ids) > self.facts["context"]:
+        rows = len(ids) - (state.get("next") is False)
+        if rows > self.facts["context"]:
             raise ContextFullError(f"{len(ids)} tokens; the context holds {self.facts['context']}")
         self._next += 1
         self.sequences[self._next] = {"ids": ids, "prompt": len(ids), "done": 0, "over": False, **state}
@@ -119,8 +121,10 @@ class Engine:
     def generate(self, ids: Any, **options: Any) -> int:
         return self._add(ids, options=options, made=0)
 
-    def score(self, ids: Any, *, readout_top_k: int) -> int:
-        return self._add(ids, score=True, top_k=readout_top_k)
+    def score(self, ids: Any, *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
+        number = self._add(ids, score=True, top_k=readout_top_k, start=start, next=read_next)
+        self.sequences[number]["prompt"] -= not read_next
+        return number
 
     def step(self, sequences: Any, cancel: CancelToken) -> list[Any]:
         if self.before_step is not None:
@@ -140,6 +144,7 @@ class Engine:
         if start < state["prompt"]:
             state["done"] = end = min(start + CHUNK, state["prompt"])
             if "score" in state:
+                events.append(_event("prefill", number, end - 1, done=end, total=state["prompt"]))
                 events += self._scores(number, start, end)
                 return events
             events.append(_event("prefill", number, end - 1, done=end, total=state["prompt"]))
@@ -151,7 +156,9 @@ class Engine:
     def _scores(self, number: int, start: int, end: int) -> list[Any]:
         state = self.sequences[number]
         ids, events = state["ids"], []
-        for i in range(start, end):
+        last = len(ids) - 1
+        compared = [last] if end == last and not state["next"] else []
+        for i in [*range(max(start, state["start"]), end), *compared]:
             given = (
                 {}
                 if i == 0
@@ -160,7 +167,7 @@ class Engine:
             events.append(_event("score", number, i, id=ids[i], **given))
         if end == len(ids):
             events.append(_event("next", number, end - 1, row=self._row(ids[-1], state["top_k"])))
-            state["over"] = True
+        state["over"] = end == state["prompt"]
         return events
 
     def _sample(self, number: int) -> Any:
@@ -238,6 +245,8 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
         "threads": 1,
         "isa": "scalar",
         "context": 64,
+        "context_is_stated": False,
+        "usable_length": config.get("max_position_embeddings", 64),
         **dict.fromkeys(
             (
                 *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),

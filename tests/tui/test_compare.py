@@ -77,7 +77,7 @@ async def test_a_series_is_written_and_compared(chat: Any, width: int, first: li
         ]
         assert columns(c) == first
         assert ("for the others" in c.screen()) is (width < 160)
-        assert "is the cheapest under this model" in " ".join(c.screen().split())
+        assert "likeliest: " in " ".join(c.screen().split())
         for _ in range(3):
             await c.pilot.press("left")
         await c.pilot.pause(0.1)
@@ -200,16 +200,11 @@ def node(bits: float, model: str = "m", typed: bool = False) -> Node:
 
 
 def test_what_a_comparison_says() -> None:
-    assert (
-        verdict([node(3), node(1)])
-        == "1 token shared · 0 and 0 follow · 2 is 2.0 bits cheaper under this model"
-    )
+    assert verdict([node(3), node(1)]) == "1 token shared · 0 and 0 follow · likeliest: 2, then 1 (+2.0 bits)"
     assert verdict([node(3), node(1), node(2)]).endswith(
-        "0, 0 and 0 follow · 2 is the cheapest under this model: 3 +1.0, 1 +2.0 bits"
+        "0, 0 and 0 follow · likeliest: 2, then 3 (+1.0 bits), 1 (+2.0 bits)"
     )
-    assert verdict([node(3), node(1, "other")]).endswith(
-        "by different models: what each costs cannot be compared"
-    )
+    assert verdict([node(3), node(1, "other")]).endswith("by different models: their bits cannot be compared")
     assert verdict([node(3), node(1, typed=True)]).endswith("tokens without a probability count 0 bits")
 
 

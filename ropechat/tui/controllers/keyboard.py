@@ -40,11 +40,11 @@ class KeyboardController:
         self._copy, self._leave = copy, leave
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "chat.stop": lambda words: self._stop_or_leave(),
             "answer.stop": self._stop,
             "chat.interrupt": lambda words: self._interrupt(),
+            "app.help": lambda words: self._open_help(),
             "read.write": lambda words: self.view.write(),
         }
 
@@ -60,14 +60,26 @@ class KeyboardController:
         return event.key if isinstance(event, events.Key) and self.view.chat_focus is self.transcript else ""
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
-        """Is it for the composer, whoever has the keys?"""
+        """Whether a key is text for the composer, whatever has the focus."""
         fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
-        if fields or self.sampling.at_dials not in (None, self.sampling.dials):
+        if fields or self.sampling.panel_focus not in (None, self.sampling.panel):
             return False
         if isinstance(event, events.Paste):
             return True
-        for_dials = self.sampling.at_dials is not None and event.key in self.sampling.dials.own_keys
+        for_dials = self.sampling.panel_focus is not None and event.key in self.sampling.panel.own_keys
         return bool(typed(event)) and not self.reading.reading and not for_dials
+
+    def _open_help(self) -> None:
+        """List keys and commands, those of this place first."""
+        from ropechat.tui.screens.dialog import Dialog
+        from ropechat.tui.screens.help import HelpScreen
+
+        screen, place = self.view.app.screen, "composer"
+        if isinstance(screen, Dialog):
+            place = screen.context
+        elif self.view.chat_focus is self.transcript:
+            place = "transcript"
+        self.view.push(HelpScreen(self.keymap, place))
 
     def _stop_or_leave(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
@@ -87,7 +99,7 @@ class KeyboardController:
 
     def _interrupt(self) -> None:
         """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
-        selected = self.composer.selected_text or self.view.screen.get_selected_text()
+        selected = self.composer.selected_text or self.view.app.screen.get_selected_text()
         if self.chat.stop() or self.session.generating:
             return
         if selected:

@@ -27,7 +27,6 @@ class OverflowController:
         self.path, self._composer = path, composer
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"prompt.full": self.when_full}
 
     def too_long(self, event: ev.TooLong) -> None:
@@ -64,7 +63,7 @@ class OverflowController:
             node, typed = self._composer.sent_as
             self._composer.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
         prefix = turn.request is not None and turn.request.prefix is not None
-        self.view.notice("error", self._too_long(event, "answer" if prefix else "question"))
+        self.path.notice("error", self._too_long(event, "answer" if prefix else "question"))
 
     def _too_long(self, event: ev.TooLong, what: str) -> str:
         """Why a question was not sent (or an answer not begun), and what helps."""

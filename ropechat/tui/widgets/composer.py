@@ -105,7 +105,7 @@ class Composer(TextArea):
         self.move_cursor(result.end_location)
 
     def action_delete_right(self) -> None:
-        """Delete to the right; on an empty line: leave."""
+        """Delete to the right; on an empty line: quit."""
         if self.text:
             super().action_delete_right()
         else:
@@ -199,7 +199,7 @@ class Composer(TextArea):
 
     @property
     def lent(self) -> bool:
-        """Does another text stand here than the draft?"""
+        """Whether the composer holds another text than the draft."""
         return self._aside is not None
 
     def keep(self) -> None:
@@ -268,7 +268,7 @@ def _holds(text: str, wanted: str) -> bool:
 
 
 def _shared(words: list[str]) -> str:
-    """What all words begin with."""
+    """The common prefix of all words."""
     first, last = min(words, default=""), max(words, default="")
     same = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
     return first[:same]

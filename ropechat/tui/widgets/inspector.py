@@ -15,7 +15,7 @@ from ropechat.inspector.explain import explain
 from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
-from ropechat.tui.widgets.style_cache import COMPONENTS, Brush
+from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Row = list[StyledSpan]
 
 @dataclass(frozen=True)
 class Preview:
-    """How the text would go on after another token."""
+    """How the text would continue after an alternative."""
 
     id: int
     text: str
@@ -48,7 +48,7 @@ class Preview:
 
 
 class Inspector(Widget):
-    """A rail where the screen is wide, a sheet below the transcript where it is not."""
+    """A side panel where the screen is wide, a dialog below the transcript where it is not."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
@@ -60,19 +60,19 @@ class Inspector(Widget):
         self.preview: Preview | None = None
         self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
         self._explanation: Explanation | None = None
-        self._brush = Brush(self)
+        self._styles = StyleCache(self)
         self._rows: list[Row] = []
         self._counted = 0  # tokens of the answer, as the rows say
 
     @property
     def chosen(self) -> Candidate | None:
-        """The alternative that keys act on."""
+        """The selected alternative."""
         found = self._explanation.candidates if self._explanation else ()
         return found[self.choice] if self.choice < len(found) else None
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the inspector."""
         return "\n".join("".join(piece.text for piece in row).rstrip() for row in self._rows)
 
     def show(self, token: TokenPlace | None) -> None:
@@ -117,24 +117,22 @@ class Inspector(Widget):
         return left[0].id if left else None
 
     def show_preview(self, preview: Preview | None) -> None:
-        """Show how the text would go on."""
+        """Show a preview."""
         self.preview = preview
         self._lay()
 
     def on_resize(self) -> None:
-        """Lay out for the new size."""
         self._lay()
 
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._brush.forget()
+        self._styles.forget()
 
     def render_line(self, y: int) -> Strip:
-        """One row."""
         row = self._rows[y] if y < len(self._rows) else []
-        strip = Strip(self._brush.segments(row))
-        return strip.adjust_cell_length(self.size.width, self._brush.style(""))
+        strip = Strip(self._styles.segments(row))
+        return strip.adjust_cell_length(self.size.width, self._styles.style(""))
 
     # --- content ---
 
@@ -257,7 +255,7 @@ class Inspector(Widget):
         return rows
 
     def spelled(self, id: int, data: bytes | None = None) -> str:
-        """The token as people see it."""
+        """The text of a token for the screen."""
         if data is None:
             if self.spell is None:
                 return f"#{id}"
@@ -266,7 +264,7 @@ class Inspector(Widget):
 
 
 def _mark(candidate: Candidate) -> str:
-    """What is special about a candidate."""
+    """The mark of a candidate."""
     return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 

@@ -50,7 +50,7 @@ class Section:
 
 
 def shares(wanted: Sequence[int], rows: int) -> list[int]:
-    """How many of the rows each part gets: all that it wants, or as many as others that want more."""
+    """Divide the rows among the sections: each gets what it needs, or an equal share of the rest."""
     found = [0] * len(wanted)
     for order, place in enumerate(sorted(range(len(wanted)), key=lambda place: wanted[place])):
         found[place] = min(wanted[place], rows // (len(wanted) - order))
@@ -101,7 +101,7 @@ class Overview(Widget):
         target: Target
 
     class Resized(Message):
-        """There is more room, or less."""
+        """The size changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -111,7 +111,7 @@ class Overview(Widget):
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the overview."""
         return "\n".join("".join(text for text, _ in line.parts).rstrip() for line in self._lines)
 
     def show(self, sections: Sequence[Section]) -> None:
@@ -143,7 +143,7 @@ class Overview(Widget):
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
-        """Open what stands there."""
+        """Report the clicked line."""
         line = self._lines[event.y] if 0 <= event.y < len(self._lines) else Line()
         if line.target is not None:
             self.post_message(self.Chosen(line.target))

@@ -23,7 +23,7 @@ _CODE = {"block", "comment", "keyword", "name", "number", "string"}
 COMPONENTS = {f"look--{name}" for name in _TEXT | _MARKED | _MARKDOWN | _CODE}
 
 
-class Brush:
+class StyleCache:
     """The styles of one widget under the theme of now."""
 
     def __init__(self, widget: Widget) -> None:
@@ -31,7 +31,7 @@ class Brush:
         self._styles: dict[str, Style] = {}
 
     def forget(self) -> None:
-        """The theme changed."""
+        """Drop all styles, for a new theme."""
         self._styles.clear()
 
     def style(self, look: str) -> Style:

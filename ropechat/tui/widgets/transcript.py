@@ -15,7 +15,7 @@ from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import beside
-from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
+from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache, stylize
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -48,7 +48,7 @@ class Transcript(CompatScrollView, can_focus=True):
         self._shown_rows = 0  # rows there were when rows were drawn last
         self._news_from = 0  # rows there were when following ended
         self._steering = False  # we scroll, not the reader
-        self._brush = Brush(self)
+        self._styles = StyleCache(self)
         self._strips: dict[int, Strip] = {}
 
     # --- content ---
@@ -95,19 +95,19 @@ class Transcript(CompatScrollView, can_focus=True):
         return gone
 
     def to_end(self) -> None:
-        """Go to the newest row and follow."""
+        """Scroll to the newest row and follow it."""
         self.follow = True
         self._grown(self.page.rows)
 
     def redraw(self) -> None:
-        """The looks of rows changed, not the rows."""
+        """Draw all rows again, with the same layout."""
         self._strips.clear()
         self.refresh()
 
     # --- layout ---
 
     def _grown(self, first_row: int) -> None:
-        """Rows from `first_row` on are new or changed."""
+        """Update the size for new or changed rows from `first_row` on."""
         if first_row:
             for y in [y for y in self._strips if y >= first_row]:
                 del self._strips[y]
@@ -173,13 +173,13 @@ class Transcript(CompatScrollView, can_focus=True):
             self._refresh_rows(bottom - 1, bottom)
 
     def _redraw_rows(self, first: int, end: int) -> None:
-        """The looks of some rows changed."""
+        """Draw some rows again."""
         for y in range(first, end):
             self._strips.pop(y, None)
         self._refresh_rows(first, end)
 
     def _refresh_rows(self, first: int, end: int) -> None:
-        """Draw those of some rows that are in sight."""
+        """Draw the visible ones of some rows."""
         width, height = self.size
         top, bottom = (min(max(0, row - round(self.scroll_y)), height) for row in (first, end))
         if top < bottom:
@@ -243,7 +243,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self.refresh()
 
     def leave_end(self) -> None:
-        """Follow no more: the reader is elsewhere."""
+        """Stop following the end."""
         if self.follow:
             self.follow = False
             self._news_from = self.page.rows
@@ -255,21 +255,17 @@ class Transcript(CompatScrollView, can_focus=True):
             self.leave_end()
 
     def action_page_up(self) -> None:
-        """One page back."""
         if self.max_scroll_y > 0:
             self.leave_end()
         self.scroll_page_up(animate=False)
 
     def action_page_down(self) -> None:
-        """One page on."""
         self.scroll_page_down(animate=False)
 
     def action_scroll_end(self) -> None:
-        """To the newest row, and follow."""
         self.to_end()
 
     def action_scroll_home(self) -> None:
-        """To the first row."""
         if self.max_scroll_y > 0:
             self.leave_end()
         self.scroll_to(y=0, animate=False, force=True)
@@ -279,11 +275,10 @@ class Transcript(CompatScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._brush.forget()
+        self._styles.forget()
         self._strips.clear()
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
         last = y == self.scrollable_content_region.height - 1
         y += round(self.scroll_y)
         span = None if self.text_selection is None else self.text_selection.get_span(y)
@@ -303,7 +298,7 @@ class Transcript(CompatScrollView, can_focus=True):
         if span is not None:
             style: Style = self.screen.get_component_rich_style("screen--selection")
             segments = stylize(segments, max(GUTTER, span[0]), span[1], style)
-        return Strip(segments).adjust_cell_length(self.size.width, self._brush.style("")).apply_offsets(0, y)
+        return Strip(segments).adjust_cell_length(self.size.width, self._styles.style("")).apply_offsets(0, y)
 
     def _segments(self, y: int) -> list[Segment]:
         spot = self.page.spot(y)
@@ -318,7 +313,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return self._heading(block) if block.head and y == self.page.tops[spot.block] else []
 
     def _news(self) -> str:
-        """What came while the reader is elsewhere."""
+        """The mark of new rows below the screen."""
         if self.follow or round(self.scroll_y) >= self.max_scroll_y:
             return ""
         new = self.page.rows - self._news_from
@@ -329,7 +324,7 @@ class Transcript(CompatScrollView, can_focus=True):
         if cell_len(news) + 2 > width:
             return strip
         at = width - cell_len(news) - 1
-        parts = [strip.crop(0, at), Strip([Segment(news, self._brush.style("more"))])]
+        parts = [strip.crop(0, at), Strip([Segment(news, self._styles.style("more"))])]
         return Strip.join([*parts, strip.crop(at + cell_len(news))])
 
     def _text_row(self, block: Block, row: int) -> list[Segment]:
@@ -339,10 +334,10 @@ class Transcript(CompatScrollView, can_focus=True):
         )
         last = block.live and row == block.body - 1
         ends = [StyledSpan(CARET, "caret")] if last else self.ghosts(block, row)
-        return self._brush.segments([self._gutter(block, row), *pieces, *ends], look)
+        return self._styles.segments([self._gutter(block, row), *pieces, *ends], look)
 
     def marks(self, block: Block, row: int) -> list[Mark]:
-        """More to lay over a row."""
+        """Further marks of a row."""
         return []
 
     def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
@@ -358,7 +353,7 @@ class Transcript(CompatScrollView, can_focus=True):
             StyledSpan(" " * gap),
             StyledSpan(note, "quiet"),
         ]
-        return self._brush.segments(pieces)
+        return self._styles.segments(pieces)
 
     def _gutter(self, block: Block, row: int | None = None) -> StyledSpan:
         """The bar at the left of what the user wrote."""

@@ -104,11 +104,8 @@ impl Engine {
     pub fn add(&mut self, ids: &[u32], goal: Goal) -> Result<u64> {
         self.validate(ids, &goal)?;
         let rope_variant = self.model.config.rope_variant(ids.len());
-        // Every row of a scored text has to be computed, so only generated sequences start from a cache.
-        let cache = match goal {
-            Goal::Generate(_) => self.cache.longest_prefix(self.sequences.values(), ids, rope_variant),
-            Goal::Score { .. } => KvSequence::default(),
-        };
+        let unread = &ids[..goal.first_row(ids.len())];
+        let cache = self.cache.longest_prefix(self.sequences.values(), unread, rope_variant);
         let number = self.next_number;
         self.next_number += 1;
         let (prompt_len, reused) = (ids.len(), cache.len());
@@ -149,10 +146,19 @@ impl Engine {
                 }
                 (ids.len() + 1, self.longest_generated())
             }
-            Goal::Score { .. } => match self.context {
-                Context::Stated(tokens) => (ids.len(), tokens),
-                Context::Trained(_) => (ids.len(), usize::MAX),
-            },
+            Goal::Score { from, read_next, .. } => {
+                let last = if *read_next { ids.len() } else { ids.len() - 1 };
+                if *from > last || last == 0 {
+                    return Err(Error::Request(format!(
+                        "start: must be at most {last} for {} tokens (got {from})",
+                        ids.len()
+                    )));
+                }
+                match self.context {
+                    Context::Stated(tokens) => (last, tokens),
+                    Context::Trained(_) => (last, usize::MAX),
+                }
+            }
         };
         let context = context.min(self.model.config.position_limit());
         if wanted > context {
@@ -282,7 +288,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::add`] and [`Engine::step`]; Memory for the result.
     pub fn logits(&mut self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
-        self.validate(ids, &Goal::Score { readout_top_k: 0 })?;
+        self.validate(ids, &Goal::score(0))?;
         self.revive_pool();
         let mut cache = KvSequence::default();
         let result = self.logits_into(ids, &mut cache, cancel);

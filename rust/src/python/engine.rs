@@ -145,6 +145,7 @@ impl PyEngine {
         facts.set_item("threads", self.threads)?;
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
+        facts.set_item("context_is_stated", matches!(self.context, Context::Stated(_)))?;
         facts.set_item("num_parameters", self.num_parameters)?;
         facts.set_item("tensor_types", self.tensor_types.clone())?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
@@ -189,9 +190,17 @@ impl PyEngine {
         self.with(py, |engine| engine.add(&ids, goal))
     }
 
-    #[pyo3(signature = (ids, *, readout_top_k))]
-    fn score(&self, py: Python<'_>, ids: Vec<u32>, readout_top_k: usize) -> PyResult<u64> {
-        self.with(py, |engine| engine.add(&ids, Goal::Score { readout_top_k }))
+    #[pyo3(signature = (ids, *, readout_top_k, start = 0, read_next = true))]
+    fn score(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        readout_top_k: usize,
+        start: usize,
+        read_next: bool,
+    ) -> PyResult<u64> {
+        let goal = Goal::Score { readout_top_k, from: start, read_next };
+        self.with(py, |engine| engine.add(&ids, goal))
     }
 
     fn explain(&self, py: Python<'_>, sequence: u64, sampling: SamplingFields) -> PyResult<()> {
@@ -284,6 +293,7 @@ fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, Py
     facts.set_item("num_key_value_heads", config.num_key_value_heads)?;
     facts.set_item("head_dim", config.head_dim)?;
     facts.set_item("max_position_embeddings", config.max_position_embeddings)?;
+    facts.set_item("usable_length", config.usable_length())?;
     facts.set_item("bos_token_id", config.bos_token_id)?;
     facts.set_item("eos_token_id", &config.eos_token_id)?;
     Ok(facts)

@@ -150,7 +150,7 @@ fn a_given_token_has_the_record_of_a_drawn_one() {
         }
     }
     let error = sampler.explain(&[1.0], &[], 0, &OFF, &read_logprobs(&[1.0], 1, 0).unwrap(), 1).unwrap_err();
-    assert!(error.to_string().contains("id 1"), "{error}");
+    assert!(error.to_string().contains("(got 1)"), "{error}");
 }
 
 #[test]

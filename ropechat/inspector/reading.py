@@ -1,0 +1,78 @@
+"""A scored text on its way to an output: its tokens one by one, and the sums over those that have passed."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ropechat.inspector.look_up import Found
+from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
+
+LN2 = math.log(2)
+_LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
+
+
+class Reading:
+    """One scored text on its way to an output. name: of its file, "" for a text of the command line.
+
+    look_up: finds the strings that are looked up after the text, given the ids of its last tokens.
+    """
+
+    def __init__(
+        self,
+        scores: Scores,
+        name: str = "",
+        look_up: "Callable[[Sequence[int]], Sequence[Found]] | None" = None,
+    ) -> None:
+        self.name, self.meta = name, scores.meta
+        self._scores, self._look_up = scores, look_up
+        self._ids: deque[int] = deque(maxlen=_LAST_IDS)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that sums cover."""
+        return tuple(self.meta.get("roles") or SUMMED)
+
+    @property
+    def tokens(self) -> Iterator[TokenScore]:
+        """The tokens; read them once."""
+        for token in self._scores:
+            self._ids.append(token.id)
+            yield token
+
+    @property
+    def next(self) -> TokenDistribution | None:
+        """The distribution after the last token, once the tokens have been read."""
+        return self._scores.next
+
+    def looked_up(self) -> Sequence[Found]:
+        """The strings that are looked up after the text, once its tokens have been read."""
+        return () if self._look_up is None else self._look_up(list(self._ids))
+
+
+class Summary:
+    """Sums over the tokens that pass through `watch`.
+
+    counted: the sums over the roles that count. by_role: over each role that has scored tokens.
+    """
+
+    def __init__(self, roles: Sequence[str] = SUMMED) -> None:
+        self.counted = Totals(roles)
+        self.by_role: dict[str, Totals] = {}
+
+    def watch(self, tokens: Iterable[TokenScore]) -> Iterator[TokenScore]:
+        """Yield the tokens, and add each."""
+        for token in tokens:
+            self.counted.add(token)
+            if token.logprob is not None:
+                self.by_role.setdefault(token.role, Totals((token.role,))).add(token)
+            yield token
+
+    def line(self) -> str:
+        """The sums in one line of text."""
+        sums = self.counted
+        if not sums.scored:
+            return f"{sums.tokens} tokens, none scored"
+        return (
+            f"{sums.tokens} tokens, {sums.scored} scored: nll {sums.nll:.3f}, perplexity {sums.ppl:.2f}, "
+            f"{sums.bits_per_byte:.3f} bits/byte"
+        )
