@@ -140,6 +140,21 @@ class Scores(Protocol):
         """The distribution of the token after the last one, once the tokens were read."""
 
 
+class LensRow(NamedTuple):
+    """What one layer predicts for token `i`, were it the last one: final norm and lm_head after that layer.
+
+    Logit lens: nostalgebraist, "interpreting GPT: the logit lens" (2020). logprob and rank are those of the
+    text's token, None for the token after the last one.
+    """
+
+    i: int
+    layer: int
+    rank: int | None
+    logprob: float | None
+    entropy: float
+    top: tuple[tuple[int, float], ...]
+
+
 SUMMED = ("text",)
 """The roles that sums cover unless meta["roles"] names others."""
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import load_chat_engine, model_options, template_options
+from ropechat.cli.exit_codes import OK
+from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
     TOP_K,
     Failures,
@@ -26,6 +28,7 @@ from ropechat.cli.inspect_score import (
     take_score_options,
 )
 from ropechat.cli.stages import show_trace, stage_options, take_stage_options
+from ropechat.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,8 @@ Examples:
   ropechat inspect "The cat sat on the mat."
   ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
   ropechat inspect "The cat sat on the mat." -o cat.html
+  ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
+  ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
   ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
   ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
@@ -74,6 +79,7 @@ Examples:
 @template_options
 @score_options
 @stage_options
+@inside_options
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -93,6 +99,9 @@ def inspect(
     line says how many of the tokens the settings can produce. --open shows a trace that `run --trace` or
     `inspect --format jsonl` wrote.
 
+    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
+    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
+
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record.
     """
@@ -111,11 +120,15 @@ def inspect(
     if not is_chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
+    view = view_of(given, output, top_k)
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded
         sources = [(name, lambda: item)]
     engine = load_chat_engine(given, raw=not is_chat)
+    if view is not None:
+        show_view(engine, _whole(sources, view.name), special, bos, view, output)
+        return OK
     failures = Failures(len(sources))
 
     def readings() -> Iterator["Reading"]:
@@ -151,6 +164,17 @@ def _sources(
         (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
         for file in files
     ]
+
+
+def _whole(sources: "list[tuple[str, Callable[[], ScoreItem]]]", view: str) -> "str | list[Message]":
+    """The text or messages that a view shows. Raises UsageError."""
+    if len(sources) == 1:
+        item = sources[0][1]()
+        if isinstance(item, str):
+            return item
+        if isinstance(item, list):
+            return [message for message in item if isinstance(message, Message)]
+    raise click.UsageError(f"--{view}: must be of one text; give one, without --given-file or --answer")
 
 
 def _title(names: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "jsonl", "csv", "html", "svg")
 BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html", ".svg": "svg"}
 TOP_K = {"table": 5, "jsonl": 20, "csv": 5, "html": 5, "svg": 0}
-_TEXT_WIDTH = 100  # of a table in a file
+TEXT_WIDTH = 100  # of a table in a file
 
 
 def output_options(function: F) -> F:
@@ -202,7 +202,7 @@ def write(
     Raises FileAccessError, and what `readings` raises.
     """
     is_file = isinstance(output.out, Path)
-    width = _TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
+    width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
     pieces = _pieces(readings, bytes_of, output, title, width, color=not is_file and wants_color())
     if isinstance(output.out, Path):
         write_file(output.out, pieces)

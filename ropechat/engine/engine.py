@@ -7,13 +7,13 @@ chat template, stop strings, cancellation and the inspector's records.
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat.conversation import Message
-from ropechat.engine import loading
+from ropechat.engine import inside, loading
 from ropechat.engine.convert import (
     EventLike,
     softmax_rows,
@@ -43,7 +43,7 @@ from ropechat.errors import CancelledError, InternalError, RequestError, Ropecha
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
 from ropechat.tokenizer import Tokenizer
-from ropechat.trace import Pair, Score, Step, TokenScore, Trace
+from ropechat.trace import LensRow, Pair, Score, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,6 +142,10 @@ class Engine:
         self.cancel()
         self._core = None
 
+    def rope_spec(self, length: int = 0) -> Mapping[str, Any]:
+        """What the model does with positions, for texts of `length` tokens: see `_core.rope_spec`."""
+        return dict(self._request().core.rope_spec(length))
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the model has a chat template; without one, `reply` continues text."""
@@ -177,16 +181,78 @@ class Engine:
             raise RequestError("prompt: must be messages or ids (got both)")
         return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
 
-    def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+    def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
-        Row t predicts the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` takes any
+        Row t predicts the token after ids[t]. start_position: position of ids[0], to test how far a model
+        depends on absolute positions. Raises MemoryLimitError above 1 GiB (`score` takes any
         length), ContextFullError, RequestError, CancelledError.
         """
         ids = self._ids(ids)
         validate_array_size(len(ids), self.facts["vocab_size"])
         request = self._request()
-        return request.core.logits(ids, request.token)
+        if start_position < 0:
+            raise RequestError(f"start_position: must be at least 0 (got {start_position})")
+        return request.core.logits(ids, request.token, start_position=start_position)
+
+    def lens(
+        self, prompt: str | Sequence[int], layers: Iterable[int] | None = None, top_k: int = 5
+    ) -> Iterator[LensRow]:
+        """Yield what each layer would predict, were it the last one (logit lens), by token and layer.
+
+        For each token but the first, and for the token after the last: final norm and lm_head of the residual
+        stream after each of `layers` (numbered from 0; None: all), read out as `score` does. The last layer
+        has the numbers of `score`. Raises as `generate`, RequestError, CancelledError.
+        """
+        ids = self._ids(prompt)
+        validate_top_k(top_k)
+        request, of_layers = self._request(), inside.layer_indices(layers, self.facts)
+        return inside.lens(request, request.core.read(ids), of_layers, top_k)
+
+    def capture(
+        self,
+        prompt: str | Sequence[int],
+        layers: Iterable[int] | None = None,
+        heads: Iterable[int] | None = None,
+        *,
+        rows: Iterable[int] | None = None,
+        what: Collection[str] = ("q_pre", "k_pre", "attn_row"),
+        start_position: int = 0,
+    ) -> dict[str, Any]:
+        """Queries and keys before rotation, attention scores and weights of some heads.
+
+        layers, heads (query heads), rows (tokens of attn_logit and attn_row): numbers from 0; None: all.
+        what: q_pre, k_pre float32 [layers, heads, tokens, head_dim], after the norm of q and k; k_pre is the
+        key that the query head reads. attn_logit float32 [layers, heads, rows, tokens]: the scores with all
+        factors, before a softcap, -inf where masked. attn_row, same shape: the weights.
+        start_position: position of the first token.
+
+        Returns these arrays by name, and: layers, heads, rows, positions (int arrays); scale and
+        attention_factor per layer, query_scale per token: attn_logit = scale * query_scale * (rotated q . k),
+        where attention_factor multiplies cos and sin; softcap; window and rope per layer (None: none), rope
+        being an index of the spec's ropes; notes: what differs in this model (MLA, sinks, windows, ...).
+        Raises MemoryLimitError above 1 GiB, RequestError, ContextFullError, CancelledError.
+        """
+        ids, request = self._ids(prompt), self._request()
+        return inside.capture(request, ids, self.facts, layers, heads, rows, what, start_position)
+
+    def attention_by_distance(
+        self,
+        prompt: str | Sequence[int],
+        layers: Iterable[int] | None = None,
+        *,
+        max_distance: int | None = None,
+    ) -> dict[str, Any]:
+        """Mean attention weights by distance, per layer and query head, in bounded memory.
+
+        Returns layers (int array) and float64 arrays [layers, heads]: sink (weight of the first token) and
+        previous (of the token before), both over all tokens but the first and NaN for one token; distance
+        (mean distance in tokens); learned_sink (weight of a sink that the model learned, 0 without one); and
+        mean [layers, heads, distances]: at index d the weight of the token d places before, over the tokens
+        that have one. max_distance: last d; None: the text's. Raises as `capture`.
+        """
+        ids, request = self._ids(prompt), self._request()
+        return inside.attention_by_distance(request, ids, self.facts, layers, max_distance)
 
     def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1

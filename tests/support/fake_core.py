@@ -202,7 +202,7 @@ class Engine:
     def free(self, sequence: int) -> None:
         del self.sequences[sequence]
 
-    def logits(self, ids: Any, cancel: CancelToken) -> np.ndarray:
+    def logits(self, ids: Any, cancel: CancelToken, *, start_position: int = 0) -> np.ndarray:
         if cancel.cancelled:
             raise CancelledError("cancelled")
         return self.table[list(ids)].copy()

@@ -27,6 +27,7 @@ CONTEXTS = {
     "dials": "In the sampling",
     "personas": "Among personas",
     "full": "When the context is full",
+    "rope": "In the model's positions",
 }
 DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
 TYPED = ("composer", "everywhere", "chats", "models")  # where a letter is text
@@ -173,7 +174,11 @@ FULL = (
     Command("full.always", "a", "always", "Do so from now on", "choose('always')"),
     Command("full.fresh", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
 )
-DIALOGS = (*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL)
+ROPE = (
+    Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
+    Command("rope.right", "right,l", "next view", "The next view", "turn(1)"),
+)
+DIALOGS = (*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL, *ROPE)
 
 # --- in the chat ---
 
@@ -276,6 +281,7 @@ PANELS = (
         needs_words=True,
     ),
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),
+    Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
 READING = (  # what the transcript does itself
     Command("read.down", "j,down", "down", "Scroll; token below; next alternative", "row(1)"),

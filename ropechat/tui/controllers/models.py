@@ -43,7 +43,16 @@ class ModelsController:
         self._watch: Timer | None = None
 
     def handlers(self) -> dict[str, Handler]:
-        return {"model.pick": self._pick}
+        return {"model.pick": self._pick, "model.rope": lambda words: self._show_positions()}
+
+    def _show_positions(self) -> str | None:
+        from ropechat.tui.screens.rope import RopeScreen
+
+        if self.session.info is None:
+            return "no model is loaded yet"
+        screen = RopeScreen(self.session.info.rope_spec, self.session.used or 0, self.keymap)
+        self.view.push(screen, lambda result: None)
+        return None
 
     def _pick(self, model: str) -> None:
         if model:

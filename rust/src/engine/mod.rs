@@ -6,6 +6,7 @@
 
 mod event;
 pub mod fit;
+pub mod inside;
 mod outcome;
 mod reuse;
 mod schedule;
@@ -224,7 +225,7 @@ impl Engine {
             for (&(i, rows), frequencies) in due.iter().zip(&frequencies) {
                 let Some(Sequence { ids, cache, .. }) = sequences[i].take() else { continue };
                 let start = cache.len();
-                runs.push(Run { ids: &ids[start..start + rows], cache, frequencies });
+                runs.push(Run { ids: &ids[start..start + rows], cache, frequencies, start_position: 0 });
             }
             if runs.is_empty() {
                 return Ok(Vec::new());
@@ -281,48 +282,6 @@ impl Engine {
             }
         }
         Ok(outcomes)
-    }
-
-    /// Raw logits at every position of `ids`.  // [ids.len(), vocab_size]
-    ///
-    /// # Errors
-    /// As [`Engine::add`] and [`Engine::step`]; Memory for the result.
-    pub fn logits(&mut self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
-        self.validate(ids, &Goal::score(0))?;
-        self.revive_pool();
-        let mut cache = KvSequence::default();
-        let result = self.logits_into(ids, &mut cache, cancel);
-        self.cache.kv.rollback(&mut cache);
-        self.cache.kv.release(cache);
-        result
-    }
-
-    fn logits_into(&mut self, ids: &[u32], cache: &mut KvSequence, cancel: &CancelToken) -> Result<Vec<f32>> {
-        let vocab_size = self.model.config.vocab_size;
-        let mut all = Vec::new();
-        let bytes = ids.len() * vocab_size * 4;
-        all.try_reserve_exact(ids.len() * vocab_size).map_err(|_| Error::Memory {
-            what: format!(
-                "{} rows of logits need {bytes} bytes, more than the system gives; shorten the text",
-                ids.len()
-            ),
-        })?;
-        let frequencies = self.frequencies(self.model.config.rope_variant(ids.len()));
-        for chunk in ids.chunks(self.rows_per_step) {
-            self.cache.reserve(cache, chunk.len())?;
-            let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
-            let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies }];
-            forward(&self.model, &mut runs, &mut self.work, compute)?;
-            let rows: Vec<usize> = (0..chunk.len()).collect();
-            for rows in rows.chunks(READOUT_ROWS) {
-                lm_head(&self.model, rows, &mut self.work, &mut self.logits, compute);
-                for row in self.logits.chunks_exact(self.model.padded_vocab()) {
-                    all.extend_from_slice(&row[..vocab_size]);
-                }
-            }
-            cache.commit(chunk.len());
-        }
-        Ok(all)
     }
 }
 

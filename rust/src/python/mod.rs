@@ -4,15 +4,20 @@
 mod call;
 mod engine;
 mod events;
+mod facts;
 mod gguf;
+mod inside;
 mod options;
+mod rope;
 
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
 use crate::sampling::philox;
 use engine::{PyCancelToken, PyEngine, check, read_config};
 use events::{PyEvent, PyRow, PyStage};
+use inside::{PyLensRow, PyReading};
 use pyo3::prelude::*;
+use rope::rope_spec;
 
 /// Bytes that the process may still use; None where the system does not say.
 #[pyfunction]
@@ -39,8 +44,8 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config,
-        uniform,
+        PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyStage, check, exit_when_cut,
+        free_memory, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;
 
