@@ -193,7 +193,7 @@ class Inspector(Widget):
         assert self._explanation is not None
         tail, listed = self._tail(width), self._explanation.candidates
         room = max(0, height - 1 - len(tail) - min(len(listed), CANDIDATES))
-        stages = [StyledSpan(f"   {text}", "quiet") for text in self._stages(self._explanation)]
+        stages = [StyledSpan(f"   {one_line(text)}", "quiet") for text in self._stages(self._explanation)]
         tail[1:1] = [fitted([stage], width) for stage in (stages[-room:] if room else [])]
         room = max(1, height - 1 - len(tail))
         first = max(0, min(self.choice - room // 2, len(listed) - room))
@@ -216,7 +216,7 @@ class Inspector(Widget):
             StyledSpan(" "),
         ]
         if candidate.cut is not None:
-            row += fitted([StyledSpan(CUTS.get(candidate.cut, f"cut by {candidate.cut}"), "quiet")], bar + 7)
+            row += fitted([StyledSpan(cut_text(candidate.cut), "quiet")], bar + 7)
         else:
             exact = self._explanation is None or self._explanation.exact
             row.append(StyledSpan(probability(candidate.sampled, exact).rjust(6) + " ", look))
@@ -276,6 +276,11 @@ def probability(value: float | None, exact: bool = True) -> str:
     if 0.0 < value < 0.0005:
         return sign + f"{value:.0e}".replace("e-0", "e-")
     return sign + f"{value:.3f}"
+
+
+def cut_text(cut: str) -> str:
+    """What removed a candidate; in a chat that was imported, any text."""
+    return CUTS.get(cut) or f"cut by {one_line(cut)}"
 
 
 def barred(share: float, width: int) -> str:

@@ -17,7 +17,7 @@ use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
-use crate::kv_cache::{KvCache, KvSequence};
+use crate::kv_cache::KvCache;
 use crate::model::Model;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
