@@ -1,7 +1,9 @@
 """A generated text as scored tokens with the record of their draws."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from ropechat.sampling import Sampling
@@ -40,28 +42,39 @@ class Recorded:
 
 def recorded_draws(steps: Sequence[Step], sampling: Sampling, facts: Mapping[str, Any]) -> Recorded:
     """A generated text. facts: `Engine.trace_facts`."""
-    tokens = tuple(_drawn(steps))
-    text = b"".join(token.bytes for token in tokens if token.span[1] > token.span[0])
-    meta = {**facts, "text": text.decode("utf-8", "replace"), "tokens": len(tokens), "sampling": sampling}
+    pieces = [*_texts(steps)]
+    ends = [0, *accumulate(len(piece.encode()) for piece in pieces)]
+    tokens = tuple(_drawn(steps, ends))
+    meta = {**facts, "text": "".join(pieces), "tokens": len(tokens), "sampling": sampling}
     return Recorded(tokens, meta)
 
 
-def _drawn(steps: Iterable[Step]) -> Iterator[TokenScore]:
-    """Yield the steps as scored tokens. `index` is the position in the model's context, prompt included.
+def _ends(step: Step) -> bool:
+    """Whether the token only ends the answer."""
+    return step.finish_reason == "stop" and not step.text
 
-    Spans are byte ranges of the steps' joined text. A token that ended the answer has the role "special".
+
+def _texts(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield the text that each token completes; bytes that are not UTF-8 become U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for place, step in enumerate(steps, 1):
+        yield decoder.decode(b"" if _ends(step) else step.bytes, final=place == len(steps))
+
+
+def _drawn(steps: Sequence[Step], ends: Sequence[int]) -> Iterator[TokenScore]:
+    """Yield the steps as scored tokens. ends: where each token's text begins, and where the last one ends.
+
+    `index` is the position in the model's context, prompt included. A token that ended the answer has the
+    role "special".
     """
-    end = 0
-    for step in steps:
-        ended = step.finish_reason == "stop" and not step.text
-        start, end = end, end + (0 if ended else len(step.bytes))
+    for place, step in enumerate(steps):
         yield TokenScore(
             index=step.position,
             id=step.id,
             bytes=step.bytes,
             text=step.bytes.decode("utf-8", "replace"),
-            span=(start, end),
-            role="special" if ended else "text",
+            span=(ends[place], ends[place + 1]),
+            role="special" if _ends(step) else "text",
             logprob=step.logprob,
             rank=step.rank,
             entropy=step.entropy,

@@ -141,9 +141,10 @@ def traced(door: Door, model: Path, file: Path, *options: object) -> tuple[str, 
 
 def test_a_run_is_recorded_shown_and_replayed(door: Door, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
-    text, [meta, *tokens, summary] = traced(door, model, file)
+    text, [meta, *tokens, summary] = traced(door, model, file, "--seed", 3)
     assert (meta["schema"], meta["text"]) == ("ropechat.trace/1", text.removesuffix("\n"))
-    assert isinstance(meta["sampling"]["seed"], int)  # also without --seed
+    parts = [meta["text"].encode()[slice(*token["span"])].decode() for token in tokens]  # whole characters
+    assert "".join(parts) == meta["text"]
     assert len(tokens) == 30
     assert summary["summary"] is True
     for token in tokens:
@@ -183,7 +184,20 @@ def test_a_text_has_nothing_to_replay(door: Door, model: Path, tmp_path: Path) -
 def test_a_recorded_trace_becomes_a_page(door: Door, model: Path, tmp_path: Path) -> None:
     traced(door, model, tmp_path / "t.jsonl")
     assert door("inspect", "--open", tmp_path / "t.jsonl", "-o", tmp_path / "t.html")[0] == 0
-    assert (tmp_path / "t.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_seed_that_was_not_given_is_recorded(door: Door, model: Path, tmp_path: Path) -> None:
+    """So that this draw too can be replayed and repeated."""
+    file = tmp_path / "t.jsonl"
+    _, [meta, *tokens, _] = traced(door, model, file)
+    print(f"seed {meta['sampling']['seed']}")
+    assert door("inspect", "--open", file, "--replay")[:2] == (
+        0,
+        f"{len(tokens)} draws replayed, 0 mismatches\n",
+    )
+    _, [_, *again, _] = traced(door, model, file, "--seed", meta["sampling"]["seed"])
+    assert again == tokens
 
 
 def test_a_trace_in_place_of_the_text(door: Door, model: Path) -> None:
