@@ -110,7 +110,7 @@ def inspect(
     if opened is not None:
         if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
             raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
-        return show_trace(opened, output_of(given, top_k), replay=replay)
+        return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":

@@ -163,7 +163,8 @@ Examples:
     "trace_file",
     type=FileName(),
     metavar="FILE.jsonl",
-    help="Record each token's candidates, stages and random number; - writes this to stdout, not the text.",
+    help="Write each token's candidates, stages and random number to a file, which is replaced if it exists; "
+    "- writes them to stdout instead of the text.",
 )
 @click.option(
     "--candidates",

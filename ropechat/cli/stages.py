@@ -96,8 +96,11 @@ def _setting(name: str, value: Any) -> Any:
     return setting.default if file is None else file.values.get(setting.name, setting.default)
 
 
-def show_trace(file: Path | str, output: "Output", *, replay: bool) -> int:
-    """Show or replay a recorded trace; no model is loaded. Returns the exit code."""
+def show_trace(file: Path | str, output: "Output", top_k: int | None, *, replay: bool) -> int:
+    """Show or replay a recorded trace; no model is loaded. Returns the exit code.
+
+    top_k: candidates to show; None for all, in a table the default number.
+    """
     from ropechat.cli.inspect_output import name_of, write
     from ropechat.inspector.reading import Reading
 
@@ -105,6 +108,8 @@ def show_trace(file: Path | str, output: "Output", *, replay: bool) -> int:
     if replay:
         return _replay(recorded)
     name = name_of(file)
+    if top_k is not None or output.form == "table":
+        recorded = recorded.with_candidates(output.top_k)
     write([Reading(recorded, name)], recorded.bytes_of, output, name)
     return OK
 

@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -34,6 +34,15 @@ class Recorded:
         """The settings of the sampler, if recorded."""
         found: Sampling | None = self.meta.get("sampling")
         return found
+
+    def with_candidates(self, count: int) -> "Recorded":
+        """The same with at most so many candidates in each row; the record of the stages stays as it is."""
+
+        def cut(row: TokenDistribution | None) -> TokenDistribution | None:
+            return row and row._replace(top=row.top[:count])
+
+        tokens = tuple(replace(token, row=cut(token.row)) for token in self.tokens)
+        return replace(self, tokens=tokens, next=cut(self.next))
 
     def bytes_of(self, id: int) -> bytes:
         """The bytes of a token; b"" if the file does not spell it."""

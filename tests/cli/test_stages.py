@@ -157,6 +157,8 @@ def test_a_run_is_recorded_shown_and_replayed(door: Door, model: Path, tmp_path:
     code, out, _ = door("inspect", "--open", file)
     assert code == 0
     assert out.count(" u 0.") == 30
+    assert out.count("%  ") == 30 * 5  # candidates, as in the table of a text
+    assert door("inspect", "--open", file, "--top-k", 1)[1].count("%  ") == 30
     assert records(door("inspect", "--open", file, "--format", "jsonl")[1])[1:-1] == tokens
     code, out, _ = door("inspect", "--open", "-", "--replay", stdin=file.read_bytes())
     assert code == 0
