@@ -1,7 +1,7 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -18,6 +18,7 @@ from ropechat.cli.inspect_output import (
     read_file,
     write,
 )
+from ropechat.cli.inspect_reader import read_interactively, reader_option
 from ropechat.cli.inspect_score import (
     ScoreOptions,
     WatchedScores,
@@ -27,13 +28,14 @@ from ropechat.cli.inspect_score import (
     score_options,
     take_score_options,
 )
-from ropechat.cli.stages import show_trace, stage_options, take_stage_options
+from ropechat.cli.stages import check_stage_output, show_trace, stage_options, take_stage_options
 from ropechat.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ropechat.conversation import Message
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
     from ropechat.inspector.reading import Reading
@@ -80,6 +82,7 @@ Examples:
 @score_options
 @stage_options
 @inside_options
+@reader_option
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -100,7 +103,8 @@ def inspect(
     `inspect --format jsonl` wrote.
 
     With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
-    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
+    --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
+    html.
 
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record.
@@ -111,6 +115,9 @@ def inspect(
         if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
             raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
         return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
+    if (file := given.pop("interactive")) is not None:
+        check_stage_output(settings, "table", by_line=False, view=True)
+        return read_interactively(file, text, asked.window, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":
@@ -121,13 +128,16 @@ def inspect(
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
+    check_stage_output(settings, output.form, by_line=output.by_line, view=view is not None)
+    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
+        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded
         sources = [(name, lambda: item)]
     engine = load_chat_engine(given, raw=not is_chat)
     if view is not None:
-        show_view(engine, _whole(sources, view.name), special, bos, view, output)
+        show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK
     failures = Failures(len(sources))
 
@@ -164,17 +174,6 @@ def _sources(
         (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
         for file in files
     ]
-
-
-def _whole(sources: "list[tuple[str, Callable[[], ScoreItem]]]", view: str) -> "str | list[Message]":
-    """The text or messages that a view shows. Raises UsageError."""
-    if len(sources) == 1:
-        item = sources[0][1]()
-        if isinstance(item, str):
-            return item
-        if isinstance(item, list):
-            return [message for message in item if isinstance(message, Message)]
-    raise click.UsageError(f"--{view}: must be of one text; give one, without --given-file or --answer")
 
 
 def _title(names: Sequence[str]) -> str:

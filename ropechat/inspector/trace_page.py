@@ -60,8 +60,8 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
     yield f'<section class="text card">\n{name}<pre class="tokens">'
     complete = TextOfTokens(reading.meta.get("text"))
     for token in summary.watch(reading.tokens):
-        kind = "" if token.role in summary.counted.roles else token.role
-        kind = "special" if kind == "bos" else kind
+        kind = "special" if token.role in ("bos", "special") else "template"
+        kind = "" if token.role in summary.counted.roles else kind
         text, label = complete.next(token)
         yield spans.span(
             Token(

@@ -79,8 +79,8 @@ class ChatApp(CompatApp):
         self.set_reactive(App.theme, theme.choose_theme(os.environ, self.look.theme))
         super().__init__()
         self.keymap = Keymap(self.look.keys)
-        self.keys_wanted = threading.Event()  # set once a key finds the chat that was asked for
-        self.outcome = 70  # until the app ends as it should
+        self.keys_wanted = threading.Event()  # set once the chat given at the start is open
+        self.outcome = 70  # the exit code; 70 unless the app ends normally
         self.chat, self.session, self.inference = chat, chat.session, chat.inference
         self._make_widgets()
         self._make_controllers(resume)
@@ -177,7 +177,7 @@ class ChatApp(CompatApp):
 
     @property
     def available_themes(self) -> dict[str, Theme]:
-        """Textual's themes and ours; `App.__init__` needs the chosen one for its first style sheet."""
+        """Textual's themes and ropechat's; a property, since `App.__init__` already needs them."""
         return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -302,7 +302,7 @@ class ChatApp(CompatApp):
         return palette.entries(self.keymap, {"view.toggle": self.status.other_view()}, self._run_chosen)
 
     def _run_chosen(self, command: keys.Command) -> None:
-        """Run a command of the palette; one that needs words begins to be typed."""
+        """Run a command of the palette; if it needs words, put its name into the composer."""
         if command.needs_words:
             self.writing.begin_line(f"/{command.slash} ")
         elif command.action:
@@ -313,7 +313,7 @@ class ChatApp(CompatApp):
     # --- which key goes where ---
 
     async def on_event(self, event: events.Event) -> None:
-        """Keys of the transcript act before the next event is looked at: none can overtake another."""
+        """Run key bindings of the transcript here, so that keys act in the order they are typed."""
         if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
             self.hints.disarm_by(event)
             if not self.view.covered and (key := self.keyboard.key_for_transcript(event)):
@@ -322,7 +322,7 @@ class ChatApp(CompatApp):
         await super().on_event(event)
 
     def on_app_blur(self, event: events.AppBlur) -> None:
-        """The window is left: keys go where they went once it is entered again, and the footer says so."""
+        """Keep the focus while the terminal's window is not active."""
         event.prevent_default()
 
     def action_focus_next(self) -> None:

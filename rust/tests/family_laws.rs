@@ -3,18 +3,17 @@
 
 mod common;
 
-use common::{Folder, Noise, engine, engine_with_kv, write_model_of};
+use common::{Folder, Noise, engine, engine_with_kv, greedy, write_model_of};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::config::{
     Config, EmbeddingPosition, LayerRope, Mask, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
 };
 use ropechat_core::engine::inside::Capture;
-use ropechat_core::engine::{Engine, Event, Generation, Goal};
+use ropechat_core::engine::{Engine, Event, Goal};
 use ropechat_core::family;
 use ropechat_core::kernel::Isa;
 use ropechat_core::quant::PackedType;
-use ropechat_core::sampling::Sampling;
 
 const VOCAB: usize = 103;
 const LENGTH: usize = 75; // more than two blocks of the cache, and beyond every window and trained length below
@@ -154,20 +153,6 @@ fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<(usize, u32, u64)>> {
             records[index].push((scored.position, scored.id, logprob.to_bits()));
         }
     }
-}
-
-fn greedy(max_tokens: usize) -> Goal {
-    let sampling = Sampling {
-        logit_bias: vec![],
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        stream: 0,
-    };
-    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, Noise, SHAPES, engine, write_model};
+use common::{Folder, Noise, SHAPES, engine, greedy, write_model};
 use ropechat_core::Error;
 use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
@@ -38,20 +38,6 @@ fn logits(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
     let all = engine.logits(ids, &CancelToken::default()).unwrap();
     assert!(all.iter().all(|x| x.is_finite()));
     all.iter().map(|x| x.to_bits()).collect()
-}
-
-fn greedy(max_tokens: usize) -> Goal {
-    let sampling = Sampling {
-        logit_bias: vec![],
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        stream: 0,
-    };
-    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
 }
 
 /// What identifies a scored or generated token in bits: position, id, logprob, log-sum-exp, entropy.

@@ -16,16 +16,6 @@ NOTE = "note: this model has no chat template; it continues the text\n"
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return byte_folder(tmp_path / "model")
-
-
-@pytest.fixture
 def chat_model(tmp_path: Path) -> Path:
     """Its prompts end in "\\n", so that greedy replies begin with vertical tab; <|im_end|> ends a turn."""
     config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}

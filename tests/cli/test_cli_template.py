@@ -19,11 +19,6 @@ HI = "<|im_start|>user\nhi<|im_end|>\n"
 REPLY = "<|im_start|>assistant\n"
 
 
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
 def folder(path: Path, template: Any) -> Path:
     return byte_folder(
         path / "model", tokenizer_config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}

@@ -35,11 +35,6 @@ sys.addaudithook(lambda event, _: seen.append(event) if event.startswith("socket
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with serve() as hub:
         use(hub, tmp_path, monkeypatch)

@@ -79,7 +79,7 @@ async def test_an_edit_is_one_until_esc(chat: Any) -> None:
         assert [turn.question for turn in c.app.session.turns] == ["Next?"]
         assert "‹ 2/2 ›" in c.screen()
         await transcript(c, "E")
-        assert "editing: ⏎ puts this answer" in c.line("footer")
+        assert "editing: ⏎ saves a new version of this answer" in c.line("footer")
         await c.pilot.press("escape")
         assert c.app.composer.text == ""
         assert "editing" not in c.line("footer")

@@ -106,7 +106,7 @@ async def test_a_series_says_how_far_it_is_and_ends_when_stopped(chat: Any) -> N
         engine.gate.clear()
         await c.ask("/regen 3")
         await c.until(lambda: c.app.session.generating)
-        assert "answer 1 of 3, then they are compared; esc stops" in c.line("footer")
+        assert "answer 1 of 3, then all are compared; esc stops" in c.line("footer")
         await c.pilot.press("escape")
         await c.idle()
         engine.gate.set()
@@ -130,7 +130,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
         engine.gate.set()
         await c.idle()
         assert len(answers(c)) == 3
-        assert "2 answers are there: /compare shows them side by side" in c.line("footer")
+        assert "2 answers are complete: /compare shows them side by side" in c.line("footer")
         assert c.app.composer.text == "x"
         c.app.composer.set_text("")
         for words in ("0", "5", "two"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from fakes import STORY, FakeEngine
 from ropechat.conversation import NodeState
 from ropechat.store.store import Store
 from ropechat.tui.screens.chats import ChatsScreen
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
 
 
 async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:

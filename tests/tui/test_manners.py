@@ -21,6 +21,7 @@ from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
+from ropechat.tui.screens.rope import RopeScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
 from ropechat.tui.widgets.sampling_panel import SamplingPanel
 
@@ -34,6 +35,7 @@ SHEETS = {
     "dials": SamplingPanel,
     "personas": PersonasScreen,
     "full": ContextScreen,
+    "rope": RopeScreen,
 }
 
 
@@ -213,7 +215,7 @@ async def test_the_mouse_is_left_to_the_terminal_and_taken_back(chat: Any, writt
     async with chat(FakeEngine()) as c:
         await c.pilot.press("f8")
         assert "\x1b[?1003l" in written[-1]
-        assert "F8 takes it" in c.line("footer")
+        assert "F8: back to the chat" in c.line("footer")
         await c.pilot.press("f8")
         assert "\x1b[?1003h" in written[-1]
 

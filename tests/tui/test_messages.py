@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from branches import last, transcript
+from branches import last, told, transcript
 from fakes import STOP, STORY, FakeEngine, fake_step
 
 from ropechat.chat import personas
@@ -14,23 +14,7 @@ from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.widgets.bars import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
-
-
-async def told(c: Any, line: str) -> str:
-    """What the footer says to a typed line."""
-    await c.ask(line)
-    await c.pilot.pause(0.05)
-    await c.idle()
-    return str(c.line("footer"))
+    pass
 
 
 class Ending(FakeEngine):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +26,6 @@ from ropechat.tui.widgets import sidebar as overview
 from ropechat.tui.widgets.sidebar import Line, Section, laid, shares
 
 WIDE = (160, 45)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
 
 
 def lines(c: Any) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from branches import last
+from branches import last, told
 from fakes import STORY, FakeEngine
 
 from ropechat.store.store import Store
@@ -16,20 +15,6 @@ from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.tokens import TokensScreen
 
 FACTS = {"dtype": "f32", "vocab_size": 6000}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
-
-
-async def told(c: Any, line: str) -> str:
-    """What the footer says to a typed line."""
-    await c.ask(line)
-    await c.idle()
-    return str(c.line("footer"))
 
 
 def biases(c: Any) -> dict[int, float]:

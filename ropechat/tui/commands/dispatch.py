@@ -1,4 +1,4 @@
-"""Does commands: from a key, the palette, a click, or a line that begins with "/"."""
+"""Runs commands: from a key, the palette, a click, or a line that begins with "/"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ropechat.util.text import closest_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Handler: TypeAlias = "Callable[[str], str | None]"  # the words behind the command in, a hint out, if any
+Handler: TypeAlias = (
+    "Callable[[str], str | None]"  # takes the words after the command, returns a hint or None
+)
 
 SYNONYMS = {  # names of these commands in other chat programs
     "archive": "delete",
@@ -40,10 +42,7 @@ def names() -> list[str]:
 
 
 class Commands:
-    """handlers: what each command does, by its id. say: shows a hint.
-
-    later: calls once the key that is being handled is done with.
-    """
+    """Runs commands by their handlers. say: shows a hint. later: calls after the current key is handled."""
 
     def __init__(self, say: Callable[[str], None], later: Callable[[Callable[[], None]], Any]) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -66,6 +65,6 @@ class Commands:
             return False
         if words or command.needs_words:
             self.run(command.id, words)
-        else:  # once the composer is empty: it may get another text
+        else:  # after the composer is emptied, since the command may fill it
             self._later(lambda: self.run(command.id))
         return True

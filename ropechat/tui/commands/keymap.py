@@ -1,4 +1,4 @@
-"""Which keys do what: the defaults of `keys`, and what the user chose instead."""
+"""The keys of all commands: the defaults of the registry and the user's choices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DISGUISED = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+l
 
 
 class KeymapError(ValueError):
-    """A choice of keys that cannot be; `command` is the id it was for."""
+    """An invalid key binding. command: the id of its command."""
 
     def __init__(self, command: str, what: str) -> None:
         super().__init__(what)
@@ -39,9 +39,9 @@ class KeymapError(ValueError):
 
 
 class Keymap:
-    """The keys of every command. chosen: other keys than the default ones, by command id.
+    """The keys of every command. chosen: keys that replace the default ones, by command id.
 
-    Raises KeymapError for commands and keys that there are not, and for a key with two meanings in one place.
+    Raises KeymapError for unknown commands and keys, and for a key with two meanings in one context.
     """
 
     def __init__(self, chosen: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -65,11 +65,11 @@ class Keymap:
         return " ".join(shown(key) for key in self.keys(id))
 
     def first(self, *ids: str) -> str:
-        """The first key of each of several commands, for people."""
+        """The first key of each command as text for the screen."""
         return " ".join(shown(self.keys(id)[0]) for id in ids)
 
     def beside_text(self, *ids: str) -> str:
-        """The first key of each of several commands that is no text, for people."""
+        """The first key of each command that does not type a character."""
         return " ".join(shown(self._beside_text(id)) for id in ids)
 
     def _beside_text(self, id: str) -> str:
@@ -77,7 +77,7 @@ class Keymap:
         return next((key for key in keys if not _types(key.split("+")[:-1], key.split("+")[-1])), keys[0])
 
     def named(self, id: str) -> str:
-        """The first key of a command, as in a sentence."""
+        """The first key of a command as text for a sentence."""
         return shown(self.keys(id)[0], long=True)
 
     @property
@@ -90,7 +90,7 @@ class Keymap:
         return {key: command.id for command in commands for key in self.keys(command.id)}
 
     def pairs(self, items: Iterable[Item]) -> list[tuple[str, str]]:
-        """(key, label) of each: of commands by their ids, others as they are."""
+        """(key, label) pairs; command ids are replaced, pairs stay."""
         return [(self.first(item), BY_ID[item].label) if isinstance(item, str) else item for item in items]
 
     def footer(self, generating: bool) -> list[tuple[str, str]]:

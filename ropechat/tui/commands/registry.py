@@ -1,4 +1,4 @@
-"""All commands, once: keys, footer, help, palette and typed commands come from these lists."""
+"""All commands. Key bindings, footer, help, palette and typed commands are made from these lists."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ CONTEXTS = {
     "dials": "In the sampling",
     "personas": "Among personas",
     "full": "When the context is full",
+    "reader": "In the reader of a text (inspect -i)",
     "rope": "In the model's positions",
 }
 DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
-TYPED = ("composer", "everywhere", "chats", "models")  # where a letter is text
+TYPED = ("composer", "everywhere", "chats", "models")  # contexts in which letters are text
 KEY_SYMBOLS = {
     **{"enter": "⏎", "escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"},
     **{"up": "↑", "down": "↓", "left": "←", "right": "→", "slash": "/", "backslash": "\\"},
@@ -40,7 +41,7 @@ TRANSCRIPT = ("answer", "question", "sibling", "read", "alternative")
 
 
 def shown(key: str, *, long: bool = False) -> str:
-    """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
+    """A key as text for the screen: ^x, F1, ⏎, =; long: ctrl+x."""
     *modifiers, name = key.split("+")
     name = KEY_SYMBOLS.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
     if "_" in name:  # equals_sign
@@ -125,7 +126,7 @@ BRANCHES = (
 COMPARE = (
     Command("compare.left", "left,h", "left", "Choose the answer at the left", "choose(-1)"),
     Command("compare.right", "right,l", "right", "Choose the answer at the right", "choose(1)"),
-    Command("compare.keep", "enter", "continue with it", "Continue with the chosen answer", "keep"),
+    Command("compare.keep", "enter", "continue", "Continue with the chosen answer", "keep"),
     *(
         Command(f"compare.keep_{n}", str(n), "keep", "Continue with the answer of this number", f"keep({n})")
         for n in range(1, MAX_COMPARED + 1)
@@ -174,15 +175,41 @@ FULL = (
     Command("full.always", "a", "always", "Do so from now on", "choose('always')"),
     Command("full.fresh", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
 )
+READER = (
+    Command("reader.next", "right,l", "token", "The next token", "token(1)"),
+    Command("reader.previous", "left,h", "token", "The token before", "token(-1)"),
+    Command(
+        "reader.surprise", "n", "next surprise", "The next token that surprised the model", "surprise(1)"
+    ),
+    Command("reader.surprise_before", "N", "surprise before", "The surprising token before", "surprise(-1)"),
+    Command("reader.look_up", "slash", "look up", "How probable any string is in this place", "look_up"),
+    Command(
+        "reader.replace", "f", "replace", "Another text in this place; the rest is scored again", "replace"
+    ),
+    Command("reader.continue", "g", "continue", "How the model would go on from here", "continue"),
+    Command("reader.tint", "t", "tint", "Tint by surprisal, entropy or rank", "tint"),
+    Command("reader.export", "x", "export", "Write the scored text as an HTML page", "export"),
+    Command("reader.page_down", "pagedown,space", "page", "Scroll by a page", "page(1)"),
+    Command("reader.page_up", "pageup", "page", "Scroll by a page", "page(-1)"),
+    Command("reader.begin", "home", "begin", "To the beginning", "end(-1)"),
+    Command("reader.end", "end,G", "end", "To the end", "end(1)"),
+)
+READER_ITEMS = (
+    *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.tint"),
+    *("reader.export", "sheet.leave"),
+)
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
     Command("rope.right", "right,l", "next view", "The next view", "turn(1)"),
 )
-DIALOGS = (*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL, *ROPE)
+DIALOGS = (
+    *(*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL),
+    *(*READER, *ROPE),
+)
 
 # --- in the chat ---
 
-WRITING = (  # what the composer does itself
+WRITING = (  # handled by the composer
     Command("composer.send", "enter", "send", "Send what you wrote"),
     Command(
         "composer.newline",
@@ -283,7 +310,7 @@ PANELS = (
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),
     Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
-READING = (  # what the transcript does itself
+READING = (  # keys of the transcript
     Command("read.down", "j,down", "down", "Scroll; token below; next alternative", "row(1)"),
     Command("read.up", "k,up", "up", "Scroll; token above; alternative before", "row(-1)"),
     Command("read.left", "h,left", "token before", "To the token before", "token(-1)"),

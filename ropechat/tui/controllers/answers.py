@@ -1,4 +1,4 @@
-"""Answers beside answers: regenerate, edit, fork, go on, several at once, compare, move between branches."""
+"""Versions of answers: regenerate, edit, fork, continue, compare, move between branches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.
 
 
 class AnswersController:
-    """The commands over answers. A series of answers ends when one of them is stopped or fails.
+    """The commands for answers. A series (`/regen 4`) ends early if an answer is stopped or fails.
 
     copy: puts a text into the clipboard.
     """
@@ -49,7 +49,7 @@ class AnswersController:
         self.transcript, self.inspector = transcript, inspector
         self._copy = copy
         self._series: tuple[str, ...] = ()  # the answers of the newest series
-        self._of = 0  # how many it is to have; 0: none is being written
+        self._of = 0  # its intended length; 0: no series is running
         self._on_preview: Callable[[ev.PreviewReady], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -98,7 +98,7 @@ class AnswersController:
         self.path.show(self.session.answer(node.parent or "", prefix, origin))
 
     def _answer_node(self) -> Node | None:
-        """The answer of the turn under the cursor, if the model can go on from its tokens."""
+        """The answer of the turn under the cursor, if the model can continue it."""
         turn = self.path.turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
@@ -113,7 +113,7 @@ class AnswersController:
         return self.session.load_error is None
 
     def _same_model(self, node: Node) -> Node | None:
-        """The node, if the loaded model wrote it: the tokens of others mean nothing to it."""
+        """The node if the loaded model wrote it, else None: token ids differ between models."""
         if not self._loaded_model():
             return None
         info = self.session.info
@@ -199,7 +199,7 @@ class AnswersController:
         if node is None or not 0 <= index < len(node.steps):
             return
         used = remaining_sampling(node, index)
-        if token != node.steps[index].id:  # another answer: as long as any other may be
+        if token != node.steps[index].id:  # the forked answer gets the full length again
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
         prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
         turn = self.session.answer(node.parent or "", prefix, origin, used)

@@ -1,4 +1,4 @@
-"""What is written: sent, edited, counted, completed, recalled."""
+"""The draft: sending, editing, counting, completing, recalling."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.composer import Composer
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
-OFFERS = ((30, 12), (14, 6), (0, 1))  # on screens of so many rows: completions that are shown
+OFFERS = ((30, 12), (14, 6), (0, 1))  # (rows of the screen, completions shown)
 
 
 class ComposerController:
-    """Sends what is written. command: does a typed command; False keeps its line in the composer.
+    """Sends the draft. command: runs a typed command; False keeps its line in the composer.
 
-    sent_as: the newest question that was sent, by its node, and what was typed for it.
+    sent_as: the node of the newest question, and the text that was typed for it.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class ComposerController:
         self.sent_as = ("", "")
         self._command = command
         path.on_show = self.count
-        self._editing: Node | None = None  # what the composer's text will stand beside
+        self._editing: Node | None = None  # the message being edited
         self._counter: Timer | None = None
 
     # --- sending ---
 
     def send(self, typed: str) -> bool:
-        """Send a question, or say why not; a line that begins with one "/" is a command."""
+        """Send a question, or hint why not; a line that begins with one "/" is a command."""
         if typed.startswith("/") and not typed.startswith("//") and self._editing is None:
             known = self._command(typed[1:])
             self.view.refresh_status()
@@ -80,9 +80,9 @@ class ComposerController:
         return False
 
     def expand(self, text: str, *, quiet: bool = False) -> str | None:
-        """The text with files and pastes in their places; None, and a hint, where a file cannot be read.
+        """The text with attached files and unfolded pastes; None, with a hint, if a file cannot be read.
 
-        An edited question keeps the files that it was sent with; in an answer, @path is a word.
+        An edited question keeps its files; in an answer, @path is plain text.
         """
         unfold = self.composer.pastes.unfold
         if self._editing is not None and self._editing.role is Role.ASSISTANT:

@@ -1,4 +1,4 @@
-"""Frames: what happened on the inference thread is taken in, and drawn at most so many times a second."""
+"""Frames: events of the inference thread are handled and drawn at a limited rate."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 FRAMES_PER_S = 30.0  # per second, while the model works
 FRAMES_PER_S_REMOTE = 15.0
-STATUS_INTERVAL_S = 0.2  # seconds between two looks of title and gauge at what the model does
+STATUS_INTERVAL_S = 0.2  # seconds between two updates of title and gauge
 FIRST_TOKEN_HOLD_S = 0.025  # no drawing until a first token: fork to token on screen in 34 ms instead of 43
 
 
 class FramesController:
     """Feeds tokens to the transcript and passes other events on.
 
-    react: takes each event that is no token; watch: called in each frame; refresh: now and then.
+    react: handles each event other than a token; watch: called in each frame; refresh: updates the status.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class FramesController:
         self._refresh()
 
     def wake(self) -> None:
-        """Called from the inference thread when people wait for a frame.
+        """Request a frame now; called from the inference thread.
 
-        The transcript's queue is short; the app's own waits for keys, and for dialogs that come and go.
+        It uses the transcript's message queue, which is shorter than the app's.
         """
-        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+        with suppress(RuntimeError):  # the event loop is closed
             self.path.transcript.call_later(self.tick)
 
     def _hold(self) -> None:
@@ -91,7 +91,7 @@ class FramesController:
 
     def tick(self) -> None:
         """Handle all events since the last frame."""
-        grown = 0  # the serial of the request whose answer has tokens that are not drawn
+        grown = 0  # serial of the request with tokens not drawn yet
         for event in self.chat.inference.drain():
             if not self.session.apply(event):
                 continue

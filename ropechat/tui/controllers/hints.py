@@ -1,4 +1,4 @@
-"""What the footer says in the place of keys: for a while, or as long as something is so."""
+"""Texts that replace the keys in the footer: for some seconds, or while a condition holds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from ropechat.tui.controllers.view import View
 
-CONFIRM_WINDOW_S = 3.0  # seconds in which a key may be pressed again
-READING_CHARS_PER_S = 20.0  # characters of a message that are read in a second
+CONFIRM_WINDOW_S = 3.0  # seconds in which the second press counts
+READING_CHARS_PER_S = 20.0  # reading speed in characters per second
 
 
 class HintsController:
-    """standing: asked in this order for what is to be said now; "" for nothing."""
+    """standing: functions that return the text of a condition, or ""; the first one counts."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.standing: Sequence[Callable[[], str]] = ()
         self._hint = ""
-        self._armed = ""  # the command whose key does more when it is pressed again
+        self._armed = ""  # the command that waits for a second press
         self._disarmer: Timer | None = None
 
     @property
@@ -54,7 +54,7 @@ class HintsController:
             self.disarm()
 
     def again(self, command: str, hint: str) -> bool:
-        """True when the key of a command is pressed again within a few seconds; the first press says so."""
+        """Whether a command's key is pressed twice within a few seconds; the first press shows `hint`."""
         if self._armed == command:
             self.disarm()
             return True

@@ -1,4 +1,4 @@
-"""Chats that are kept: begin, open, list, rename, import, export; and what is not on disk."""
+"""Stored chats: begin, open, list, rename, import, export."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
 class HistoryController:
-    """The commands over kept chats. resume: the chat to open at the start; "" for the newest.
+    """The commands for stored chats. resume: the chat to open at the start; "" for the newest.
 
-    opened: set once a key finds the chat that was asked for.
+    opened: set once that chat is open.
     """
 
     def __init__(
@@ -100,10 +100,7 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        self.composer.stop_editing()
-        self.session.open(chat)
-        self.path.show()
-        self.tell_other_model()
+        self._show(chat)
         for fault in chat.damaged:
             self.path.notice("error", f"Some of this chat cannot be read: {fault}")
 
@@ -134,6 +131,9 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
+        self._show(chat)
+
+    def _show(self, chat: Chat) -> None:
         self.composer.stop_editing()
         self.session.open(chat)
         self.path.show()

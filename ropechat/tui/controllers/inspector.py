@@ -1,4 +1,4 @@
-"""Reading: views, tints, the token under the cursor and what the inspector says of it."""
+"""Reading: views, tints, the token cursor and the inspector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.side_panel import SidePanel
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-REFRESH_INTERVAL_S = 0.2  # seconds between two looks at the newest token
+REFRESH_INTERVAL_S = 0.2  # seconds between two updates
 
 
 class InspectorController:
@@ -135,7 +135,7 @@ class InspectorController:
         self.view.refresh_status()
 
     def _clicked(self) -> None:
-        """A token was clicked: arrow keys go on from there, unless a draft is being written."""
+        """Focus the transcript after a click, unless a draft is being written."""
         if self.composer.text and self.view.chat_focus is self.composer:
             key = self.keymap.named("view.inspect")
             self.view.hint(f"keys go to your draft; {key} inspects this token")
@@ -143,7 +143,7 @@ class InspectorController:
             self.view.give_keys(self.transcript)
 
     def watch_newest(self) -> None:
-        """While the model writes and no token is selected, the inspector shows the newest one."""
+        """Inspect the newest token while the model writes and none is selected."""
         if not self.inspector.display or self.transcript.awaits:
             return
         now, cursor = time.monotonic(), self.transcript.cursor
@@ -205,14 +205,14 @@ class InspectorController:
             self.answers.fork(*found)
 
     def _alternative(self) -> tuple[str, int, int] | None:
-        """(node, index of the token, id instead) of what is selected."""
+        """(node, token index, id) of the selected alternative."""
         token, choice = self.transcript.cursor_token(), self.inspector.chosen
         if not self.inspector.display or token is None or choice is None:
             return None
         return *token, choice.id
 
     def _fork(self, words: str) -> str:
-        """/fork: put the alternative that the inspector shows at the cursor, or choose one."""
+        """/fork: fork at the selected alternative, or open the dialog of alternatives."""
         if words:
             return self.answers.fork_newest(words)
         cursor = self.transcript.cursor_token()

@@ -1,4 +1,4 @@
-"""Where keys go, and keys that do one thing after another: stop, leave, write."""
+"""Which widget gets a key, and the keys esc and ctrl+c."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeyboardController:
-    """Decides for each key who gets it. copy: puts a text into the clipboard; leave: ends the program."""
+    """Routes keys. copy: puts a text into the clipboard; leave: ends the program."""
 
     def __init__(
         self,
@@ -49,8 +49,9 @@ class KeyboardController:
         }
 
     def key_for_transcript(self, event: events.Key | events.Paste | events.MouseDown) -> str:
-        """The key, where the transcript has the keys; else "". Text goes to the composer, unless letters are
-        commands.
+        """The key if the transcript handles it, else "".
+
+        Text focuses the composer, unless letters are commands.
         """
         if isinstance(event, events.MouseDown):
             return ""
@@ -98,7 +99,7 @@ class KeyboardController:
         return "" if stopped else "nothing to stop: no answer is being written"
 
     def _interrupt(self) -> None:
-        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
+        """ctrl+c: stop, copy the selection, clear the draft, or quit when pressed twice."""
         selected = self.composer.selected_text or self.view.app.screen.get_selected_text()
         if self.chat.stop() or self.session.generating:
             return

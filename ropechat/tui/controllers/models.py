@@ -1,4 +1,4 @@
-"""Which model answers: choose one, download one, load it in the place of the one that is there."""
+"""Choosing, downloading and loading models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
 
-POLL_INTERVAL_S = 0.25  # seconds between two looks at a download
+POLL_INTERVAL_S = 0.25  # seconds between two updates of a download
 
 
 class ModelsController:
@@ -39,7 +39,7 @@ class ModelsController:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self.path, self.composer, self.sampling = path, composer, sampling
         self.downloads = chat.downloads
-        self._wanted = ""  # the model that is being loaded in the place of another
+        self._wanted = ""  # the model that is being loaded
         self._watch: Timer | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -80,7 +80,7 @@ class ModelsController:
         if self._wanted:
             gc_pause.thaw()
             self.chat.model, self._wanted = self._wanted, ""
-            self.sampling.bias("off")  # its tokens are others
+            self.sampling.bias("off")  # token ids differ between models
             self.path.show()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:

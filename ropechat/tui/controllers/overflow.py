@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OverflowController:
-    """Asks what to leave out, or gives the question back."""
+    """Asks what to leave out, or returns the question to the composer."""
 
     def __init__(
         self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
@@ -30,7 +30,7 @@ class OverflowController:
         return {"prompt.full": self.when_full}
 
     def too_long(self, event: ev.TooLong) -> None:
-        """A question does not fit: ask, unless it is known what to do or leaving out turns cannot help."""
+        """Handle a question that does not fit: ask what to do, if leaving out turns can help."""
         from ropechat.tui.screens.context import ContextScreen
 
         if self.session.when_full is not OverflowPolicy.ASK or not event.slides:
@@ -48,7 +48,7 @@ class OverflowController:
         self.view.push(ContextScreen(event.tokens, event.context, self.keymap), chosen)
 
     def when_full(self, words: str) -> str:
-        """/context: say or set what happens to a question that does not fit."""
+        """/context: show or set what happens to a question that does not fit."""
         if words and words not in list(OverflowPolicy):
             return "/context ask|slide|stop"
         self.session.when_full = OverflowPolicy(words) if words else self.session.when_full

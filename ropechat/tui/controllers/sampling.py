@@ -1,4 +1,4 @@
-"""How tokens are drawn: the settings, tried on a recorded token, and biases of single tokens."""
+"""Sampling: the settings and biases of tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_SEARCHED = 200  # tokens of an answer among which the least likely one is lo
 
 
 class SamplingController:
-    """The commands over sampling; they hold from the next answer on."""
+    """The commands for sampling; changes apply from the next answer on."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class SamplingController:
 
     @property
     def panel_focus(self) -> Widget | None:
-        """What of the settings beside the transcript has the keys: themselves, or the field for a value."""
+        """The focused part of the settings beside the transcript, or None."""
         focused = self.view.chat_focus
         return focused if focused is not None and self.panel in focused.ancestors_with_self else None
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """The keys of the settings beside the transcript, while they have them."""
+        """The keys of the settings beside the transcript, while focused."""
         return self.keymap.pairs(ITEMS) if self.panel_focus else []
 
     def refresh_panel(self) -> None:
-        """Show the settings in use; without room for them, they are closed."""
+        """Update the panel; close it if the screen is too narrow."""
         if self.panel.display and self.view.app.size.width < SIDE_PANEL:
             self.side_panel.show(self.panel, False)
         if self.panel.display:

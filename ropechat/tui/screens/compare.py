@@ -38,7 +38,7 @@ def totals(node: Node, width: int) -> str:
     """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
     whole = f"{len(node.steps):,} tok  {node.bits:.1f} bits  ppl {ppl}"
-    return whole if len(whole) <= width else whole.replace("  ", " ")
+    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" bits", "b")
 
 
 def in_common(nodes: Sequence[Node]) -> int:
@@ -103,7 +103,7 @@ class CompareScreen(Dialog["str | None"]):
             side.can_focus = False
         key = self.keymap.first
         numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
-        keep = (f"{key('compare.keep')} {numbers}", "continue with it")
+        keep = (f"{key('compare.keep')} {numbers}", "continue")
         self.key_hints.show_keys((*self.items[:2], keep, self.items[-1]))
 
     @property

@@ -1,4 +1,4 @@
-"""What the engine did and what it takes up, as a dialog where there is no room for a side panel."""
+"""The dialog of the engine's figures, for narrow screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else could have stood at a place of an answer; choosing forks there."""
+"""The dialog of the alternatives to a token; choosing one forks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import Node
     from ropechat.tui.commands.keymap import Keymap
 
-# (node, index of the token, id instead, what to call with the result); False: the model is busy
+# (node, token index, id, callback for the result); False: busy
 AskPreview: TypeAlias = "Callable[[str, int, int, Callable[[ev.PreviewReady], None]], bool]"
 BAR = 24  # cells of the bar of probability 1
 

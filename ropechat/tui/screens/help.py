@@ -51,7 +51,7 @@ class HelpScreen(Dialog[None]):
             yield self.key_hints
 
     def _keys(self, context: str) -> list[tuple[str, str]]:
-        """(keys, what they do); several commands that do the same are one row."""
+        """(keys, help) rows; commands with the same help share one."""
         found = [one for one in ALL if one.context == context and one.keys]
         rows = []
         for help, same in groupby(found, key=lambda one: one.help):
@@ -65,7 +65,7 @@ class HelpScreen(Dialog[None]):
 
 
 def halves(parts: list[list[Content]]) -> list[list[Content]]:
-    """The rows of all parts in two columns of about the same height; no part is cut."""
+    """The parts in two columns of about the same height."""
     total = sum(map(len, parts))
     columns: list[list[Content]] = [[], []]
     for part in parts:

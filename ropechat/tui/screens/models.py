@@ -44,7 +44,7 @@ PATHS = ("/", "./", "../", "~")
 
 
 def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
-    """Every model that is known here, the current one among them, and the path of that."""
+    """All models on this machine including the current one, and the current one's path."""
     found = list(read_catalog(read_header))
     try:
         path = resolve(current)
@@ -57,7 +57,7 @@ def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
 
 
 class ModelsScreen(Dialog["str | None"]):
-    """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
+    """A search field, the models, details and a download; the result is the model to load."""
 
     BINDINGS = bindings("models")
     context = "models"
@@ -72,9 +72,9 @@ class ModelsScreen(Dialog["str | None"]):
         self._current, self._downloads = current, downloads
         self._rows: list[ModelSummary] = []
         self._path: Path | None = None
-        self._shown: list[ModelSummary | str] = []  # a text is something to get, or a path
+        self._shown: list[ModelSummary | str] = []  # a text: a Hub id or a path
         self._read = False
-        self._sure = ""  # the model that the next press deletes
+        self._sure = ""  # the model that a second press deletes
 
     @property
     def _download(self) -> Download | None:
@@ -244,7 +244,7 @@ class ModelsScreen(Dialog["str | None"]):
         self.show_download()
 
     def _plan(self, model: str) -> str:
-        """Ask the Hub what a model consists of; returns why not, or ""."""
+        """Ask the Hub for a model's files; returns an error text or ""."""
         name, running = hub_name(model), self._downloads.running
         if name is None:
             return f"{one_line(model)}: no Hub id"
@@ -322,7 +322,7 @@ def told(download: Download, keymap: Keymap) -> list[Content]:
             return [
                 head,
                 *lines,
-                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} not", "$primary"),
+                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} cancels", "$primary"),
             ]
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]

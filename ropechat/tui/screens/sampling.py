@@ -1,4 +1,4 @@
-"""The sampler's settings as a dialog, where there is no room for a side panel."""
+"""The dialog of the sampler's settings, for narrow screens."""
 
 from __future__ import annotations
 

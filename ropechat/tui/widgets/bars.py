@@ -108,8 +108,8 @@ def fit(parts: list[Part], width: int) -> list[Part]:
 def beside(title: str, note: str, width: int) -> tuple[str, str]:
     """A title and the note at its right, fitted into `width` cells with two between them.
 
-    The last parts of the note go first. The first one, which says why an answer ended, is kept longer than
-    the title's end.
+    The last parts of the note are dropped first. Its first part, why an answer ended, is kept before the
+    title's end.
     """
     least = min(cell_len(title), max(TITLE, width // 2))
     while JOIN in note and cell_len(note) > width - least - 2:
@@ -126,7 +126,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def meter(share: float, width: int) -> tuple[str, str]:
-    """A bar of `width` cells as (filled, rest), in halves of a cell; anything above nothing shows."""
+    """A bar of `width` cells as (filled, rest), in half cells; a share above 0 is visible."""
     halves = round(min(1.0, max(0.0, share)) * width * 2)
     if share > 0:
         halves = max(1, halves)
@@ -135,7 +135,7 @@ def meter(share: float, width: int) -> tuple[str, str]:
 
 
 def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
-    """Keys with labels, as many whole ones as fit; the last two are kept before any other."""
+    """As many (key, label) pairs as fit; the last two have priority."""
 
     def cells(pairs: list[tuple[str, str]]) -> int:
         return 1 + sum(cell_len(key) + cell_len(label) + 3 for key, label in pairs)

@@ -1,4 +1,4 @@
-"""Why this token: its figures, and the candidates of its step with what the sampler did to each."""
+"""The token inspector: its figures, and what the sampler did to each candidate."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Inspector(Widget):
         super().__init__(id=id)
         self.display = False
         self.token: TokenPlace | None = None
-        self.choice = 0  # the alternative that keys act on
+        self.choice = 0  # the selected alternative
         self.preview: Preview | None = None
         self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
         self._explanation: Explanation | None = None
@@ -88,7 +88,7 @@ class Inspector(Widget):
         self._lay()
 
     def recount(self) -> None:
-        """Tell of how many tokens it is one, when more have come."""
+        """Update the number of tokens."""
         if self.token is not None and len(self.token.block.steps) != self._counted:
             self._lay()
 
@@ -99,7 +99,7 @@ class Inspector(Widget):
             self._lay()
 
     def choose_rank(self, rank: int) -> bool:
-        """Select the alternative of a rank; False where none is listed."""
+        """Select the alternative of a rank; False if it is not listed."""
         found = self._explanation.candidates if self._explanation else ()
         at = next((n for n, candidate in enumerate(found) if candidate.rank == rank), None)
         if at is None:
@@ -108,7 +108,7 @@ class Inspector(Widget):
         return True
 
     def another(self, without: Collection[int]) -> int | None:
-        """Draw again among the listed candidates that survived; after them the best; None: none is left."""
+        """Draw among the surviving candidates but `without`, then take the best; None if none is left."""
         found = self._explanation.candidates if self._explanation else ()
         left = [one for one in found if one.id not in without]
         drawn = [one for one in left if one.cut is None and one.sampled]
@@ -225,7 +225,7 @@ class Inspector(Widget):
         return [*row, StyledSpan(raw, look)]
 
     def _tail(self, width: int) -> list[Row]:
-        """What is not listed, what is uncertain, and the preview."""
+        """The lines after the candidates: what is not listed, what is uncertain, the preview."""
         assert self._explanation is not None
         found = self._explanation
         kept = "" if found.kept is None else f" · {found.kept:,} survived"
@@ -284,7 +284,7 @@ def cut_text(cut: str) -> str:
 
 
 def barred(share: float, width: int) -> str:
-    """A bar of `width` cells, in eighths of a cell; anything above nothing shows."""
+    """A bar of `width` cells, in eighths of a cell; a share above 0 is visible."""
     eighths = round(min(1.0, share) * width * 8)
     if share > 0.0 and width:
         eighths = max(1, eighths)

@@ -46,10 +46,9 @@ ITEMS = (
 
 
 class SamplingPanel(Vertical, can_focus=True):
-    """Every change is used from the next answer on, and tried at once on a recorded token.
+    """Changes apply from the next answer on; their effect on a recorded token shows at once.
 
-    session: whose sampling is shown and set; spell: the text of a token id; items: what the last line tells
-    of the keys.
+    session: whose sampling is shown and set; spell: the text of a token id; items: the keys in the last line.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.DIALS))]

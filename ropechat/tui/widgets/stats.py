@@ -1,4 +1,4 @@
-"""What the engine did and what it takes up, as tables below or beside each other."""
+"""The engine's figures as tables below or beside each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From pieces of a row to what Textual draws: names of looks become styles of the theme."""
+"""Textual segments from styled spans: names of looks become styles of the theme."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPONENTS = {f"look--{name}" for name in _TEXT | _MARKED | _MARKDOWN | _CODE}
 
 
 class StyleCache:
-    """The styles of one widget under the theme of now."""
+    """The styles of one widget under the current theme."""
 
     def __init__(self, widget: Widget) -> None:
         self._widget = widget

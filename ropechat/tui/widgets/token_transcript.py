@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from ropechat.tui.render.blocks import AnswerBlock, Block
 
-GHOST = 12  # characters shown of a token that the row does not show
+GHOST = 12  # characters of a token that its row does not show
 
 
 class TokenTranscript(Transcript):
     """A transcript with a token cursor, which keys move and a click sets."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings(keys.READING))
-    FOCUS_ON_CLICK = False  # who selects text, or clicks beside a token, goes on writing
+    FOCUS_ON_CLICK = False  # a click beside a token keeps the focus in the composer
 
     @dataclass
     class Moved(Message):
@@ -53,12 +53,12 @@ class TokenTranscript(Transcript):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor: TokenPlace | None = None
-        self.choosing = False  # up and down go through alternatives
-        self.commands = False  # letters are commands: from when a key goes to a token until people write
+        self.choosing = False  # up and down select alternatives
+        self.commands = False  # letters are commands; ends when the composer is focused
         self.finder = Finder(self.page)
         self._filling = False
-        self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
-        self._held = False  # does the cursor stay in sight, whatever comes?
+        self._awaited: TokenPlace | None = None  # the token that the cursor waits for
+        self._held = False  # whether the cursor must stay visible
 
     @property
     def awaits(self) -> bool:
@@ -119,7 +119,7 @@ class TokenTranscript(Transcript):
     # --- views ---
 
     def toggle_view(self) -> str:
-        """Tokens or prose; the token under the cursor, or at the top, stays in its row of the screen."""
+        """Switch between tokens and prose; the token under the cursor, or at the top, stays in its row."""
         place, below = self._anchor()
         self.page.view = "prose" if self.page.view == "tokens" else "tokens"
         self._reshape(place, below)
@@ -165,7 +165,7 @@ class TokenTranscript(Transcript):
         self.post_message(self.Moved(clicked))
 
     def _redraw_token(self, token: TokenPlace) -> None:
-        """Draw the rows of a token again; in prose those may be any of its block."""
+        """Draw the rows of a token again; in prose all rows of its block."""
         if token.block not in self.blocks or not token.block.laid_out:
             return
         first, last = 0, token.block.body - 1
@@ -190,7 +190,7 @@ class TokenTranscript(Transcript):
         self._show(moves.place_of(self.page, token))
 
     def go_to(self, block: Block) -> None:
-        """Scroll to the beginning of a block, if it is not in sight."""
+        """Scroll to the beginning of a block if it is not visible."""
         self._show(TextPosition(self.blocks.index(block), 0))
 
     def _show(self, place: TextPosition) -> None:
@@ -207,7 +207,7 @@ class TokenTranscript(Transcript):
     # --- the cursor stays in sight ---
 
     def to_end(self) -> None:
-        """Go to the newest row and follow, away from the cursor if need be."""
+        """Scroll to the newest row and follow, even away from the cursor."""
         self._held = False
         super().to_end()
 
@@ -218,7 +218,7 @@ class TokenTranscript(Transcript):
         self._held = self._held and (followed or not self.follow)
 
     def _end(self) -> int:
-        """Following ends before it takes a cursor out of sight."""
+        """Stop following before the cursor would scroll out of view."""
         end = super()._end()
         if self._held and self.cursor is not None:
             row, top = self.page.y_of(moves.place_of(self.page, self.cursor)), round(self.scroll_y)
@@ -315,7 +315,7 @@ class TokenTranscript(Transcript):
         return [span for span in spans if span[0] < end and span[1] > start]
 
     def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
-        """The token under the cursor where the rows do not show it: a line break, marks of Markdown."""
+        """The token under the cursor if the rows do not show it, such as a line break."""
         if self.cursor is None or self.cursor.block is not block:
             return []
         start, end = self.cursor.span

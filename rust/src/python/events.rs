@@ -1,6 +1,7 @@
 //! What a step reports, as frozen Python values.
 
 use crate::engine::{Event, FinishReason};
+use crate::sampling::compare::RowPair;
 use crate::sampling::readout::Logprobs;
 use crate::sampling::{Candidate, Draw, Stage};
 use pyo3::prelude::*;
@@ -63,6 +64,36 @@ type PyCandidate = (u32, usize, Option<&'static str>, bool, f64, Vec<f64>);
 
 fn candidate(one: Candidate) -> PyCandidate {
     (one.id, one.rank, one.cut, one.penalized, one.probability, one.by_stage)
+}
+
+/// Two models' rows at the same place of a text.
+#[pyclass(frozen, get_all, name = "RowPair", module = "ropechat.engine._core")]
+pub struct PyRowPair {
+    kl: f64,
+    kl_back: f64,
+    js: f64,
+    a: Py<PyRow>,
+    b: Py<PyRow>,
+    logprobs: (f64, f64),
+    ranks: (usize, usize),
+}
+
+impl PyRowPair {
+    /// The Python value of a pair.
+    ///
+    /// # Errors
+    /// Python's memory.
+    pub fn new(py: Python<'_>, RowPair { divergence, a, b }: RowPair) -> PyResult<Self> {
+        Ok(Self {
+            kl: divergence.kl,
+            kl_back: divergence.kl_back,
+            js: divergence.js,
+            logprobs: (a.logprob, b.logprob),
+            ranks: (a.rank, b.rank),
+            a: Py::new(py, PyRow(a.readout))?,
+            b: Py::new(py, PyRow(b.readout))?,
+        })
+    }
 }
 
 /// What happened to one sequence in a step.
