@@ -95,7 +95,7 @@ def _step(step: Step) -> dict[str, Any]:
         "stages": [
             [stage.name, stage.kept, _number(stage.mass), _number(stage.entropy)] for stage in step.stages
         ],
-        "candidates": [[*one[:4], _number(one.probability)] for one in step.candidates],
+        "candidates": [one[:5] for one in step.candidates],
         "interval": step.interval,
         "finish_reason": step.finish_reason,
     }
@@ -160,6 +160,12 @@ class _Field:
             return float(self.value)
         except OverflowError:
             raise self.fail("a number") from None
+
+    def share(self) -> float:
+        value = self.number()
+        if not 0.0 <= value <= 1.0:
+            raise self.fail("a number from 0 to 1")
+        return value
 
     def optional(self) -> float | None:
         value = self.number()
@@ -308,14 +314,14 @@ def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> T
 
 
 def _read_candidate(field: _Field) -> Candidate:
-    kinds = _Field.count, _Field.count, _Field.optional_text, _Field.flag, _Field.number
+    kinds = _Field.count, _Field.count, _Field.optional_text, _Field.flag, _Field.share
     return Candidate(*_parts(field, *kinds))
 
 
 def _read_interval(field: _Field) -> tuple[float, float] | None:
     if field.value is None:
         return None
-    start, end = _parts(field, _Field.number, _Field.number)
+    start, end = _parts(field, _Field.share, _Field.share)
     return start, end
 
 

@@ -189,6 +189,23 @@ def test_a_recorded_trace_becomes_a_page(door: Door, model: Path, tmp_path: Path
     assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_hostile_texts_in_a_trace_stay_texts(door: Door, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    _, [meta, *tokens, summary] = traced(door, model, file, "--seed", 3)
+    escape = "\x1b]0;owned\x07\u202e"
+    tokens[1]["token"] = tokens[1]["role"] = escape
+    tokens[1]["top_text"] = [escape] * 20
+    tokens[1]["sampler"]["stages"][0]["name"] = escape
+    tokens[1]["sampler"]["candidates"][0]["cut"] = escape
+    for one in tokens[1]["sampler"]["candidates"]:
+        one["cut"] = escape
+    file.write_text("".join(json.dumps(one) + "\n" for one in (meta, *tokens, summary)))
+    for more in ((), ("--replay",)):
+        _, out, err = door("inspect", "--open", file, *more)
+        assert "owned" in out or more
+        assert not {"\x1b", "\x07", "\u202e"} & set(out + err)
+
+
 def test_a_seed_that_was_not_given_is_recorded(door: Door, model: Path, tmp_path: Path) -> None:
     """So that this draw too can be replayed and repeated."""
     file = tmp_path / "t.jsonl"
