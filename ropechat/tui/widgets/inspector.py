@@ -248,7 +248,9 @@ class Inspector(Widget):
         for stage in step.stages:
             cut = [self.spelled(one.id) for one in found.candidates if one.cut == stage.name]
             names = f" · cuts {' '.join(cut)}" if cut else ""
-            rows.append(f"{stage.name} {stage.kept:,} kept · raw {probability(stage.mass)}{names}")
+            rows.append(
+                f"{stage.name.replace('_', '-')} {stage.kept:,} kept · raw {probability(stage.mass)}{names}"
+            )
         if step.interval is not None and step.u is not None:
             start, end = step.interval
             rows.append(f"u {step.u:.4f} in {start:.4f} to {end:.4f}")
