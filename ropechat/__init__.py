@@ -19,9 +19,21 @@ if TYPE_CHECKING:
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import LensRow, Pair, Score, Stage, Step, TokenDistribution, TokenScore, Totals, Trace
+    from ropechat.trace import (
+        Candidate,
+        LensRow,
+        Pair,
+        Score,
+        Stage,
+        Step,
+        TokenDistribution,
+        TokenScore,
+        Totals,
+        Trace,
+    )
 
 __all__ = [
+    "Candidate",
     "ChatTemplate",
     "Completion",
     "Engine",
@@ -55,15 +67,8 @@ _MODULES = {
     "tokenizer": ("Tokenizer",),
     "engine.scoring": ("ScoreStream",),
     "trace": (
-        "LensRow",
-        "Pair",
-        "Score",
-        "Stage",
-        "Step",
-        "TokenDistribution",
-        "TokenScore",
-        "Totals",
-        "Trace",
+        *("Candidate", "LensRow", "Pair", "Score", "Stage", "Step"),
+        *("TokenDistribution", "TokenScore", "Totals", "Trace"),
     ),
 }
 
