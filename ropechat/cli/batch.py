@@ -24,7 +24,16 @@ _FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
 _MAX_SAMPLES = 128
 _MAX_LOGPROBS = 20
 _GROUPS = {
-    "Input": ("form_in", "prompt", "prompt_file", "messages_file", "prompt_field", "limit", "dry_run"),
+    "Input": (
+        "form_in",
+        "prompt",
+        "prompt_file",
+        "messages_file",
+        "prompt_field",
+        "id_field",
+        "limit",
+        "dry_run",
+    ),
     "Output": ("out", "form_out", "keep", "samples", "logprobs", "overwrite"),
     "Run": ("resume", "retry_failed", "max_errors", "window", "progress", "quiet"),
     "Prompt": ("system", "raw", "template", "template_vars"),
@@ -76,6 +85,7 @@ _EXAMPLES = (
     metavar="FIELD",
     help="The field with the prompt [default: prompt, messages or turns; else text or prefix].",
 )
+@click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id].")
 @click.option("--limit", type=Count(), help="Read only the first n rows.")
 @click.option(
     "--dry-run",
@@ -157,6 +167,7 @@ def batch(
         given["prompt_field"],
         _template(given),
         ALL if keep == ALL else [name for name in (keep or "").split(",") if name],
+        given.pop("id_field"),
         limit,
     )
     run = batch_run.BatchRun(

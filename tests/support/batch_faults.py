@@ -55,6 +55,10 @@ class Faults:
         whole = self.journal.read_bytes().split(b"\n")[1:-1]
         return [json.loads(line)["id"] for line in whole]
 
+    def lines(self) -> int:
+        """Lines of the journal: the header and the records."""
+        return self.journal.read_bytes().count(b"\n") if self.journal.exists() else 0
+
     def check_journal(self, before: set[str]) -> set[str]:
         """Compare the journal with what was in it before the last run."""
         now = self.records()
@@ -78,12 +82,15 @@ class Faults:
             path.unlink()
 
     def kill(self, count: int) -> None:
-        """kill -9 `count` runs, each file up to five times."""
+        """kill -9 `count` runs, each file up to five times: when there are so many records, and a moment later."""
         while count > 0:
             before: set[str] = set()
             for _ in range(min(count, self.draw.randint(1, 5))):
                 child = self.start(self.out)
-                time.sleep(self.draw.uniform(0.2, 0.9) * self.seconds)
+                wanted = self.draw.randint(len(before), ROWS + 1)
+                while child.poll() is None and self.lines() < wanted:
+                    time.sleep(0.001)
+                time.sleep(self.draw.uniform(0, 0.02))
                 child.send_signal(signal.SIGKILL)
                 child.communicate()
                 count -= 1
