@@ -32,7 +32,8 @@ chat: build
 
 test: build $(VENV)/.dev
 	cargo test --workspace
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest || { [ $$? = 1 ] && echo "Once more, each failed test by itself:" \
+		&& $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 quick: build $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow" -n logical

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import Stage, Step, TokenDistribution, TokenScore, Trace
+    from ropechat.trace import LensRow, Stage, Step, TokenDistribution, TokenScore, Trace
 
 __all__ = [
     "ChatTemplate",
     "Completion",
     "Engine",
     "Job",
+    "LensRow",
     "Message",
     "Role",
     "RopechatError",
@@ -47,7 +48,7 @@ _MODULES = {
     "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
-    "trace": ("TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
+    "trace": ("LensRow", "TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
 }
 
 

@@ -278,7 +278,7 @@ class ConversationTree:
         return self.nodes[at]
 
     def step(self, id: str, by: int) -> Node | None:
-        """Show the sibling `by` positions after a node and return it; None if there is none."""
+        """Show the sibling `by` positions after a node and return it, or None at the end."""
         siblings = self._children[self.nodes[id].parent]
         index = siblings.index(id) + by
         if not 0 <= index < len(siblings):

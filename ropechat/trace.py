@@ -5,10 +5,13 @@ named; logprobs and entropies are in nats. Records that exist once per token are
 time and memory than dataclasses.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, overload
+
+from ropechat.errors import RequestError, RopechatError
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 
@@ -41,7 +44,8 @@ class TokenScore:
     span: tuple[int, int]
     """Byte range in the UTF-8 of `Trace.meta["text"]`; empty for a token without text."""
     role: str
-    """"text", "template" (written by the chat template), "bos" or "special"."""
+    """"text", "template" (written by the chat template), "bos" or "special"; in a conversation scored by
+    author also "system", "user" or "assistant"."""
     logprob: float | None
     """None for the first token, which has no context."""
     rank: int | None
@@ -49,6 +53,8 @@ class TokenScore:
     entropy: float | None
     """Entropy of `row`."""
     row: TokenDistribution | None
+    context: int = 0
+    """Number of tokens before it that the model saw: `index`, or fewer in a text scored in windows."""
 
 
 class Stage(NamedTuple):
@@ -84,50 +90,157 @@ class Step(NamedTuple):
     u: float | None
 
 
+class LensRow(NamedTuple):
+    """What one layer predicts for token `i`, were it the last one: final norm and lm_head after that layer.
+
+    Logit lens: nostalgebraist, "interpreting GPT: the logit lens" (2020). logprob and rank are those of the
+    text's token, None for the token after the last one.
+    """
+
+    i: int
+    layer: int
+    rank: int | None
+    logprob: float | None
+    entropy: float
+    top: tuple[tuple[int, float], ...]
+
+
+SUMMED = ("text",)
+"""The roles that sums cover unless meta["roles"] names others."""
+
+
+class Totals:
+    """Sums over the scored tokens of some roles, in one pass and with a fixed amount of memory.
+
+    roles: the roles to sum; tokens: all tokens; scored: those that count; bytes: of text that the scored
+    tokens cover, bytes shared by several tokens counting once. Add tokens in the order of the text.
+    """
+
+    def __init__(self, roles: Sequence[str] = SUMMED) -> None:
+        self.roles = tuple(roles)
+        self.tokens = self.scored = self.bytes = 0
+        self._end = 0
+        self._parts: list[float] = []
+
+    def add(self, token: TokenScore) -> None:
+        """Count a token."""
+        self.tokens += 1
+        if token.logprob is None or token.role not in self.roles:
+            return
+        start, end = token.span
+        self.scored += 1
+        self.bytes += max(0, end - max(start, self._end))
+        self._end = max(self._end, end)
+        self._add_exactly(-token.logprob)
+
+    def _add_exactly(self, value: float) -> None:
+        """Add to a sum of non-overlapping parts, which loses no digit (Shewchuk 1997), as math.fsum does."""
+        if not math.isfinite(value):
+            self._parts = [math.fsum([*self._parts, value])]
+            return
+        kept = 0
+        for part in self._parts:
+            if abs(value) < abs(part):
+                value, part = part, value
+            high = value + part
+            low = part - (high - value)
+            if low:
+                self._parts[kept] = low
+                kept += 1
+            value = high
+        self._parts[kept:] = [value]
+
+    @property
+    def nll(self) -> float:
+        """Summed negative log likelihood in nats; bit for bit what math.fsum gives."""
+        return math.fsum(self._parts)
+
+    @property
+    def ppl(self) -> float:
+        """Perplexity: exp of the mean negative log likelihood; NaN without scored tokens."""
+        if not self.scored:
+            return math.nan
+        try:
+            return math.exp(self.nll / self.scored)
+        except OverflowError:
+            return math.inf
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Negative log likelihood in bits per UTF-8 byte of the scored text; NaN without scored text."""
+        return self.nll / math.log(2) / self.bytes if self.bytes else math.nan
+
+
 @dataclass(frozen=True)
 class Trace(Sequence[TokenScore]):
     """The scores of a text's tokens, and the distribution of the token after the last.
 
-    meta: model, dtype, vocab_size, top_k and more; meta["text"] is the text that spans refer to.
+    meta: model, dtype, vocab_size, top_k and more; meta["text"] is the text that spans refer to;
+    meta["window"] and meta["stride"] are None if the text was scored as one sequence; meta["roles"], if set,
+    names the roles that sums cover.
     """
 
     tokens: tuple[TokenScore, ...]
     next: TokenDistribution
     meta: dict[str, Any] = field(default_factory=dict)
 
-    def _scored(self, roles: Sequence[str]) -> list[TokenScore]:
-        return [token for token in self.tokens if token.logprob is not None and token.role in roles]
+    @classmethod
+    def merge(cls, traces: "Iterable[Trace]") -> "Trace":
+        """Join the traces of several texts, in order, as the trace of one text, for sums over all of them.
 
-    def nll(self, roles: Sequence[str] = ("text",)) -> float:
-        """Summed negative log likelihood of the scored tokens of these roles, in nats."""
-        return -math.fsum(token.logprob for token in self._scored(roles) if token.logprob is not None)
+        Indexes and spans are those of the concatenated text; scores stay as they are, so the first token of
+        each text has its own context or none. Raises RequestError without traces, or if they come from
+        different models or settings.
+        """
+        parts = list(traces)
+        if not parts:
+            raise RequestError("traces: must have at least one trace (got none)")
+        joined, texts, size = list[TokenScore](), list[str](), 0
+        first = parts[0].meta
+        for trace in parts:
+            for name in ("model", "revision", "dtype", "kv_dtype", "isa", "roles"):
+                if trace.meta.get(name) != first.get(name):
+                    got = f"{first.get(name)!r:.60} and {trace.meta.get(name)!r:.60}"
+                    raise RequestError(f"traces: {name}: must be the same in all traces (got {got})")
+            base = len(joined)
+            for token in trace.tokens:
+                row = token.row and token.row._replace(position=token.row.position + base)
+                span = (token.span[0] + size, token.span[1] + size)
+                joined.append(dataclasses.replace(token, index=token.index + base, span=span, row=row))
+            texts.append(trace.meta.get("text") or "")
+            size += len(texts[-1].encode())
+        following = parts[-1].next._replace(position=len(joined) - 1)
+        return cls(tuple(joined), following, {**first, "text": "".join(texts), "tokens": len(joined)})
 
-    def ppl(self, roles: Sequence[str] = ("text",)) -> float:
+    def totals(self, roles: Sequence[str] | None = None) -> Totals:
+        """Sums over the tokens of these roles; None takes meta["roles"], by default ("text",)."""
+        totals = Totals(roles if roles is not None else self.meta.get("roles") or SUMMED)
+        for token in self.tokens:
+            totals.add(token)
+        return totals
+
+    def nll(self, roles: Sequence[str] | None = None) -> float:
+        """Summed negative log likelihood of the scored tokens of these roles (see `totals`), in nats."""
+        return self.totals(roles).nll
+
+    def ppl(self, roles: Sequence[str] | None = None) -> float:
         """Perplexity: exp of the mean negative log likelihood; NaN without scored tokens."""
-        count = len(self._scored(roles))
-        if count == 0:
-            return math.nan
-        try:
-            return math.exp(self.nll(roles) / count)
-        except OverflowError:
-            return math.inf
+        return self.totals(roles).ppl
 
-    def bits_per_byte(self, roles: Sequence[str] = ("text",)) -> float:
+    def bits_per_byte(self, roles: Sequence[str] | None = None) -> float:
         """Negative log likelihood in bits per UTF-8 byte of the scored text; NaN without scored tokens.
 
         Comparable between tokenizers. Bytes shared by several tokens count once.
         """
-        scored, end, count = self._scored(roles), 0, 0
-        for token in scored:
-            count += max(0, token.span[1] - max(token.span[0], end))
-            end = max(end, token.span[1])
-        return self.nll(roles) / math.log(2) / count if count else math.nan
+        return self.totals(roles).bits_per_byte
 
     @property
     def beyond_trained_length(self) -> int:
         """Number of tokens beyond the trained context length; 0 if that length is unknown."""
         trained: int = self.meta.get("trained_length", len(self.tokens))
-        return max(0, len(self.tokens) - trained)
+        if self.meta.get("window") is not None:
+            trained += 1  # the last token that a window scores is not part of it
+        return sum(token.context >= trained for token in self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -141,3 +254,42 @@ class Trace(Sequence[TokenScore]):
     def __getitem__(self, index: slice) -> Sequence[TokenScore]: ...
     def __getitem__(self, index: int | slice) -> TokenScore | Sequence[TokenScore]:
         return self.tokens[index]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A continuation to score under its context: both text, or both token ids.
+
+    Text is encoded as one text, and spaces at the end of the context are scored with the continuation, which
+    is where tokenizers put them.
+    """
+
+    context: str | Sequence[int]
+    continuation: str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of one item of `Engine.score_many`. With an `error`, logprob is NaN and the trace is empty.
+
+    Of a Pair or an answer only the continuation is scored; of a text, its tokens with the role "text".
+    """
+
+    logprob: float
+    """Summed logprob of the scored tokens, in nats."""
+    tokens: int
+    """Number of scored tokens."""
+    bytes: int
+    """Bytes of text that they cover; 0 without a tokenizer."""
+    is_greedy: bool
+    """Whether each of them is the most probable token (rank 1)."""
+    trace: Trace
+    """The tokens from the first scored one on, with the index and span that they have in the whole text."""
+    joined: bool = False
+    """Whether the first scored token also covers bytes of the context."""
+    error: RopechatError | None = None
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Negative logprob in bits per byte; NaN without bytes."""
+        return -self.logprob / math.log(2) / self.bytes if self.bytes else math.nan

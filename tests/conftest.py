@@ -3,10 +3,15 @@
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from cli_door import Door
+
+    from ropechat.store.store import Store
 
 ISAS = ("scalar", "avx2", "avx512")
 
@@ -61,6 +66,28 @@ def real() -> Path:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(2024)
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> "Door":
+    """Runs the command line in this process."""
+    from cli_door import Door
+
+    return Door(monkeypatch, capfd)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder with a tiny model that has one token per byte."""
+    from model_folders import byte_folder
+
+    return byte_folder(tmp_path / "model")
+
+
+@pytest.fixture
+def store(opened: "Callable[[], Store]") -> "Store":
+    """A store in this test's folder `data`."""
+    return opened()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def graph() -> grimp.ImportGraph:
 
 
 def circle(graph: grimp.ImportGraph) -> list[str]:
-    """A circle of imports; empty where there is none."""
+    """A circle of imports, or an empty list."""
     done: set[str] = set()
 
     def visit(module: str, path: list[str]) -> list[str]:

@@ -108,7 +108,7 @@ class Answer:
         self.prefilled = done
 
     def record_token(self, at: float) -> None:
-        """Take in that the model drew a token."""
+        """Record that the model drew a token."""
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
         self._recent.append(at)

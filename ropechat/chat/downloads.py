@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Downloads:
-    """current: the newest download, whatever became of it."""
+    """The downloads of the chat, one at a time. current: the newest, also after its end."""
 
     def __init__(self) -> None:
         self.current: Download | None = None
 
     @property
     def running(self) -> Download | None:
-        """The download that transfers, or is about to pause."""
+        """The download that is running or about to pause."""
         current = self.current
         return current if current is not None and current.stage in (Stage.RUNNING, Stage.PAUSING) else None
 
@@ -27,6 +27,6 @@ class Downloads:
         self.current = Download(name)
 
     def pause(self) -> None:
-        """Pause the current download; what came is kept."""
+        """Pause the current download; received parts stay on disk."""
         if self.current is not None:
             self.current.pause()

@@ -120,7 +120,7 @@ def to_draft(sent: str) -> str:
 
 
 def _trimmed(name: str) -> str:
-    """Without quotes, and without what ends a sentence."""
+    """Strip quotes and the punctuation that ends a sentence."""
     return name.strip('"') if name.startswith('"') else name.rstrip(".,;:!?)")
 
 

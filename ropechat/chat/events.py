@@ -100,6 +100,7 @@ class ModelInfo:
     has_chat_template: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = bytes
+    rope_spec: Callable[[int], Mapping[str, Any]] = lambda length: {}  # see `Engine.rope_spec`
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The answer broke off; what came before it stays."""
+    """The answer failed; the tokens before that stay."""
 
     serial: int
     error: BaseException

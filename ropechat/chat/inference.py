@@ -264,7 +264,8 @@ def describe(engine: ChatEngine) -> ev.ModelInfo:
     """What the UI shows of an engine."""
     dtype = str(engine.facts.get("dtype", ""))
     return ev.ModelInfo(
-        engine.name, dtype, engine.context, engine.has_chat_template, dict(engine.facts), engine.token_bytes
+        *(engine.name, dtype, engine.context, engine.has_chat_template, dict(engine.facts)),
+        *(engine.token_bytes, engine.rope_spec),
     )
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class LiveChat:
     """One session on one inference thread. load: loads the model named `model`, before any question.
 
-    models: loads others in its place. wake: see `Inference`. submitted, stopped: called after each request,
-    and after an answer was told to stop.
+    system: the system text. store: saves the chat, if given. models: loads other models later. wake: see
+    `Inference`. submitted, stopped: called after each request, and after an answer was told to stop.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class LiveChat:
         system: str | None = None,
         store: Store | None = None,
         models: ModelLoader | None = None,
-        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.model = model
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
-        self.inference = Inference(wake=wake)
+        self.inference = Inference(wake=lambda: self.wake())
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.downloads = Downloads()
         self.models = models
+        self.wake: Callable[[], None] = lambda: None
         self.submitted: Callable[[ev.Request], None] = lambda request: None
         self.stopped: Callable[[], None] = lambda: None
         self._waiting: Callable[[], None] | None = None  # what waits for the answer to end
 
     @property
     def completes(self) -> bool:
-        """Does the model continue text instead of answering?"""
+        """Whether the model continues text instead of answering."""
         return self.session.info is not None and not self.session.info.has_chat_template
 
     @property
@@ -87,7 +87,7 @@ class LiveChat:
         return action is not None
 
     def leave(self) -> None:
-        """Cancel what runs: the chat is being closed."""
+        """Cancel everything, before the chat is closed."""
         self.downloads.pause()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)

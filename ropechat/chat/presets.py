@@ -18,13 +18,13 @@ PRESETS: dict[str, dict[str, float]] = {
 STEPS = {"temperature": 0.05, "top_k": 1, "top_p": 0.01, "min_p": 0.01, "repetition_penalty": 0.05}
 HIGHEST = {"temperature": 2.0, "top_k": 100, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
 DESCRIPTIONS = {
-    "temperature": "0: always the best",
-    "top_k": "the k best; 0: all",
-    "top_p": "the best up to it; 1: all",
-    "min_p": "share of best; 0: all",
-    "repetition_penalty": "1: none",
-    "max_tokens": "of one answer",
-    "seed": "none: a new one each",
+    "temperature": "0: always the likeliest",
+    "top_k": "keep the k likeliest; 0: all",
+    "top_p": "keep this much probability",
+    "min_p": "dropped below best × this",
+    "repetition_penalty": "1: off",
+    "max_tokens": "the longest answer",
+    "seed": "none: a new one each time",
 }
 
 
@@ -48,7 +48,7 @@ def full_name(text: str) -> str:
 
 
 def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
-    """The settings with one value parsed from typed text. Raises ValueError that says what is allowed."""
+    """The settings with one value parsed from typed text. Raises ValueError that says what it must be."""
     value: float | None
     if name == "seed" and text in ("none", "-", ""):
         value = None

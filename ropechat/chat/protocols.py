@@ -33,7 +33,7 @@ class Prompts(Protocol):
 
 
 class ChatEngine(Protocol):
-    """A loaded model that answers; only `cancel` is called from another thread."""
+    """A loaded model that answers; only `cancel` and `rope_spec` are called from another thread."""
 
     @property
     def name(self) -> str:
@@ -63,8 +63,11 @@ class ChatEngine(Protocol):
     def stop_ids(self) -> AbstractSet[int]:
         """The ids that end an answer."""
 
+    def rope_spec(self, length: int = 0) -> Mapping[str, Any]:
+        """What the model does with positions in texts of `length` tokens, see `Engine.rope_spec`."""
+
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that `reply` would feed."""
+        """The ids of the prompt that `reply` would use."""
 
     def reply(
         self,

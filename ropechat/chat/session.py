@@ -272,7 +272,7 @@ class Session:
         self.draft_tokens = None
 
     def go(self, node: str) -> None:
-        """Show the branch through a node."""
+        """Show the branch that contains a node."""
         self.tree.go(node)
         self.recorder.point(self.tree.current)
         self._keep_system()

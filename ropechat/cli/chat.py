@@ -144,6 +144,7 @@ def chat(
         return 0
     path = model_path(given)  # questions must come before the app takes the screen
     given |= {"model": str(path), "download": False}
+    from ropechat.chat.live import LiveChat
     from ropechat.cli.config import checked_keys
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
@@ -152,13 +153,9 @@ def chat(
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
-    return run_chat(
+    chat = LiveChat(
         lambda: load_chat_engine(dict(given), raw=raw, screen=True),
-        model,
-        sampling,
-        system,
-        Store(conversations_folder()) if store else None,
-        "" if newest else resume,
-        ChatOptions(**look, keys=keys),
-        _Models(given, raw=raw),
+        *(model, sampling, system, Store(conversations_folder()) if store else None),
+        models=_Models(given, raw=raw),
     )
+    return run_chat(chat, "" if newest else resume, ChatOptions(**look, keys=keys))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ropechat.store.queries import Summary
     from ropechat.store.store import Store
+    from ropechat.tokenizer import Tokenizer
 
 
 @contextmanager
@@ -86,24 +87,52 @@ def show(id: str) -> None:
         StdoutWriter().write(to_markdown(store.load(id).result()))
 
 
-@chats.command()
+class _Spelling:
+    """The texts of tokens, from the tokenizers of models on this machine; a note for any other model."""
+
+    def __init__(self) -> None:
+        self._tokenizers: dict[str, Tokenizer | None] = {}
+
+    def __call__(self, model: str, id: int) -> bytes:
+        if model not in self._tokenizers:
+            self._tokenizers[model] = self._load(model)
+        tokenizer = self._tokenizers[model]
+        return tokenizer.token_bytes(id) if tokenizer is not None and tokenizer.present else b""
+
+    def _load(self, model: str) -> "Tokenizer | None":
+        from ropechat.engine.loading import find_tokenizer
+        from ropechat.errors import RopechatError
+
+        try:
+            return find_tokenizer(model)
+        except RopechatError:
+            say(f"note: {model or 'a model'}: not on this machine; alternatives not used are shown by id")
+            return None
+
+
+@chats.command("export")
 @click.argument("id")
 @click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
 @click.option(
     "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
 )
-def export(id: str, form: str, output: Path | str) -> None:
-    """Export a conversation: Markdown, JSON (all branches and token records) or tinted HTML."""
-    from ropechat.store import import_export as transfer
+def export_(id: str, form: str, output: Path | str) -> None:
+    """Export a conversation: Markdown, JSON (all branches and token records) or an HTML page.
+
+    The page shows the tokens of answers with their probabilities and alternatives. The texts of alternatives
+    come from the tokenizer of the answer's model, if that model is on this machine.
+    """
+    from ropechat.chat.export import export, format_chat
 
     with opened() as store:
         chat = store.load(id).result()
     for fault in chat.damaged:
         say(f"warning: {fault}")
+    spell = _Spelling()
     if isinstance(output, Path):
-        transfer.export(chat, form, output)
+        export(chat, form, output, spell)
     else:
-        StdoutWriter().write(transfer.format_chat(chat, form))
+        StdoutWriter().write(format_chat(chat, form, spell))
 
 
 @chats.command("import")

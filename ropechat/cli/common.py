@@ -285,7 +285,7 @@ def text_argument(value: str | None, name: str) -> str:
 
 
 class StdoutWriter:
-    """Writes text to stdout at once: cleaned for a terminal, unchanged otherwise."""
+    """Writes text to stdout at once: cleaned for a terminal, else unchanged."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdout is not None and sys.stdout.isatty()

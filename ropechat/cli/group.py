@@ -8,6 +8,7 @@ _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
     "inspect": "Show the probability of each token of a text.",
+    "rope": "Show what a model does with positions.",
     "batch": "Complete many prompts of a file or pipe.",
     "chats": "List, search, export and delete stored conversations.",
     "template": "Show the prompt that a chat template renders from messages.",
@@ -21,6 +22,7 @@ _COMMANDS_WITH_SETTINGS = {
     "run": True,
     "batch": True,
     "inspect": False,
+    "rope": False,
 }  # whether they sample
 ARGUMENTS = "ropechat.arguments"
 """The key of the command line's words in `click.Context.meta`."""

@@ -14,6 +14,8 @@ __all__ = [
     "CancelToken",
     "Engine",
     "Event",
+    "LensRow",
+    "Reading",
     "Row",
     "Stage",
     "__version__",
@@ -22,6 +24,7 @@ __all__ = [
     "free_memory",
     "gguf_metadata",
     "read_config",
+    "rope_spec",
 ]
 
 __version__: str
@@ -43,6 +46,17 @@ def check(directory: str) -> dict[str, Any]:
 
 def read_config(directory: str) -> dict[str, Any]:
     """The facts of `Engine.facts` that the model's config says. Raises as `check`, but looks at no tensor."""
+
+def rope_spec(path: str, *, length: int = 0) -> dict[str, Any]:
+    """What a config says about positions, for sequences of `length` tokens: no weights are read.
+
+    path: a model folder, a config.json, or a .gguf file. The facts of `read_config`, and position ("none",
+    "learned", "rotated": the embedding is), first_position, query_scaling (None or (beta, length)),
+    attention ("heads" or "mla"), sinks (bool), attention_multiplier, attn_logit_softcapping, layers (dicts:
+    rope (index or None), window, attention_scale) and ropes (dicts: theta, rotary_dim, interleaved, inv_freq
+    (f64 per pair), attention_factor, rope_type and its keys).
+    Raises as `read_config`.
+    """
 
 def free_memory() -> int | None:
     """Bytes that can be had without swapping, within the control groups' limits and `ulimit -v`.
@@ -141,6 +155,27 @@ class Event:
     def total(self) -> int: ...
 
 @final
+class LensRow:
+    """What one layer would predict, were it the last one."""
+
+    @property
+    def position(self) -> int:
+        """The token that is predicted; the text's length for the token after it."""
+    @property
+    def layer(self) -> int: ...
+    @property
+    def logprob(self) -> float | None:
+        """Of the text's token; None after the last one."""
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def row(self) -> Row: ...
+
+@final
+class Reading:
+    """A text that is read chunk by chunk, with its cache."""
+
+@final
 class Engine:
     """A loaded model with its thread pool and KV cache. Thread-safe; computing releases the GIL."""
 
@@ -171,9 +206,12 @@ class Engine:
     def facts(self) -> dict[str, Any]:
         """config.json's names (model_type, vocab_size, hidden_size, num_hidden_layers, num_attention_heads,
         num_key_value_heads, head_dim, intermediate_size, max_position_embeddings, bos_token_id, eos_token_id
-        (a list)) and dtype, kv_dtype, threads, isa, context, num_parameters, weight_bytes, tensor_types (how
-        many numbers the file stores as each type), from_pack (whether all weights came from the pack cache),
-        warnings and notes (one line each; notes say the dtype)."""
+        (a list)) and usable_length (max_position_embeddings, or the length that dynamic RoPE scaling extends
+        it to), dtype, kv_dtype, threads, isa, context, context_is_stated, num_parameters, weight_bytes,
+        tensor_types (how many numbers the file stores as each type), from_pack (whether all weights
+        came from the pack cache), warnings and notes (one line each; notes say the dtype)."""
+    def rope_spec(self, length: int = 0) -> dict[str, Any]:
+        """As the function of this name, of the loaded model."""
     def finish_pack(self, seconds: float) -> bool:
         """Wait for the pack to be written, at most so long, beginning it if need be; whether it is over."""
     @property
@@ -200,8 +238,13 @@ class Engine:
         The longest prefix that another sequence of this engine has in its cache is reused.
         The draw at absolute position p is a function of (seed, stream, p) only.
         """
-    def score(self, ids: Sequence[int], *, readout_top_k: int) -> int:
-        """Add a sequence whose every row is read out: "score" events for ids 0.. and one "next"."""
+    def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
+        """Add a sequence to be scored: "score" events for ids start.. and, with `read_next`, one "next".
+
+        The ids before `start` are context: their rows are not read out, and a cached prefix is reused for all
+        of them but the last. Without `read_next` the last id is compared with the row before it, and does not
+        go through the forward pass itself.
+        """
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
         """Advance these sequences by one forward pass (prefill chunks and single tokens together).
 
@@ -212,5 +255,42 @@ class Engine:
         """How many tokens of the sequence's prompt came from another sequence's cache."""
     def free(self, sequence: int) -> None:
         """Forget a sequence. Its cached prefix may still serve later ones until memory is wanted."""
-    def logits(self, ids: Sequence[int], cancel: CancelToken) -> npt.NDArray[np.float32]:
-        """Raw logits at every position.  # float32 [len(ids), vocab_size]"""
+    def logits(
+        self, ids: Sequence[int], cancel: CancelToken, *, start_position: int = 0
+    ) -> npt.NDArray[np.float32]:
+        """Raw logits at every position.  # float32 [len(ids), vocab_size]
+
+        start_position: position of ids[0], where a text is moved away from 0.
+        """
+    def read(self, ids: Sequence[int]) -> Reading:
+        """A text for `lens`; nothing is computed yet."""
+    def lens(
+        self, reading: Reading, layers: Sequence[int], cancel: CancelToken, *, top_k: int
+    ) -> list[LensRow]:
+        """What each layer predicts in the next rows of the text, by position and layer; [] at its end.
+
+        The final norm and lm_head applied to the residual stream after a layer. After CancelledError the
+        reading is as it was.
+        """
+    def capture(
+        self,
+        ids: Sequence[int],
+        layers: Sequence[int],
+        heads: Sequence[int],
+        rows: Sequence[int],
+        cancel: CancelToken,
+        *,
+        what: Sequence[str],
+        start_position: int = 0,
+    ) -> dict[str, Any]:
+        """layers, heads, rows (lists, each once and in order) and the arrays of `what`, float32:
+
+        q_pre, k_pre [layers, heads, tokens, head_dim]: after the norm, before rotation; the key is the one
+        that the query head reads. attn_logit, attn_row [layers, heads, rows, tokens]: scores with all
+        factors, before a softcap, -inf where masked; weights.
+        """
+    def attention_by_distance(
+        self, ids: Sequence[int], layers: Sequence[int], distances: int, cancel: CancelToken
+    ) -> dict[str, Any]:
+        """layers (list) and float64 arrays: mean [layers, heads, distances]; sink, previous, distance,
+        learned_sink [layers, heads]. No tokens x tokens array exists meanwhile."""

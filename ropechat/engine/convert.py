@@ -67,6 +67,8 @@ class EventLike(Protocol):
     def u(self) -> float | None: ...
     @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None: ...
+    @property
+    def done(self) -> int: ...
 
 
 def to_distribution(row: RowLike, position: int) -> TokenDistribution:
@@ -109,12 +111,16 @@ def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenize
     )
 
 
-def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) -> TokenScore:
-    """Convert a score event: the token at `position`, scored under the row of the position before."""
-    row = None if event.row is None else to_distribution(event.row, event.position - 1)
+def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer, begin: int = 0) -> TokenScore:
+    """Convert a score event: the token at `position`, scored under the row of the position before.
+
+    begin: the index in the text of the sequence's position 0.
+    """
+    index = begin + event.position
+    row = None if event.row is None else to_distribution(event.row, index - 1)
     data = token_bytes(tokenizer, token.id)
     return TokenScore(
-        index=event.position,
+        index=index,
         id=token.id,
         bytes=data,
         text=data.decode("utf-8", "replace"),
@@ -124,6 +130,7 @@ def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer) 
         rank=event.rank,
         entropy=None if row is None else row.entropy,
         row=row,
+        context=event.position,
     )
 
 

@@ -4,21 +4,20 @@ The compiled engine `ropechat.engine._core` does the computation, without the GI
 chat template, stop strings, cancellation and the inspector's records.
 """
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ropechat.conversation import Message
-from ropechat.engine import loading
+from ropechat.engine import inside, loading
 from ropechat.engine.convert import (
     EventLike,
     softmax_rows,
-    to_distribution,
     to_step,
-    to_token_score,
     token_bytes,
 )
 from ropechat.engine.loading import (
@@ -29,20 +28,22 @@ from ropechat.engine.loading import (
     load_tokenizer,
 )
 from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
-from ropechat.engine.prompt import PromptBuilder, Special
+from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
     choose_seed,
     validate_array_size,
     validate_ids,
     validate_stops,
+    validate_stride,
     validate_top_k,
+    validate_window,
 )
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
-from ropechat.tokenizer import EncodedToken, Tokenizer
-from ropechat.trace import Step, TokenDistribution, TokenScore, Trace
+from ropechat.tokenizer import Tokenizer
+from ropechat.trace import LensRow, Pair, Score, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
     from ropechat.engine import _core
     from ropechat.engine.scheduler import Completion, Job, Prompt
+    from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
+    from ropechat.engine.scoring import ScoreStream, Window
 
 OnPrefill = Callable[[int, int], None]
 
@@ -139,6 +142,10 @@ class Engine:
         self.cancel()
         self._core = None
 
+    def rope_spec(self, length: int = 0) -> Mapping[str, Any]:
+        """What the model does with positions, for texts of `length` tokens: see `_core.rope_spec`."""
+        return dict(self._request().core.rope_spec(length))
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the model has a chat template; without one, `reply` continues text."""
@@ -176,16 +183,78 @@ class Engine:
             raise RequestError("prompt: must be messages or ids (got both)")
         return self._ids(self.chat.ids(messages, template_vars, prefix) if messages else ids)
 
-    def logits(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+    def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
-        Row t predicts the token after ids[t]. Raises MemoryLimitError above 1 GiB (`score` takes any
+        Row t predicts the token after ids[t]. start_position: position of ids[0], to test how far a model
+        depends on absolute positions. Raises MemoryLimitError above 1 GiB (`score` takes any
         length), ContextFullError, RequestError, CancelledError.
         """
         ids = self._ids(ids)
         validate_array_size(len(ids), self.facts["vocab_size"])
         request = self._request()
-        return request.core.logits(ids, request.token)
+        if start_position < 0:
+            raise RequestError(f"start_position: must be at least 0 (got {start_position})")
+        return request.core.logits(ids, request.token, start_position=start_position)
+
+    def lens(
+        self, prompt: str | Sequence[int], layers: Iterable[int] | None = None, top_k: int = 5
+    ) -> Iterator[LensRow]:
+        """Yield what each layer would predict, were it the last one (logit lens), by token and layer.
+
+        For each token but the first, and for the token after the last: final norm and lm_head of the residual
+        stream after each of `layers` (numbered from 0; None: all), read out as `score` does. The last layer
+        has the numbers of `score`. Raises as `generate`, RequestError, CancelledError.
+        """
+        ids = self._ids(prompt)
+        validate_top_k(top_k)
+        request, of_layers = self._request(), inside.layer_indices(layers, self.facts)
+        return inside.lens(request, request.core.read(ids), of_layers, top_k)
+
+    def capture(
+        self,
+        prompt: str | Sequence[int],
+        layers: Iterable[int] | None = None,
+        heads: Iterable[int] | None = None,
+        *,
+        rows: Iterable[int] | None = None,
+        what: Collection[str] = ("q_pre", "k_pre", "attn_row"),
+        start_position: int = 0,
+    ) -> dict[str, Any]:
+        """Queries and keys before rotation, attention scores and weights of some heads.
+
+        layers, heads (query heads), rows (tokens of attn_logit and attn_row): numbers from 0; None: all.
+        what: q_pre, k_pre float32 [layers, heads, tokens, head_dim], after the norm of q and k; k_pre is the
+        key that the query head reads. attn_logit float32 [layers, heads, rows, tokens]: the scores with all
+        factors, before a softcap, -inf where masked. attn_row, same shape: the weights.
+        start_position: position of the first token.
+
+        Returns these arrays by name, and: layers, heads, rows, positions (int arrays); scale and
+        attention_factor per layer, query_scale per token: attn_logit = scale * query_scale * (rotated q . k),
+        where attention_factor multiplies cos and sin; softcap; window and rope per layer (None: none), rope
+        being an index of the spec's ropes; notes: what differs in this model (MLA, sinks, windows, ...).
+        Raises MemoryLimitError above 1 GiB, RequestError, ContextFullError, CancelledError.
+        """
+        ids, request = self._ids(prompt), self._request()
+        return inside.capture(request, ids, self.facts, layers, heads, rows, what, start_position)
+
+    def attention_by_distance(
+        self,
+        prompt: str | Sequence[int],
+        layers: Iterable[int] | None = None,
+        *,
+        max_distance: int | None = None,
+    ) -> dict[str, Any]:
+        """Mean attention weights by distance, per layer and query head, in bounded memory.
+
+        Returns layers (int array) and float64 arrays [layers, heads]: sink (weight of the first token) and
+        previous (of the token before), both over all tokens but the first and NaN for one token; distance
+        (mean distance in tokens); learned_sink (weight of a sink that the model learned, 0 without one); and
+        mean [layers, heads, distances]: at index d the weight of the token d places before, over the tokens
+        that have one. max_distance: last d; None: the text's. Raises as `capture`.
+        """
+        ids, request = self._ids(prompt), self._request()
+        return inside.attention_by_distance(request, ids, self.facts, layers, max_distance)
 
     def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1
@@ -357,43 +426,149 @@ class Engine:
 
     def score(
         self,
-        prompt: str | Sequence[int] | Sequence[Message],
+        prompt: "ScoreItem",
         *,
         top_k: int = 20,
         special: Special = "tokens",
+        bos: Bos = "auto",
+        window: int | None = None,
+        stride: int | None = None,
+        one_sequence: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Trace:
-        """Score each token of a given text, ids or messages, in one pass.
+        """Score each token of a given text, ids or messages; the arguments are those of `score_stream`.
 
         Token i is scored under row i-1; the first has no context and no score. `next` is the row after the
-        last token. top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or
-        the token; in messages it is text, and only their content has the role "text".
-        on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as `generate`.
+        last token. on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as
+        `generate`.
         """
-        text, tokens = self.chat.encode_prompt(prompt, special)
-        if not tokens:
-            raise RequestError("prompt: must have at least one token (got none)")
-        validate_top_k(top_k)
-        request = self._request()
-        core, scores = request.core, list[TokenScore]()
-        following: TokenDistribution | None = None
-        sequence = core.score([token.id for token in tokens], readout_top_k=top_k)
-        try:
-            while events := core.step([sequence], request.token):
-                for event in events:
-                    if event.kind == "score":
-                        scores.append(to_token_score(event, tokens[event.position], self.tokenizer))
-                    elif event.kind == "next" and event.row is not None:
-                        following = to_distribution(event.row, len(tokens) - 1)
-                if on_progress is not None:
-                    on_progress(len(scores), len(tokens))
-        finally:
-            core.free(sequence)
-        if following is None or [score.index for score in scores] != list(range(len(tokens))):
-            raise InternalError(f"engine: {len(scores)} scores for {len(tokens)} tokens")
-        return Trace(tuple(scores), following, self._meta(tokens, top_k) | {"text": text})
+        stream = self._score(
+            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, whole=True
+        )
+        scores = list[TokenScore]()
+        for chunk in stream.chunks():
+            scores += chunk
+            if on_progress is not None:
+                on_progress(len(scores), stream.meta["tokens"])
+        if stream.next is None:
+            raise InternalError("engine: scores without a row after the last token")
+        return Trace(tuple(scores), stream.next, stream.meta)
 
-    def _meta(self, tokens: Sequence[EncodedToken], top_k: int) -> dict[str, Any]:
+    def score_stream(
+        self,
+        prompt: "ScoreItem",
+        *,
+        top_k: int = 20,
+        special: Special = "tokens",
+        bos: Bos = "auto",
+        by_author: bool = False,
+        window: int | None = None,
+        stride: int | None = None,
+        one_sequence: bool = False,
+    ) -> "ScoreStream":
+        """Score a text, ids, messages, a Pair or (messages, answer), yielding scores as they are computed.
+
+        top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or the token; in
+        messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
+        the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
+        assistant's.
+
+        A text above the trained length, or above the `context` that the model was loaded with, is scored in
+        windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
+        token has at least window - stride + 1 tokens of context. one_sequence: use no windows. Memory does
+        not grow with the text, which is encoded piece by piece. `cancel` makes the iterator raise
+        CancelledError. Raises as `generate`.
+        """
+        return self._score(
+            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, by_author=by_author
+        )
+
+    def _score(
+        self,
+        prompt: "ScoreItem",
+        top_k: int,
+        special: Special,
+        bos: Bos,
+        window: int | None,
+        stride: int | None,
+        *,
+        one_sequence: bool = False,
+        by_author: bool = False,
+        whole: bool = False,
+    ) -> "ScoreStream":
+        """`score_stream`; whole: encode all of the text first."""
+        from ropechat.engine import scoring
+        from ropechat.engine.score_input import encode_by_author, encode_item
+
+        validate_top_k(top_k)
+        size = self._window(window)
+        move = validate_stride(stride, size)
+        given = (
+            encode_by_author(self.chat, prompt) if by_author else encode_item(self.chat, prompt, special, bos)
+        )
+        tokens = given.buffer(whole=whole or one_sequence)
+        meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
+        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD)
+        planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
+        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer))
+
+    def score_many(
+        self,
+        items: "Iterable[ScoreItem | RopechatError]",
+        *,
+        top_k: int = 0,
+        window: int = 16,
+        special: Special = "tokens",
+    ) -> "Iterator[tuple[int, Score]]":
+        """Score many items, up to `window` in each forward pass. Yields (index, Score) in their order.
+
+        An item is a text, ids, messages, a Pair or (messages, answer). What the beginnings of several items
+        have in common is computed once, and results do not depend on other items. A failed item has its error
+        in its Score, and the others continue; an error given as an item is returned the same way. An item is
+        read only when there is room for it. `cancel` makes the iterator raise CancelledError.
+        """
+        from ropechat.engine import scoring
+        from ropechat.engine.score_input import encode_item
+
+        validate_top_k(top_k)
+        if window < 1:
+            raise RequestError(f"window: must be at least 1 (got {window})")
+        size = self._window(None)
+        move = validate_stride(None, size)
+
+        def encode(item: "ScoreItem") -> "tuple[ScoreInput, dict[str, Any], Iterator[Window]]":
+            given = encode_item(self.chat, item, special)
+            tokens = given.buffer(whole=True)
+            meta = self._meta(given, tokens, top_k, size, move)
+            return given, meta, scoring.windows(tokens, given.first, size, move)
+
+        pool = scoring.ScorePool(self._request(), top_k, window)
+        return scoring.score_items(items, encode, pool, self.tokenizer)
+
+    def rank(self, context: str | Sequence[int], choices: Iterable[str | Sequence[int]]) -> "list[Score]":
+        """The score of each choice as the continuation of a context, in the order of the choices.
+
+        Compare logprob, or bits_per_byte where choices differ in length. Raises the error of the first choice
+        that cannot be scored, such as an empty one.
+        """
+        scores = [score for _, score in self.score_many(Pair(context, choice) for choice in choices)]
+        for score in scores:
+            if score.error is not None:
+                raise score.error
+        return scores
+
+    def _window(self, window: int | None) -> int:
+        """The window of a long text: by default what the model was trained for, or the stated context."""
+        if window is not None:
+            return validate_window(window)
+        return int(self.facts["context" if self.facts["context_is_stated"] else "usable_length"])
+
+    def _meta(
+        self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
+    ) -> dict[str, Any]:
+        """What a trace says about its text and model."""
+        fits = not tokens.reaches(size + 1)
+        begins_with_bos = tokens[0:1][0].id == self.tokenizer.bos_id
         return {
             "model": self.name,
             "revision": self.revision,
@@ -401,7 +576,12 @@ class Engine:
             "trained_length": self.facts["max_position_embeddings"],
             "engine": self._module.__version__,
             "top_k": top_k,
-            "bos": tokens[0].id == self.tokenizer.bos_id,
+            "bos": begins_with_bos,
+            "window": None if fits else size,
+            "stride": None if fits else min(stride, size - (tokens[0:1][0].role == "bos")),
+            "tokens": tokens.known if tokens.complete else None,
+            "text": given.text,
+            **given.meta,
         }
 
 

@@ -127,11 +127,15 @@ def check(model: str | Path, cache: str | None = None) -> dict[str, Any]:
     }
 
 
+def find_tokenizer(model: str | Path) -> Tokenizer:
+    """Load the tokenizer of a model by name, without its weights. Raises as `check`."""
+    folder = resolve(model)
+    return load_tokenizer(folder, read_header(folder)["vocab_size"], gguf_metadata)
+
+
 def load_template(model: str | Path) -> ChatTemplate | None:
     """Load the chat template of a model by name, or None if it has none. Raises as `check`."""
     folder = resolve(model)
     if not is_gguf(folder):
         return ChatTemplate.load(folder, read_json(folder, "tokenizer_config.json", TokenizerError) or {})
-    return load_chat_template(
-        folder, load_tokenizer(folder, read_header(folder)["vocab_size"], gguf_metadata)
-    )
+    return load_chat_template(folder, find_tokenizer(folder))

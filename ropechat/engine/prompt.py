@@ -4,10 +4,10 @@ Three rules: the model's chat template decides the form; there is exactly one BO
 if it spells a control token such as <|im_end|>.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
-from ropechat.conversation import Message
+from ropechat.conversation import Message, Role
 from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, validate_variables
 from ropechat.engine.validation import validate_ids
 from ropechat.errors import ChatTemplateError, RequestError
@@ -15,6 +15,8 @@ from ropechat.tokenizer import ControlTokenEscaper, EncodedToken, Tokenizer
 
 Special = Literal["text", "tokens"]
 """Whether the name of a control token in a given text is encoded as text or as the token."""
+Bos = Literal["auto", "yes", "no"]
+"""Whether a text to score begins with the BOS token; auto: as the tokenizer says."""
 MESSAGE_NOT_LOCATED = (
     "this model's chat template changes the message, so its words are not distinguishable from the "
     "template's; they have the role template"
@@ -78,17 +80,17 @@ class PromptBuilder:
         return list(known)
 
     def encode_prompt(
-        self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text"
+        self, prompt: str | Sequence[int] | Sequence[Message], special: Special = "text", bos: Bos = "auto"
     ) -> tuple[str | None, list[EncodedToken]]:
         """The tokens of a text, ids or messages to score, and the text that their spans refer to.
 
         That text is the given one, the decoded ids (None without a tokenizer), or the rendered messages as
         `ropechat template` prints them. special: whether the name of a control token in a text stays text or
-        becomes the token. Raises as `ids`.
+        becomes the token. bos: for a text only. Raises as `ids`.
         """
         if isinstance(prompt, str):
             quoted = self.control_ids if special == "text" else frozenset[int]()
-            return prompt, self.tokenizer.encode_aligned(prompt, quoted)
+            return prompt, self._with_bos(self.tokenizer.encode_aligned(prompt, quoted), bos)
         items = prompt if isinstance(prompt, Sequence) else ()
         messages = [message for message in items if isinstance(message, Message)]
         if messages and len(messages) == len(items):
@@ -98,6 +100,17 @@ class PromptBuilder:
         ids = validate_ids(cast("Sequence[int]", prompt))
         return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
 
+    def _with_bos(self, tokens: list[EncodedToken], bos: Bos) -> list[EncodedToken]:
+        """The tokens of a text, with or without a BOS that is not part of the text."""
+        has = bool(tokens) and tokens[0].role == "bos" and tokens[0].span == (0, 0)
+        if bos == "no" and has:
+            return tokens[1:]
+        if bos == "yes" and not has:
+            if self.tokenizer.bos_id is None:
+                raise RequestError("bos: this model's tokenizer has no BOS token; use auto or no")
+            return [EncodedToken(self.tokenizer.bos_id, (0, 0), "bos"), *tokens]
+        return tokens
+
     def _aligned(self, messages: Sequence[Message]) -> tuple[str, list[EncodedToken]]:
         control = self.tokenizer.escaper(self.control_ids)
         rendered = self._rendered(control, messages, None)
@@ -106,11 +119,7 @@ class PromptBuilder:
         said = [place for index in range(len(messages)) if (place := self._place(messages, index, rendered))]
         if len(said) < sum(bool(message.content.strip()) for message in messages):
             self.on_note(MESSAGE_NOT_LOCATED)
-        bos = self.tokenizer.bos_id
-        if self.tokenizer.adds_bos and bos is not None and tokens[:1] and tokens[0].id != bos:
-            tokens.insert(0, EncodedToken(bos, (0, 0), "bos"))
-        if tokens[:1] and tokens[0].id == bos:
-            tokens[0] = tokens[0]._replace(role="bos")
+        self._put_bos(tokens)
         return reading.shown, [
             token._replace(role="template")
             if token.role == "text" and not _within(token.span, said)
@@ -118,7 +127,67 @@ class PromptBuilder:
             for token in tokens
         ]
 
-    def _place(self, messages: Sequence[Message], index: int, rendered: str) -> tuple[int, int] | None:
+    def _put_bos(self, tokens: list[EncodedToken]) -> None:
+        """Put a BOS in front if the tokenizer adds one and the template did not; give it its role."""
+        bos = self.tokenizer.bos_id
+        if self.tokenizer.adds_bos and bos is not None and tokens[:1] and tokens[0].id != bos:
+            tokens.insert(0, EncodedToken(bos, (0, 0), "bos"))
+        if tokens[:1] and tokens[0].id == bos:
+            tokens[0] = tokens[0]._replace(role="bos")
+
+    def encode_long(
+        self, text: str, special: Special = "text", bos: Bos = "auto"
+    ) -> Iterator[list[EncodedToken]]:
+        """The tokens of a text of any length to score, as `encode_prompt`, in lists of bounded size."""
+        quoted = self.control_ids if special == "text" else frozenset[int]()
+        pieces = self.tokenizer.encode_pieces(text, quoted)
+        yield self._with_bos(next(pieces, []), bos)
+        yield from pieces
+
+    def encode_by_author(
+        self, messages: Sequence[Message]
+    ) -> tuple[str, list[EncodedToken], list[tuple[int, tuple[int, int]]]]:
+        """`encode_prompt` of messages, whose contents have the role of their author.
+
+        Also returns (index, byte range) of each message that can be located. The prompt for an answer is not
+        added after a message of the assistant.
+        """
+        asks = not messages or messages[-1].role is not Role.ASSISTANT
+        control = self.tokenizer.escaper(self.control_ids)
+        rendered = self._rendered(control, messages, None, asks=asks)
+        reading = control.read(rendered)
+        tokens = self.tokenizer.read_aligned(reading)
+        places = [
+            (index, place)
+            for index in range(len(messages))
+            if (place := self._place(messages, index, rendered, asks=asks))
+        ]
+        if len(places) < sum(bool(message.content.strip()) for message in messages):
+            self.on_note(MESSAGE_NOT_LOCATED)
+        self._put_bos(tokens)
+        roles = [(str(messages[index].role), place) for index, place in places]
+        return reading.shown, [_with_author(token, roles) for token in tokens], places
+
+    def encode_answer(self, messages: Sequence[Message], answer: str) -> tuple[str, list[EncodedToken], int]:
+        """The tokens of a prompt and of an answer to it, the text, and the byte where the answer begins.
+
+        The prompt's tokens have the role "template" whoever wrote them, those of the answer "assistant".
+        """
+        control = self.tokenizer.escaper(self.control_ids)
+        rendered = self._rendered(control, messages, None)
+        start = len(control.unescape(rendered).encode())
+        reading = control.read(rendered + control.escape(answer))
+        tokens = self.tokenizer.read_aligned(reading)
+        self._put_bos(tokens)
+        for index, token in enumerate(tokens):
+            if token.role == "text":
+                role = "assistant" if token.span[1] > start else "template"
+                tokens[index] = token._replace(role=role)
+        return reading.shown, tokens, start
+
+    def _place(
+        self, messages: Sequence[Message], index: int, rendered: str, *, asks: bool = True
+    ) -> tuple[int, int] | None:
         """The byte range of a message's content in the rendered text; None if it cannot be determined.
 
         It is found by rendering the conversation with another content in the message's place.
@@ -127,7 +196,7 @@ class PromptBuilder:
         others = [*messages]
         others[index] = Message(messages[index].role, control.mark)
         try:
-            before, *after = self._rendered(control, others, None).split(control.mark)
+            before, *after = self._rendered(control, others, None, asks=asks).split(control.mark)
         except ChatTemplateError:
             return None
         if len(after) != 1 or len(before) + len(after[0]) > len(rendered):
@@ -139,15 +208,24 @@ class PromptBuilder:
         return start, start + len(control.unescape(middle).encode())
 
     def _rendered(
-        self, control: ControlTokenEscaper, messages: Sequence[Message], variables: Mapping[str, Any] | None
+        self,
+        control: ControlTokenEscaper,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None,
+        *,
+        asks: bool = True,
     ) -> str:
-        """Render the conversation, with stand-ins for the control-token names in user text."""
+        """Render the conversation, with stand-ins for the control-token names in user text.
+
+        asks: whether the text ends where a reply starts.
+        """
         quoted = [Message(message.role, control.escape(message.content)) for message in messages]
         if self.template is None:
             if variables:
                 raise RequestError("template variables: this model has no chat template; omit them")
             return "".join(message.content for message in quoted)
-        text = self.template.prompt(quoted, {**self.variables, **(variables or {})})
+        chosen = {**self.variables, **(variables or {})}
+        text = self.template.prompt(quoted, chosen, add_generation_prompt=asks)
         self._note_folding(self.template)
         return text
 
@@ -173,6 +251,14 @@ class PromptBuilder:
         if template.folds_system and not self._noted:
             self._noted = True
             self.on_note(SYSTEM_FOLDED)
+
+
+def _with_author(token: EncodedToken, places: Sequence[tuple[str, tuple[int, int]]]) -> EncodedToken:
+    """The token with the role of the message that it belongs to, else "template"; special ones stay."""
+    if token.role != "text":
+        return token
+    role = next((role for role, place in places if _within(token.span, [place])), "template")
+    return token._replace(role=role)
 
 
 def _within(span: tuple[int, int], ranges: Sequence[tuple[int, int]]) -> bool:

@@ -47,6 +47,22 @@ def validate_top_k(top_k: int) -> None:
         raise RequestError(f"top_k: must be an integer from 0 to {MAX_TOP_K} (got {top_k!r})")
 
 
+def validate_window(window: int) -> int:
+    """Validate the window of a long text: its tokens."""
+    if isinstance(window, bool) or not isinstance(window, int) or window < 2:
+        raise RequestError(f"window: must be an integer of at least 2 (got {window!r})")
+    return window
+
+
+def validate_stride(stride: int | None, window: int) -> int:
+    """Validate the stride of windows; None is half a window."""
+    if stride is None:
+        return max(1, window // 2)
+    if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= window:
+        raise RequestError(f"stride: must be an integer from 1 to {window}, the window (got {stride!r})")
+    return stride
+
+
 def validate_array_size(positions: int, vocab_size: int) -> None:
     """Validate the size of an array of logits. Raises MemoryLimitError."""
     needed = positions * vocab_size * 4

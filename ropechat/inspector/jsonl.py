@@ -1,37 +1,50 @@
-"""A trace as JSON lines, schema `ropechat.trace/1`.
+"""A scored text as JSON lines, schema `ropechat.trace/1`.
 
-Line 1 describes the trace; one line per token follows; the last line is the distribution after the last token
-(`"next": true`). Logprobs and entropies are raw (temperature 1, no filter), in nats. `token` is for display;
-`bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or, for a chat, the
-rendered prompt. `role` is text, template (written by the chat template), special or bos; nll and perplexity
-cover text only. `beyond_trained_length` counts the tokens at positions beyond `trained_length`. Readers must
-check the major version in `schema`.
+Line 1 describes the text; one line per token follows; then the distribution after the last token
+(`"next": true`) and the sums (`"summary": true`). A file with several texts has these lines for each, with
+`file` in line 1. Logprobs and entropies are raw (temperature 1, no filter), in nats. `token` and `top_text`
+are for display; `bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or,
+for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos;
+`roles` in line 1 are those that the sums cover. `beyond_trained_length` counts the tokens at positions beyond
+`trained_length`. Readers must check the major version in `schema` and ignore fields that they do not know.
 """
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.inspector.look_up import Found
+from ropechat.inspector.reading import Reading, Summary, Sums
+from ropechat.trace import TokenDistribution, TokenScore
 
 SCHEMA = "ropechat.trace/1"
+BytesOf = Callable[[int], bytes]
 
 
-def _number(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
     """The number, or None (null) for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def _top(row: TokenDistribution | None) -> list[list[float | int | None]] | None:
-    return None if row is None else [[id, _number(logprob)] for id, logprob in row.top]
+def _top(row: TokenDistribution | None, bytes_of: BytesOf) -> dict[str, Any]:
+    if row is None:
+        return {"top": None, "top_text": None, "top_mass": None}
+    return {
+        "top": [[id, finite(logprob)] for id, logprob in row.top],
+        "top_text": [bytes_of(id).decode("utf-8", "replace") for id, _ in row.top],
+        "top_mass": finite(row.top_mass),
+    }
 
 
-def meta_record(trace: Trace) -> dict[str, Any]:
-    """The record of the first line."""
-    meta = trace.meta
+def meta_record(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of the first line. name: of the file, "" for none."""
+    text = meta.get("text")
+    data = None if text is None else text.encode("utf-8", "replace")
     return {
         "schema": SCHEMA,
+        **({"file": name} if name else {}),
         "model": meta.get("model"),
         "revision": meta.get("revision"),
         "dtype": meta.get("dtype"),
@@ -43,16 +56,20 @@ def meta_record(trace: Trace) -> dict[str, Any]:
         "bos": meta.get("bos"),
         "log_base": "e",
         "stage": "raw",
-        "tokens": len(trace),
+        "tokens": meta.get("tokens"),
         "trained_length": meta.get("trained_length"),
-        "beyond_trained_length": trace.beyond_trained_length,
-        "text": meta.get("text"),
+        "beyond_trained_length": meta.get("beyond_trained_length"),
+        "window": meta.get("window"),
+        "stride": meta.get("stride"),
+        "roles": list(meta.get("roles") or ("text",)),
+        "text_sha256": None if data is None else hashlib.sha256(data).hexdigest(),
+        "text": text,
     }
 
 
-def token_record(token: TokenScore) -> dict[str, Any]:
+def token_record(token: TokenScore, bytes_of: BytesOf) -> dict[str, Any]:
     """The record of a token."""
-    logprob = _number(token.logprob)
+    logprob = finite(token.logprob)
     return {
         "i": token.index,
         "id": token.id,
@@ -62,24 +79,51 @@ def token_record(token: TokenScore) -> dict[str, Any]:
         "role": token.role,
         "logprob": logprob,
         "rank": token.rank,
-        "entropy": _number(token.entropy),
+        "entropy": finite(token.entropy),
         "surprisal_bits": None if logprob is None else -logprob / math.log(2),
-        "top": _top(token.row),
-        "top_mass": None if token.row is None else _number(token.row.top_mass),
+        **_top(token.row, bytes_of),
     }
 
 
-def next_record(row: TokenDistribution) -> dict[str, Any]:
-    """The record of the last line."""
+def next_record(row: TokenDistribution, bytes_of: BytesOf, found: Sequence[Found] = ()) -> dict[str, Any]:
+    """The record of the distribution after the last token, with the strings that were looked up."""
+    looked_up = {
+        one.text: {"ids": list(one.ids), "logprob": finite(one.logprob), "rank": one.rank} for one in found
+    }
     return {
         "next": True,
-        "entropy": _number(row.entropy),
-        "top": _top(row),
-        "top_mass": _number(row.top_mass),
+        "entropy": finite(row.entropy),
+        **_top(row, bytes_of),
+        **({"lookup": looked_up} if found else {}),
     }
 
 
-def lines(trace: Trace) -> Iterator[str]:
-    """Yield the lines of the file, without line endings."""
-    for record in (meta_record(trace), *map(token_record, trace), next_record(trace.next)):
-        yield json.dumps(record, ensure_ascii=False, allow_nan=False)
+def _sums(sums: Sums) -> dict[str, Any]:
+    return {
+        "scored": sums.scored,
+        "nll": finite(sums.nll),
+        "ppl": finite(sums.ppl),
+        "bits_per_byte": finite(sums.bits_per_byte),
+    }
+
+
+def summary_record(summary: Summary) -> dict[str, Any]:
+    """The record of the last line."""
+    by_role = {role: _sums(sums) for role, sums in summary.by_role.items()}
+    return {"summary": True, "tokens": summary.tokens, **_sums(summary.counted), "by_role": by_role}
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record as a line of JSON, with the newline."""
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
+    """Yield the lines, with newlines. bytes_of: id -> the bytes of a token."""
+    summary = Summary(reading.roles)
+    yield line_of(meta_record(reading.name, reading.meta))
+    for token in summary.watch(reading.tokens):
+        yield line_of(token_record(token, bytes_of))
+    if reading.next is not None:
+        yield line_of(next_record(reading.next, bytes_of, reading.looked_up()))
+    yield line_of(summary_record(summary))

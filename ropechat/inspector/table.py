@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ropechat.trace import TokenDistribution, TokenScore, Trace
+from ropechat.inspector.look_up import Found
+from ropechat.inspector.reading import Reading, Summary
+from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import cell_width, fit, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -42,10 +44,10 @@ def bar(share: float, width: int) -> str:
     return fit("█" * full + (_EIGHTHS[rest] if rest else ""), width)
 
 
-def layout(trace: Trace, width: int, *, color: bool = False) -> Layout:
-    """Choose the columns that fit into `width`."""
+def layout(tokens: int, width: int, *, color: bool = False) -> Layout:
+    """Choose the columns that fit into `width`. tokens: their number."""
     width = max(width, _MIN_WIDTH)
-    index = max(2, len(str(len(trace) - 1)))
+    index = max(2, len(str(tokens - 1)))
     extras = width >= 70
     fixed = (
         index + 2 + 8 + 2 + 7 + (2 + 9 + 2 + 7 if extras else 0)
@@ -95,29 +97,33 @@ def candidate_lines(
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
 
 
+def found_line(found: Found, at: Layout) -> str:
+    """The line of a string that was looked up: its probability, and the rank of its first token."""
+    bits = f"{-found.logprob / math.log(2):.2f} bit"
+    tokens = f"  ({len(found.ids)} tokens)" if len(found.ids) > 1 else ""
+    facts = f"{math.exp(found.logprob):7.1%}  {bits:>11}  rank {found.rank}"
+    return _cut(f"{' ' * at.index}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
+
+
 def render(
-    trace: Trace, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
+    reading: Reading, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
     """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
-    at = layout(trace, width, color=color)
+    at = layout(reading.meta.get("tokens") or 1, width, color=color)
+    summary = Summary(reading.roles)
     yield header(at)
-    for token in trace:
+    for token in summary.watch(reading.tokens):
         yield token_line(token, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
-    yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {trace.next.entropy:.2f})", _DIM, at)
-    yield from candidate_lines(trace.next, None, bytes_of, at)
-    yield _paint(summary(trace), _DIM, at)
-
-
-def summary(trace: Trace) -> str:
-    """The summary line, over scored tokens of the role text."""
-    scored = sum(1 for token in trace if token.logprob is not None and token.role == "text")
-    if not scored:
-        return f"{len(trace)} tokens, none scored"
-    return (
-        f"{len(trace)} tokens, {scored} scored: nll {trace.nll():.3f}, perplexity {trace.ppl():.2f}, "
-        f"{trace.bits_per_byte():.3f} bits/byte"
-    )
+    if reading.next is not None:
+        entropy = f"{reading.next.entropy:.2f}"
+        yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", _DIM, at)
+        yield from candidate_lines(reading.next, None, bytes_of, at)
+        for place, found in enumerate(reading.looked_up()):
+            if place == 0:
+                yield _paint(f"{'?'.rjust(at.index)}  looked up", _DIM, at)
+            yield found_line(found, at)
+    yield _paint(summary.line(), _DIM, at)
 
 
 def _cut(text: str, width: int) -> str:

@@ -38,7 +38,7 @@ _NAMES_SHOWN = 12
 class GgufSet(NamedTuple):
     """A GGUF model: one file, or all parts of a split one in order.
 
-    quant: the quantization in its name, in capitals (Q4_K_M); None if there is none.
+    quant: the quantization in its name, in capitals (Q4_K_M), or None.
     """
 
     files: tuple[str, ...]

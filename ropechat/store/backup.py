@@ -20,7 +20,7 @@ def list_copies(folder: Path) -> list[Path]:
 
 
 def is_due(folder: Path, now: float) -> bool:
-    """Whether the newest copy is a week old, or there is none."""
+    """Whether the newest copy is a week old or missing."""
     found = list_copies(folder)
     return not found or not 0 <= now - found[-1].stat().st_mtime < WEEK
 

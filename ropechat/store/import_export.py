@@ -2,7 +2,7 @@
 
 JSON contains everything and can be imported: {"ropechat": 1, "title", "current", "nodes": [...]}; nodes have
 the fields of conversation.Node (with the shorter names of `_node`), tokens those of trace.Step. NaN is null,
-bytes are hex. Markdown and HTML contain the branch on screen. Control characters are escaped (JSON) or
+bytes are hex. Markdown contains the branch on screen. Control characters are escaped (JSON) or
 replaced.
 """
 
@@ -19,8 +19,6 @@ from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Rol
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
-from ropechat.store.files import write_private
-from ropechat.store.html import to_html
 from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
 from ropechat.trace import Stage, Step, TokenDistribution
 from ropechat.util.text import clean, escape_json
@@ -28,16 +26,6 @@ from ropechat.util.text import clean, escape_json
 FORMAT = 1
 MAX_BYTES = 256 << 20
 CHANGES = ("fork", "edit", "continue")
-
-
-def export(chat: Chat, form: str, path: Path) -> None:
-    """Export a chat to a file that only its owner may read. form: md, json, html. Raises FileAccessError."""
-    write_private(path, format_chat(chat, form))
-
-
-def format_chat(chat: Chat, form: str) -> str:
-    """A chat in one of the formats."""
-    return {"md": to_markdown, "json": to_json, "html": to_html}[form](chat)
 
 
 def to_markdown(chat: Chat) -> str:

@@ -71,7 +71,7 @@ def _is_private(path: Path) -> bool:
 
 
 def load_cached(file: Path, vocab_size: int) -> CachedVocabulary | None:
-    """The cache entry of a tokenizer.json or GGUF file in its current state; None if there is none."""
+    """The cache entry of a tokenizer.json or GGUF file in its current state, or None."""
     key = key_of(file, vocab_size)
     if key is None:
         return None

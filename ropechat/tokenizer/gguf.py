@@ -55,7 +55,7 @@ class GgufVocabulary:
 
 
 def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> GgufVocabulary | None:
-    """Convert the vocabulary of a file whose model has `vocab_size` ids; None if there is none.
+    """Convert the vocabulary of a file whose model has `vocab_size` ids; None if the file has no vocabulary.
 
     Raises TokenizerError, ConfigError for a special id out of range, UnsupportedModelError for an unknown
     tokenizer model or pre-tokenizer type.

@@ -46,7 +46,7 @@ Read = Callable[[], ParsedVocabulary | None]
 
 
 def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
-    """Read and validate a tokenizer.json for a model with `vocab_size` ids; None if there is none.
+    """Read and validate a tokenizer.json for a model with `vocab_size` ids; None if the file is missing.
 
     Raises TokenizerError naming the file and the field.
     """
@@ -66,7 +66,7 @@ def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
 
 
 def read_gguf(where: Path, metadata: Mapping[str, Any], vocab_size: int) -> ParsedVocabulary | None:
-    """Read the vocabulary in the metadata of a GGUF file; None if there is none.
+    """Read the vocabulary in the metadata of a GGUF file; None if it has no vocabulary.
 
     Raises TokenizerError, ConfigError or UnsupportedModelError naming file and key.
     """

@@ -14,6 +14,7 @@ from ropechat.tokenizer.cache import load_cached
 from ropechat.tokenizer.control_tokens import ControlTokenEscaper, EscapedText
 from ropechat.tokenizer.library import first_line, is_library_failure, silence_stderr
 from ropechat.tokenizer.loader import Read, build_and_cache, open_cached, read_gguf, read_json_file
+from ropechat.tokenizer.long_text import PIECE_BYTES, encode_pieces
 from ropechat.tokenizer.pieces import ByteDecoder
 from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES, may_panic
 from ropechat.tokenizer.stream import ByteStream, Detokenizer, SilentStream, WindowStream
@@ -239,6 +240,11 @@ class Tokenizer:
             EncodedToken(id, span, self._role(id, is_added=bool(flag)))
             for id, span, flag in zip(ids, spans, added, strict=True)
         ]
+
+    def encode_pieces(self, text: str, quoted: frozenset[int] = frozenset()) -> Iterator[list[EncodedToken]]:
+        """`encode_aligned` of a text of any length, in lists of bounded size, encoded as they are taken."""
+        piece = min(PIECE_BYTES, self._max_bytes)
+        return encode_pieces(lambda part: self.encode_aligned(part, quoted), text, piece)
 
     @cached_property
     def _around(self) -> tuple[list[EncodedToken], list[EncodedToken]]:

@@ -7,11 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ropechat.chat.protocols import ChatEngine, ModelLoader
-    from ropechat.sampling import Sampling
-    from ropechat.store.store import Store
+    from ropechat.chat.live import LiveChat
     from ropechat.tui.options import ChatOptions
 
 __all__ = ["run_chat"]
@@ -33,27 +29,16 @@ def _restore_environment() -> None:
         os.environ.pop(name, None)
 
 
-def run_chat(
-    load: Callable[[], ChatEngine],
-    model: str,
-    sampling: Sampling,
-    system: str | None = None,
-    store: Store | None = None,
-    resume: str | None = None,
-    look: ChatOptions | None = None,
-    models: ModelLoader | None = None,
-) -> int:
+def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> int:
     """Open the chat and return the exit code once it is closed.
 
-    load: loads the model; called on the inference thread after the first frame. model: its name until then.
-    models: loads other models later. store: saves the chats, if given. resume: the id of the saved chat
-    to open, "" for the newest. look: theme, tint, keys and the like.
-    An error of loading is shown in the app, and again on stderr once the screen is restored.
+    The model is loaded after the first frame. resume: the id of the saved chat to open, "" for the newest.
+    look: theme, tint, keys and the like. An error while loading is shown in the app, and again on stderr once
+    the screen is restored.
     """
     from ropechat.chat.errors import explain
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.terminal import gc_pause as garbage
-    from ropechat.tui.terminal import typeahead
+    from ropechat.tui.terminal import gc_pause, typeahead
     from ropechat.tui.terminal.screen import own_screen, take_short_turns
     from ropechat.tui.terminal.textual_compat import teach_alt_enter
     from ropechat.util.text import one_line
@@ -61,8 +46,8 @@ def run_chat(
     _restore_environment()
     teach_alt_enter()
     take_short_turns()
-    garbage.hold_off()
-    app = ChatApp(load, model, sampling, system, store, resume, look, models)
+    gc_pause.hold_off()
+    app, store = ChatApp(chat, resume, look), chat.session.recorder.store
     typeahead.hold()
     try:
         with own_screen():

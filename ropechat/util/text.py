@@ -106,7 +106,7 @@ def format_duration(seconds: float) -> str:
 
 
 def closest_name(word: str, names: Iterable[str]) -> str:
-    """The name most similar to a mistyped word, or abbreviated by it; "" if there is none."""
+    """The name most similar to a mistyped word, or abbreviated by it; "" if no name is similar."""
     from difflib import get_close_matches  # imported here: only errors need it
 
     by_lower = {name.lower(): name for name in names}

@@ -1,4 +1,4 @@
-//! What can go wrong. Every message names the file, the field, what was found, what is allowed and what to do.
+//! What can go wrong. Every message names the file, the field, what it must be, what was found and what to do.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub enum Error {
         path: PathBuf,
         /// The field, tensor or byte offset.
         field: String,
-        /// `<what it is>; <what is allowed>; <what to do>`.
+        /// `must be X (got Y); <what to do>`.
         what: String,
     },
     /// A tensor is missing, has another shape or an unusable type.
@@ -52,7 +52,7 @@ pub enum Error {
         path: PathBuf,
         /// The key.
         key: String,
-        /// `<what it is>; <what is allowed>; <what to do>`.
+        /// `must be X (got Y); <what to do>`.
         what: String,
     },
     /// A model, key or value that is sound but that this engine does not compute.
@@ -62,7 +62,7 @@ pub enum Error {
         path: PathBuf,
         /// The key (`model_type`, `rope_scaling.rope_type` ...).
         key: String,
-        /// `<what it is>; <what is supported>`.
+        /// `must be X (got Y); <what to do>`.
         what: String,
     },
     /// A path inside a model points out of its folder, or is no regular file.

@@ -3,12 +3,17 @@
 
 mod common;
 
-use common::{Folder, Noise, engine, engine_with_kv, write_model_of};
+use common::{Folder, Noise, engine, engine_with_kv, greedy, write_model_of};
+use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::compute::cancel::CancelToken;
-use ropechat_core::engine::{Engine, Event, Generation, Goal};
+use ropechat_core::config::{
+    Config, EmbeddingPosition, LayerRope, Mask, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
+};
+use ropechat_core::engine::inside::Capture;
+use ropechat_core::engine::{Engine, Event, Goal};
+use ropechat_core::family;
 use ropechat_core::kernel::Isa;
 use ropechat_core::quant::PackedType;
-use ropechat_core::sampling::Sampling;
 
 const VOCAB: usize = 103;
 const LENGTH: usize = 75; // more than two blocks of the cache, and beyond every window and trained length below
@@ -98,12 +103,17 @@ fn config(model_type: &str, own: &str) -> String {
     format!(r#"{{"model_type": "{model_type}", {}{own}}}"#, sizes.join(","))
 }
 
-fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
+/// Name and config.json of every model.
+fn all_configs() -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> =
         FAMILIES.iter().map(|(name, own)| ((*name).to_owned(), config(name, own))).collect();
     all.push(("dtransformer_rope".to_owned(), DTRANSFORMER.to_owned()));
+    all
+}
+
+fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
     let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
-    for (name, config) in &all {
+    for (name, config) in &all_configs() {
         let folder: Folder = write_model_of(config);
         let q8_0 = PackedType::Q8_0;
         for (dtype, kv, isa) in
@@ -145,20 +155,6 @@ fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<(usize, u32, u64)>> {
     }
 }
 
-fn greedy(max_tokens: usize) -> Goal {
-    let sampling = Sampling {
-        logit_bias: vec![],
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        stream: 0,
-    };
-    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
-}
-
 #[test]
 fn chunks_threads_and_company_do_not_change_a_bit() {
     for_all(|make, ids, name| {
@@ -169,12 +165,12 @@ fn chunks_threads_and_company_do_not_change_a_bit() {
             assert!(logits(&mut engine, ids) == expected, "{name}: chunks of {chunk}");
         }
         let mut engine = make(2);
-        let alone = engine.add(ids, Goal::Score { readout_top_k: 3 }).unwrap();
+        let alone = engine.add(ids, Goal::score(3)).unwrap();
         let expected = run(&mut engine, &[alone]).remove(0);
         let mut engine = make(2);
         let numbers: Vec<u64> = [&ids[5..50], ids, &ids[20..23], &ids[1..60]]
             .iter()
-            .map(|prompt| engine.add(prompt, Goal::Score { readout_top_k: 3 }).unwrap())
+            .map(|prompt| engine.add(prompt, Goal::score(3)).unwrap())
             .collect();
         assert!(run(&mut engine, &numbers)[1] == expected, "{name}: in company");
     });
@@ -187,7 +183,7 @@ fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
         let first = engine.add(&ids[..20], greedy(18)).unwrap();
         let generated = run(&mut engine, &[first]).remove(0);
         let whole: Vec<u32> = ids[..20].iter().copied().chain(generated.iter().map(|r| r.1)).collect();
-        let scored = engine.add(&whole, Goal::Score { readout_top_k: 3 }).unwrap();
+        let scored = engine.add(&whole, Goal::score(3)).unwrap();
         assert!(run(&mut engine, &[scored])[0][19..] == generated[..], "{name}: scored against generated");
         let again = engine.add(&whole[..30], greedy(8)).unwrap();
         assert_eq!(engine.reused(again).unwrap(), 29, "{name}");
@@ -209,4 +205,177 @@ fn a_window_hides_what_is_so_far_back_and_no_more() {
     assert_eq!(first_difference(&narrow, &wide), 20);
     assert_eq!(first_difference(&wide, &wider), 21);
     assert_eq!(window(40), window(500));
+}
+
+// ---- Inside the model
+
+#[test]
+fn the_last_layer_of_the_lens_predicts_what_the_model_does() {
+    for_all(|make, ids, name| {
+        let mut engine = make(2);
+        let alone = engine.add(ids, Goal::score(3)).unwrap();
+        let expected = run(&mut engine, &[alone]).remove(0);
+        let last = if name.starts_with("dtransformer") { 1 } else { 2 };
+        let (mut reading, mut found, mut layers) = (engine.read(ids, 0).unwrap(), Vec::new(), [0; 3]);
+        loop {
+            let rows = engine.lens(&mut reading, &[last, 0], 3, &CancelToken::default()).unwrap();
+            if rows.is_empty() {
+                break;
+            }
+            for row in rows {
+                layers[row.layer] += 1;
+                let Some((logprob, rank)) = row.token.filter(|_| row.layer == last) else { continue };
+                assert!(rank >= 1 && row.row.top.len() == 3, "{name}");
+                found.push((row.position, ids[row.position], logprob.to_bits()));
+            }
+        }
+        assert!(found == expected, "{name}");
+        assert!(layers[0] == ids.len() && layers[last] == ids.len(), "{name}: {layers:?}");
+    });
+}
+
+/// A head rotated at its position in f64, in the definition's words.
+fn rotated(head: &[f32], rope: Option<(RopeLayout, &RopeFrequencies)>, position: usize) -> Vec<f64> {
+    let mut out: Vec<f64> = head.iter().map(|&x| f64::from(x)).collect();
+    let Some((layout, frequencies)) = rope else { return out };
+    let pairs = frequencies.inv_freq().len();
+    for (i, frequency) in frequencies.inv_freq().iter().enumerate() {
+        let (a, b) = match layout {
+            RopeLayout::Neox => (i, i + pairs),
+            RopeLayout::Interleaved => (2 * i, 2 * i + 1),
+        };
+        let (sin, cos) = (position as f64 * frequency).sin_cos();
+        let (x, y) = (out[a], out[b]);
+        out[a] = (x * cos - y * sin) * frequencies.attention_factor();
+        out[b] = (x * sin + y * cos) * frequencies.attention_factor();
+    }
+    out
+}
+
+fn query_factor(config: &Config, position: usize) -> f64 {
+    match config.query_scaling {
+        QueryScaling::None => 1.0,
+        QueryScaling::Llama4 { beta, original_max_position_embeddings: trained } => {
+            1.0 + beta * ((position / trained) as f64).ln_1p()
+        }
+    }
+}
+
+#[test]
+fn captured_heads_rebuild_scores_weights_and_distances() {
+    const TOKENS: usize = 40; // more than a block, and beyond most windows
+    for (name, text) in &all_configs() {
+        let folder = write_model_of(text);
+        let config = family::config(&Checkpoint::open(folder.path()).unwrap()).unwrap();
+        let mut engine = engine_with_kv(folder.path(), PackedType::F32, None, Isa::Scalar, 2).unwrap();
+        let (ids, cancel) = (Noise(9).ids(TOKENS, VOCAB), CancelToken::default());
+        let (layers, heads) = (config.layers.len(), config.num_attention_heads);
+        let everything = Capture {
+            layers: (0..layers).collect(),
+            heads: (0..heads).collect(),
+            rows: (0..TOKENS).collect(),
+            q_pre: true,
+            k_pre: true,
+            scores: true,
+            weights: true,
+        };
+        for start in [0, 1000] {
+            if start > 0 && config.position == EmbeddingPosition::Learned {
+                assert!(engine.capture(&ids, start, &everything, &cancel).is_err(), "{name}");
+                continue;
+            }
+            engine.set_rows_per_step(7);
+            let chunked = engine.capture(&ids, start, &everything, &cancel).unwrap();
+            engine.set_rows_per_step(64);
+            let found = engine.capture(&ids, start, &everything, &cancel).unwrap();
+            for (one, other) in [(&found.q_pre, &chunked.q_pre), (&found.k_pre, &chunked.k_pre)] {
+                assert!(bits(one) == bits(other), "{name}: in chunks");
+            }
+            assert!(bits(&found.weights) == bits(&chunked.weights), "{name}: in chunks");
+
+            let frequencies = config.frequencies(config.rope_variant(start + TOKENS));
+            for (index, spec) in config.layers.iter().enumerate() {
+                let rope = match spec.rope {
+                    LayerRope::None => None,
+                    LayerRope::Rotary(rope) => Some((config.ropes[rope].layout, &frequencies[rope])),
+                };
+                let scale = f64::from(config.attention_multiplier) * f64::from(spec.attention_scale);
+                for head in 0..heads {
+                    let list = index * heads + head;
+                    let of_token = |all: &[f32], t: usize| {
+                        let dim = config.head_dim;
+                        rotated(&all[(list * TOKENS + t) * dim..][..dim], rope, start + t)
+                    };
+                    let keys: Vec<_> = (0..TOKENS).map(|t| of_token(&found.k_pre, t)).collect();
+                    for t in 0..TOKENS {
+                        let query = of_token(&found.q_pre, t);
+                        let factor = scale * query_factor(&config, start + t);
+                        let row = (list * TOKENS + t) * TOKENS;
+                        let (scores, weights) =
+                            (&found.scores[row..][..TOKENS], &found.weights[row..][..TOKENS]);
+                        let window = match spec.mask {
+                            Mask::Causal => TOKENS,
+                            Mask::Sliding(window) => window,
+                        };
+                        let mut total = 0.0;
+                        let mut numerators = Vec::new();
+                        for s in 0..TOKENS {
+                            if s > t || s + window <= t {
+                                assert!(
+                                    scores[s] == f32::NEG_INFINITY && weights[s] == 0.0,
+                                    "{name} {t} {s}"
+                                );
+                                continue;
+                            }
+                            let dot: f64 = query.iter().zip(&keys[s]).map(|(q, k)| q * k).sum();
+                            let (expected, got) = (factor * dot, f64::from(scores[s]));
+                            let error = (got - expected).abs();
+                            assert!(
+                                error <= 1e-4,
+                                "{name} layer {index} head {head} {t} {s}: {got} {expected}"
+                            );
+                            let capped = config.attn_logit_softcapping.map_or(got, |cap| {
+                                let cap = f64::from(cap);
+                                cap * (got / cap).tanh()
+                            });
+                            numerators.push((s, capped.exp()));
+                            total += f64::from(weights[s]);
+                        }
+                        if config.sinks == Sinks::PerHead {
+                            assert!(0.0 < total && total < 1.0, "{name}: {total}");
+                        } else {
+                            assert!((total - 1.0).abs() < 1e-5, "{name}: {total}");
+                        }
+                        let sum: f64 = numerators.iter().map(|(_, numerator)| numerator).sum();
+                        for (s, numerator) in numerators {
+                            let expected = numerator / sum * total;
+                            assert!((f64::from(weights[s]) - expected).abs() < 1e-5, "{name} {t} {s}");
+                        }
+                    }
+                }
+            }
+            if start == 0 {
+                let summed = engine.attention_by_distance(&ids, &everything.layers, TOKENS, &cancel).unwrap();
+                for list in 0..layers * heads {
+                    let weight =
+                        |t: usize, s: usize| f64::from(found.weights[(list * TOKENS + t) * TOKENS + s]);
+                    let mean = |of: &dyn Fn(usize) -> f64, from: usize| {
+                        (from..TOKENS).map(of).sum::<f64>() / (TOKENS - from) as f64
+                    };
+                    for distance in 0..TOKENS {
+                        let expected = mean(&|t| weight(t, t - distance), distance);
+                        let got = summed.mean[list * TOKENS + distance];
+                        assert!((got - expected).abs() < 1e-12, "{name}: {distance}: {got} {expected}");
+                    }
+                    assert!((summed.first[list] - mean(&|t| weight(t, 0), 1)).abs() < 1e-12, "{name}");
+                    assert!((summed.previous[list] - mean(&|t| weight(t, t - 1), 1)).abs() < 1e-12, "{name}");
+                    let total = |t: usize| (0..=t).map(|s| weight(t, s)).sum::<f64>();
+                    let far =
+                        |t: usize| (0..=t).map(|s| weight(t, s) * (t - s) as f64).sum::<f64>() / total(t);
+                    assert!((summed.distance[list] - mean(&far, 0)).abs() < 1e-9, "{name}");
+                    assert!((summed.sink[list] - mean(&|t| 1.0 - total(t), 0)).abs() < 1e-5, "{name}");
+                }
+            }
+        }
+    }
 }

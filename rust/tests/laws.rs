@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, Noise, SHAPES, engine, write_model};
+use common::{Folder, Noise, SHAPES, engine, greedy, write_model};
 use ropechat_core::Error;
 use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
@@ -38,20 +38,6 @@ fn logits(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
     let all = engine.logits(ids, &CancelToken::default()).unwrap();
     assert!(all.iter().all(|x| x.is_finite()));
     all.iter().map(|x| x.to_bits()).collect()
-}
-
-fn greedy(max_tokens: usize) -> Goal {
-    let sampling = Sampling {
-        logit_bias: vec![],
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        stream: 0,
-    };
-    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
 }
 
 /// What identifies a scored or generated token in bits: position, id, logprob, log-sum-exp, entropy.
@@ -117,7 +103,7 @@ fn long_sequences_are_joined_alike_by_any_cut() {
 fn company_does_not_change_a_bit() {
     for_all(|make, ids, name| {
         let mut engine = make(2);
-        let alone = engine.add(&ids, Goal::Score { readout_top_k: 3 }).unwrap();
+        let alone = engine.add(&ids, Goal::score(3)).unwrap();
         let expected = run(&mut engine, &[alone]).remove(0);
         for company in [2, 7, 33] {
             let mut engine = make(2);
@@ -126,7 +112,7 @@ fn company_does_not_change_a_bit() {
                     // The sequence under test stands in the middle of others of other lengths.
                     let prompt: Vec<u32> =
                         if i == company / 2 { ids.clone() } else { ids[i % 20..30 + i].to_vec() };
-                    engine.add(&prompt, Goal::Score { readout_top_k: 3 }).unwrap()
+                    engine.add(&prompt, Goal::score(3)).unwrap()
                 })
                 .collect();
             let records = run(&mut engine, &numbers);
@@ -144,7 +130,7 @@ fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
         assert_eq!(generated.len(), 40, "{name}");
         let whole: Vec<u32> = ids[..20].iter().copied().chain(generated.iter().map(|r| r.1)).collect();
 
-        let scored = engine.add(&whole, Goal::Score { readout_top_k: 3 }).unwrap();
+        let scored = engine.add(&whole, Goal::score(3)).unwrap();
         let scored = run(&mut engine, &[scored]).remove(0);
         assert!(scored[19..] == generated[..], "{name}: scored against generated");
 

@@ -49,7 +49,7 @@ fn is_reported((family, own): (&str, &str), tensor: &str, nan: f32, is_bad: impl
         for dtype in PackedType::ALL {
             for kv in [None, Some(PackedType::Q8_0)] {
                 let mut engine = engine_with_kv(folder.path(), dtype, kv, isa, 2).unwrap();
-                let goal = Goal::Score { readout_top_k: 0 };
+                let goal = Goal::score(0);
                 let number = engine.add(&Noise(9).ids(20, VOCAB), goal).unwrap();
                 let result = engine.step(&[number], &CancelToken::default());
                 let name = format!("{family} {tensor} {dtype:?} {kv:?} {isa:?}");

@@ -25,16 +25,6 @@ from ropechat.util.text import format_duration
 GREEDY = ["--temperature", 0, "--max-tokens", 3]
 
 
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return byte_folder(tmp_path / "model")
-
-
 def slowed(arguments: list[str]) -> list[str]:
     """`command`, with a core that takes 20 ms for a sequence's step."""
     slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"

@@ -16,12 +16,13 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).p
 from fakes import FakeEngine, fake_step, pieces  # noqa: E402
 from textual.timer import Timer  # noqa: E402
 
+from ropechat.chat.live import LiveChat  # noqa: E402
 from ropechat.conversation import Message  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.trace import Step  # noqa: E402
 from ropechat.tui import app  # noqa: E402
 from ropechat.tui.render.blocks import AnswerBlock, Block  # noqa: E402
-from ropechat.tui.terminal import gc_pause as garbage  # noqa: E402
+from ropechat.tui.terminal import gc_pause  # noqa: E402
 
 BEAT = 0.01
 QUIET = (2.0, 4.0)  # seconds after the end in which no timer may tick
@@ -101,7 +102,7 @@ class Measured(app.ChatApp):
     CSS_PATH = Path(app.__file__).with_name("app.tcss")
 
     def __init__(self, engine: Paced, case: dict[str, Any], report: Path) -> None:
-        super().__init__(lambda: engine, "models/fake", Sampling(max_tokens=10**9))
+        super().__init__(LiveChat(lambda: engine, "models/fake", Sampling(max_tokens=10**9)))
         self.paced, self.case, self.report = engine, case, report
 
     def on_mount(self) -> None:
@@ -116,7 +117,7 @@ class Measured(app.ChatApp):
             self.commands.run("view.toggle")
         await asyncio.sleep(4.0)  # the hint goes away
         self.composer.set_text("Go")
-        self._send(self.composer.text)
+        self.writing.send(self.composer.text)
         blocks = await self._beat()
         ticks = await self._late_ticks()
         blocks.sort()
@@ -174,7 +175,7 @@ def main() -> None:
     """Run the case."""
     case = json.loads(sys.argv[1])
     text = script(case["kind"], case["characters"], random.Random(7))
-    garbage.hold_off()  # as in the real program
+    gc_pause.hold_off()  # as in the real program
     Measured(Paced(text, case["rate"], case["mark"]), case, Path(sys.argv[2])).run()
 
 

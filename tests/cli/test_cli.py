@@ -16,16 +16,6 @@ NOTE = "note: this model has no chat template; it continues the text\n"
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return byte_folder(tmp_path / "model")
-
-
-@pytest.fixture
 def chat_model(tmp_path: Path) -> Path:
     """Its prompts end in "\\n", so that greedy replies begin with vertical tab; <|im_end|> ends a turn."""
     config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
@@ -294,8 +284,8 @@ def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None
 
 def test_inspect_jsonl(door: Door, model: Path) -> None:
     code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--top-k", 2, "aé")
-    meta, *tokens, following = [json.loads(line) for line in out.splitlines()]
-    assert code == 0
+    meta, *tokens, following, summary = [json.loads(line) for line in out.splitlines()]
+    assert (code, summary["summary"], summary["scored"]) == (0, True, 2)
     assert (meta["schema"], meta["vocab"], meta["top_k"], meta["log_base"]) == (
         "ropechat.trace/1",
         260,

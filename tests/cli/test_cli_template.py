@@ -19,11 +19,6 @@ HI = "<|im_start|>user\nhi<|im_end|>\n"
 REPLY = "<|im_start|>assistant\n"
 
 
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
 def folder(path: Path, template: Any) -> Path:
     return byte_folder(
         path / "model", tokenizer_config={"bos_token": "<s>", "eos_token": "</s>", "chat_template": template}
@@ -172,7 +167,8 @@ def test_inspect_shows_the_prompt_token_by_token(door: Door, model: Path) -> Non
 
 def roles(out: str) -> list[tuple[str, str]]:
     """The text of a trace, cut by its spans; neighbours with the same role together."""
-    meta, *tokens, _ = [json.loads(line) for line in out.splitlines()]
+    meta, *tokens, _, summary = [json.loads(line) for line in out.splitlines()]
+    assert summary["tokens"] == len(tokens)
     data, found = meta["text"].encode(), list[tuple[str, bytes]]()
     for token in tokens:
         piece = data[slice(*token["span"])]
@@ -203,7 +199,7 @@ def test_the_templates_words_are_in_no_sum(door: Door, model: Path) -> None:
     first = 1 + len("|user\n")
     own = [token["logprob"] for token in tokens[first : first + 2]]
     assert [token["token"] for token in tokens[first : first + 2]] == ["h", "i"]
-    assert table[-1].startswith(f"{len(tokens) - 2} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
+    assert table[-1].startswith(f"{len(tokens) - 3} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +247,7 @@ def test_control_tokens_that_are_typed_stay_text(door: Door, tmp_path: Path) -> 
     code, out, err = door(*inspect, typed)
     assert (code, err, json.loads(out.splitlines()[0])["text"]) == (0, "", typed)
     assert roles(out) == [("bos", ""), ("text", typed)]
-    assert [json.loads(line)["id"] for line in out.splitlines()[1:-1]] == [256, *typed.encode()]
+    assert [json.loads(line)["id"] for line in out.splitlines()[1:-2]] == [256, *typed.encode()]
     code, out, _ = door(*inspect, "--special", "tokens", typed)
     assert code == 0
     assert roles(out) == [("bos", ""), ("text", "é"), ("special", "<|im_end|>"), ("text", "b")]
@@ -265,7 +261,11 @@ def test_the_prompt_of_a_template_can_be_inspected(door: Door, model: Path) -> N
     inspect = ["inspect", "-m", model, "--format", "jsonl"]
     piped = door(*inspect, "--special", "tokens", "-", stdin=rendered.encode())[1]
     chat = door(*inspect, "--chat", "hi")[1]
-    assert piped.replace('"text"', '"template"') == chat.replace('"text"', '"template"')
+    *piped_lines, piped_sums = piped.replace('"text"', '"template"').splitlines()
+    *chat_lines, chat_sums = chat.replace('"text"', '"template"').splitlines()
+    assert piped_lines == chat_lines
+    assert [json.loads(sums)["tokens"] for sums in (piped_sums, chat_sums)] == [len(chat_lines) - 2] * 2
+    assert json.loads(chat_sums)["scored"] == len("hi") < json.loads(piped_sums)["scored"]
 
 
 def test_a_system_message_that_is_refused_is_noted_once(door: Door, tmp_path: Path) -> None:

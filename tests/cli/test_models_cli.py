@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,6 @@ sys.addaudithook(lambda event, _: seen.append(event) if event.startswith("socket
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with serve() as hub:
         use(hub, tmp_path, monkeypatch)
@@ -52,7 +48,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def partial_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("blobs/*.incomplete"))
+    """Bytes of the downloads that are under way; a file may be renamed while this looks at it."""
+    size = 0
+    for path in folder.glob("blobs/*.incomplete"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 def pack(weights: Path) -> int:

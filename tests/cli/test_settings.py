@@ -201,11 +201,6 @@ def test_choices_are_those_of_the_chat() -> None:
 # --- the command line ---
 
 
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
 def tokens(door: Door, *arguments: object) -> int:
     code, out, err = door("run", "--json", "--raw", "--quiet", *arguments, "x")
     assert code == 0, err

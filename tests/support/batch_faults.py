@@ -82,7 +82,7 @@ class Faults:
             path.unlink()
 
     def kill(self, count: int) -> None:
-        """kill -9 `count` runs, each file up to five times: when there are so many records, and a moment later."""
+        """kill -9 `count` runs, each file up to five times, a moment after so many records."""
         while count > 0:
             before: set[str] = set()
             for _ in range(min(count, self.draw.randint(1, 5))):

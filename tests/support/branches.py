@@ -11,6 +11,14 @@ def answers(c: Any) -> list[str]:
     return [node.text for node in c.app.session.tree.nodes.values() if node.role == "assistant"]
 
 
+async def told(c: Any, line: str) -> str:
+    """The footer's answer to a typed line."""
+    await c.ask(line)
+    await c.pilot.pause(0.05)
+    await c.idle()
+    return str(c.line("footer"))
+
+
 async def transcript(c: Any, *keys: str) -> None:
     """Press keys where letters are commands: on a token."""
     await read(c)

@@ -79,6 +79,7 @@ class Engine:
                 "dtype": "f32" if dtype == "auto" else dtype,
                 "kv_dtype": "f32" if kv_dtype == "auto" else kv_dtype,
                 "context": context or 64,
+                "context_is_stated": context is not None,
             }
         )
 
@@ -109,7 +110,8 @@ class Engine:
         for id in ids:
             if not 0 <= id < self.facts["vocab_size"]:
                 raise RequestError(f"id: {id}; below {self.facts['vocab_size']} is allowed")
-        if len(ids) > self.facts["context"]:
+        rows = len(ids) - (state.get("next") is False)
+        if rows > self.facts["context"]:
             raise ContextFullError(f"{len(ids)} tokens; the context holds {self.facts['context']}")
         self._next += 1
         self.sequences[self._next] = {"ids": ids, "prompt": len(ids), "done": 0, "over": False, **state}
@@ -118,8 +120,10 @@ class Engine:
     def generate(self, ids: Any, **options: Any) -> int:
         return self._add(ids, options=options, made=0)
 
-    def score(self, ids: Any, *, readout_top_k: int) -> int:
-        return self._add(ids, score=True, top_k=readout_top_k)
+    def score(self, ids: Any, *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
+        number = self._add(ids, score=True, top_k=readout_top_k, start=start, next=read_next)
+        self.sequences[number]["prompt"] -= not read_next
+        return number
 
     def step(self, sequences: Any, cancel: CancelToken) -> list[Any]:
         if self.before_step is not None:
@@ -150,7 +154,9 @@ class Engine:
     def _scores(self, number: int, start: int, end: int) -> list[Any]:
         state = self.sequences[number]
         ids, events = state["ids"], []
-        for i in range(start, end):
+        last = len(ids) - 1
+        compared = [last] if end == last and not state["next"] else []
+        for i in [*range(max(start, state["start"]), end), *compared]:
             given = (
                 {}
                 if i == 0
@@ -159,7 +165,7 @@ class Engine:
             events.append(_event("score", number, i, id=ids[i], **given))
         if end == len(ids):
             events.append(_event("next", number, end - 1, row=self._row(ids[-1], state["top_k"])))
-            state["over"] = True
+        state["over"] = end == state["prompt"]
         return events
 
     def _sample(self, number: int) -> Any:
@@ -194,7 +200,7 @@ class Engine:
     def free(self, sequence: int) -> None:
         del self.sequences[sequence]
 
-    def logits(self, ids: Any, cancel: CancelToken) -> np.ndarray:
+    def logits(self, ids: Any, cancel: CancelToken, *, start_position: int = 0) -> np.ndarray:
         if cancel.cancelled:
             raise CancelledError("cancelled")
         return self.table[list(ids)].copy()
@@ -237,6 +243,8 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
         "threads": 1,
         "isa": "scalar",
         "context": 64,
+        "context_is_stated": False,
+        "usable_length": config.get("max_position_embeddings", 64),
         **dict.fromkeys(
             (
                 *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),

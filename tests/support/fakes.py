@@ -116,6 +116,24 @@ class FakeEngine:
     def _script(self) -> list[bytes]:
         return pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
 
+    def rope_spec(self, length: int = 0) -> dict[str, Any]:
+        """Two layers with one rope of four pairs."""
+        layer = {"rope": 0, "window": None, "attention_scale": 1.0}
+        rope = {"theta": 1e4, "rotary_dim": 8, "interleaved": False, "rope_type": "default"}
+        rope |= {"inv_freq": [1.0, 0.1, 0.01, 0.001], "attention_factor": 1.0}
+        sizes = dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers"), 2)
+        return {
+            **sizes,
+            **{"model_type": "llama", "position": "none", "max_position_embeddings": 512},
+            **{"head_dim": 8, "hidden_size": 16, "attention_multiplier": 0.35},
+            **{
+                "attn_logit_softcapping": None,
+                "query_scaling": None,
+                "layers": [layer, layer],
+                "ropes": [rope],
+            },
+        }
+
     def token_bytes(self, id: int) -> bytes:
         """The toy token of the newest script; ids beyond it are words of their own, from 5000 on bytes."""
         if id == STOP:

@@ -96,6 +96,7 @@ def furnish(folder: Path, kind: str) -> None:
 
 def chat(kind: str, folder: Path) -> int:
     """The program."""
+    from ropechat.chat.live import LiveChat
     from ropechat.tui import run_chat
 
     said = texts(kind)
@@ -104,7 +105,8 @@ def chat(kind: str, folder: Path) -> int:
     engine.spell = lambda messages, ids, after=(): [(b"x", said[id % len(said)]) for id in ids]  # type: ignore[method-assign]
     engine.chat.told_in_vain = said[3:6]
     os.chdir(folder / "files")
-    return run_chat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"), "whole")
+    chat = LiveChat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"))
+    return run_chat(chat, "whole")
 
 
 if __name__ == "__main__":

@@ -300,14 +300,14 @@ async def play(
 ) -> None:
     """Run scenes in one chat of one size."""
     from ropechat import Engine, Sampling
+    from ropechat.chat.live import LiveChat
     from ropechat.store.store import Store
     from ropechat.tui.app import ChatApp
 
     width, height = map(int, size.split("x"))
     store = Store(home / f"chats-{size}-{len(load)}")
-    app = ChatApp(
-        lambda: Engine.load("builtin", **load), "builtin", Sampling(temperature=1.0, seed=4), None, store
-    )
+    sampling = Sampling(temperature=1.0, seed=4)
+    app = ChatApp(LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store))
     async with app.run_test(size=(width, height)) as pilot:
         stage = Stage(app, pilot, folder, wanted)
         await stage.until(lambda: app.session.info is not None)

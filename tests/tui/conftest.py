@@ -76,6 +76,7 @@ def chat() -> Callable[..., Any]:
     async def open_chat(
         engine: Any, size: tuple[int, int] = (80, 24), wait: bool = True, **settings: Any
     ) -> AsyncIterator[Chat]:
+        from ropechat.chat.live import LiveChat
         from ropechat.sampling import Sampling
         from ropechat.tui.app import ChatApp
 
@@ -87,7 +88,7 @@ def chat() -> Callable[..., Any]:
         names = ("system", "store", "resume", "look", "models")
         system, store, resume, look, models = (settings.pop(name, None) for name in names)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(load, "models/fake-1m", sampling, system, store, resume, look, models)
+        app = ChatApp(LiveChat(load, "models/fake-1m", sampling, system, store, models), resume, look)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:

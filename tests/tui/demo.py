@@ -11,6 +11,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).p
 
 from fakes import STORY, FakeEngine  # noqa: E402
 
+from ropechat.chat.live import LiveChat  # noqa: E402
 from ropechat.errors import ModelNotFoundError  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.tui import run_chat  # noqa: E402
@@ -36,7 +37,7 @@ def main() -> int:
     def load() -> FakeEngine:
         time.sleep(args.load)
         if args.broken:
-            raise ModelNotFoundError("models/nowhere: no such directory; give a directory with config.json")
+            raise ModelNotFoundError("models/nowhere: not found; give a directory with config.json")
         return FakeEngine(
             [STORY * args.repeat, WIDE * args.repeat, STORY],
             name="stories-1m",
@@ -46,7 +47,7 @@ def main() -> int:
             prefill=args.prefill,
         )
 
-    return run_chat(load, "models/stories-1m", Sampling(max_tokens=100_000))
+    return run_chat(LiveChat(load, "models/stories-1m", Sampling(max_tokens=100_000)))
 
 
 if __name__ == "__main__":

@@ -70,16 +70,16 @@ async def test_an_edit_is_one_until_esc(chat: Any) -> None:
         await c.ask("Hi?")
         await c.idle()
         await transcript(c, "e")
-        assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
+        assert "editing: ⏎ saves a new version of this question" in c.line("footer")
         c.app.composer.set_text("")
         await c.pilot.pause(0.05)
-        assert "editing: ⏎ puts this question beside the old one" in c.line("footer")
+        assert "editing: ⏎ saves a new version of this question" in c.line("footer")
         await c.ask("Next?")
         await c.idle()
         assert [turn.question for turn in c.app.session.turns] == ["Next?"]
         assert "‹ 2/2 ›" in c.screen()
         await transcript(c, "E")
-        assert "editing: ⏎ puts this answer" in c.line("footer")
+        assert "editing: ⏎ saves a new version of this answer" in c.line("footer")
         await c.pilot.press("escape")
         assert c.app.composer.text == ""
         assert "editing" not in c.line("footer")
@@ -274,8 +274,8 @@ async def test_branches_and_compare(chat: Any) -> None:
         await c.until(lambda: isinstance(c.app.screen, CompareScreen))
         await c.pilot.pause(0.1)
         assert "10 tokens shared" in c.screen()
-        assert "bits cheaper" in c.screen()
-        assert f"Σ {first.bits:.1f} b" in c.screen()
+        assert "likeliest: " in c.screen()
+        assert f"{first.bits:.1f} bits" in c.screen()
         await c.pilot.press("j", "escape")
         await c.pilot.press("up", "enter")
         await c.until(lambda: last(c).node == first.id)
@@ -304,8 +304,8 @@ def test_what_the_screens_say() -> None:
     ]
     first, second = tree.siblings(tree.path()[2].id)
     assert (snippet(first), snippet(second)) == ("Rayleigh scattering of light", "")
-    assert verdict([first, first]) == f"{len(first.steps)} tokens shared · 0 and 0 follow · all cost the same"
-    assert "cheaper under this model" in verdict([first, second])
+    assert verdict([first, first]) == f"{len(first.steps)} tokens shared · 0 and 0 follow · equally likely"
+    assert "likeliest: " in verdict([first, second])
     assert len(sparkline(first.steps)) == len(first.steps)
     assert sparkline([]) == ""
     assert len(sparkline(first.steps * 100)) == 60
@@ -319,7 +319,7 @@ async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
         for question in ("First?", "Second?"):
             await c.ask(question)
             await c.idle()
-        c.app.notice("notice", "said meanwhile")
+        c.app.path.notice("notice", "said meanwhile")
         before = list(c.app.transcript.blocks)
         await transcript(c, "r")
         assert c.app.transcript.blocks[:-2] == before[: before.index(c.app.transcript.blocks[-3]) + 1]
@@ -350,7 +350,7 @@ async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
 
         engine.spell = spell  # type: ignore[method-assign]
         c.app.answers.fork(first, 5, 77)
-        await c.until(lambda: "broke off" in c.screen())
+        await c.until(lambda: "The answer failed" in c.screen())
         assert [block.text for block in c.app.transcript.blocks if block.kind == "answer"] == [""]
         assert last(c).answer.node.text == ""
 

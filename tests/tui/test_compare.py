@@ -77,7 +77,7 @@ async def test_a_series_is_written_and_compared(chat: Any, width: int, first: li
         ]
         assert columns(c) == first
         assert ("for the others" in c.screen()) is (width < 160)
-        assert "is the cheapest under this model" in " ".join(c.screen().split())
+        assert "likeliest: " in " ".join(c.screen().split())
         for _ in range(3):
             await c.pilot.press("left")
         await c.pilot.pause(0.1)
@@ -106,7 +106,7 @@ async def test_a_series_says_how_far_it_is_and_ends_when_stopped(chat: Any) -> N
         engine.gate.clear()
         await c.ask("/regen 3")
         await c.until(lambda: c.app.session.generating)
-        assert "answer 1 of 3, then they are compared; esc stops" in c.line("footer")
+        assert "answer 1 of 3, then all are compared; esc stops" in c.line("footer")
         await c.pilot.press("escape")
         await c.idle()
         engine.gate.set()
@@ -130,7 +130,7 @@ async def test_a_series_does_not_open_over_what_is_written(chat: Any) -> None:
         engine.gate.set()
         await c.idle()
         assert len(answers(c)) == 3
-        assert "2 answers are there: /compare shows them side by side" in c.line("footer")
+        assert "2 answers are complete: /compare shows them side by side" in c.line("footer")
         assert c.app.composer.text == "x"
         c.app.composer.set_text("")
         for words in ("0", "5", "two"):
@@ -200,16 +200,11 @@ def node(bits: float, model: str = "m", typed: bool = False) -> Node:
 
 
 def test_what_a_comparison_says() -> None:
-    assert (
-        verdict([node(3), node(1)])
-        == "1 token shared · 0 and 0 follow · 2 is 2.0 bits cheaper under this model"
-    )
+    assert verdict([node(3), node(1)]) == "1 token shared · 0 and 0 follow · likeliest: 2, then 1 (+2.0 bits)"
     assert verdict([node(3), node(1), node(2)]).endswith(
-        "0, 0 and 0 follow · 2 is the cheapest under this model: 3 +1.0, 1 +2.0 bits"
+        "0, 0 and 0 follow · likeliest: 2, then 3 (+1.0 bits), 1 (+2.0 bits)"
     )
-    assert verdict([node(3), node(1, "other")]).endswith(
-        "by different models: what each costs cannot be compared"
-    )
+    assert verdict([node(3), node(1, "other")]).endswith("by different models: their bits cannot be compared")
     assert verdict([node(3), node(1, typed=True)]).endswith("tokens without a probability count 0 bits")
 
 

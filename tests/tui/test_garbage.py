@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ropechat.tui.terminal import gc_pause as garbage
+from ropechat.tui.terminal import gc_pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,28 +35,28 @@ def as_before() -> Iterator[None]:
 
 
 def test_rest_collects_what_is_new_and_looks_at_nothing_twice() -> None:
-    garbage.hold_off()
-    garbage.rest()
+    gc_pause.hold_off()
+    gc_pause.rest()
     kept = Ring()
     Ring()
-    garbage.rest()
+    gc_pause.rest()
     assert Ring.alive == 1
     assert gc.get_freeze_count() > 1000
     del kept  # frozen: only another model's arrival has it looked at again
-    garbage.rest()
+    gc_pause.rest()
     assert Ring.alive == 1
-    garbage.thaw()
-    garbage.rest()
+    gc_pause.thaw()
+    gc_pause.rest()
     assert Ring.alive == 0
 
 
 def test_few_young_objects_at_a_time_whatever_a_start_had() -> None:
     gc.set_threshold(50_000)
-    garbage.hold_off()
+    gc_pause.hold_off()
     assert gc.get_threshold()[0] < 1000
 
 
 def test_without_a_chat_nothing_changes() -> None:
     frozen, before = gc.get_freeze_count(), gc.get_threshold()
-    garbage.rest()
+    gc_pause.rest()
     assert (gc.get_freeze_count(), gc.get_threshold()) == (frozen, before)

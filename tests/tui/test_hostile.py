@@ -38,7 +38,7 @@ VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
     ("no branches", [ESC], b"send"),
     ("compare", [ESC, LEFT, b"="], b"tokens shared"),
     ("no compare", [ESC], b"send"),
-    ("chats", [F2], b"ords that were said"),
+    ("chats", [F2], b"earch chats"),
     ("search", [b"Q1Q"], b"with "),
     ("rename", [RENAME], b"gives the chat this title"),
     ("renamed", [PASTE], b"Q"),
@@ -163,7 +163,7 @@ def test_what_is_said_is_text_in_every_view(kind: str, tmp_path: Path) -> None:
     allowed = set().union(*map(sequences, usual.values()))
     found, files = shown(kind, tmp_path)
     for view, output in found.items():
-        if view != "end" and len(marks(usual[view])) > 20:  # the whole screen was drawn anew
+        if view != "end" and len(marks(usual[view])) > 20:  # the whole screen was drawn again
             assert marks(output), view
         assert sequences(output) <= allowed, view
         assert not RAW & set(map(ord, output.decode("utf-8", "ignore"))), view

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,6 @@ from fakes import STORY, FakeEngine
 from ropechat.conversation import NodeState
 from ropechat.store.store import Store
 from ropechat.tui.screens.chats import ChatsScreen
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
 
 
 async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
@@ -195,7 +187,7 @@ async def test_nothing_is_kept_without_a_store(chat: Any) -> None:
     async with chat(FakeEngine("x")) as c:
         await c.pilot.press("f2")
         await c.pilot.pause(0.05)
-        assert "nothing is kept" in c.line("footer")
+        assert "this chat is not stored" in c.line("footer")
 
 
 async def test_trouble_is_on_the_screen(chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +240,10 @@ async def test_what_was_left_out_of_a_full_context_stays_left_out(chat: Any, sto
         for text in ("one " * 4, "two " * 4, "three " * 6):
             await c.ask(text)
             await c.idle()
-        assert "oldest 1 question is left out" in " ".join(c.screen().split())
+        assert "oldest question is no longer sent" in " ".join(c.screen().split())
     async with chat(FakeEngine("ok", context=48), store=store, resume="", size=(100, 40)) as c:
         await c.until(lambda: "three three" in c.screen())
-        assert "oldest 1 question is left out" in " ".join(c.screen().split())
+        assert "oldest question is no longer sent" in " ".join(c.screen().split())
         await transcript(c, "r")
         assert [m.content for m in c.engine.asked[-1]] == ["two " * 4, "beta " * 5, "three " * 6]
 

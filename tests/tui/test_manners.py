@@ -17,21 +17,21 @@ from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen
-from ropechat.tui.screens.dialog import Sheet
+from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
-from ropechat.tui.widgets.sampling_panel import Dials
+from ropechat.tui.widgets.sampling_panel import SamplingPanel
 
 SHEETS = {
-    "sheet": Sheet,
+    "sheet": Dialog,
     "chats": ChatsScreen,
     "branches": BranchesScreen,
     "compare": CompareScreen,
     "alternatives": ForkScreen,
     "models": ModelsScreen,
-    "dials": Dials,
+    "dials": SamplingPanel,
     "personas": PersonasScreen,
     "full": ContextScreen,
 }
@@ -115,7 +115,7 @@ def test_keys_may_be_swapped() -> None:
 
 
 def test_what_is_shown_is_what_is_pressed() -> None:
-    from ropechat.tui.commands.keymap import shown
+    from ropechat.tui.commands.registry import shown
 
     for command in keys.ALL:
         if command.keys:
@@ -125,17 +125,18 @@ def test_what_is_shown_is_what_is_pressed() -> None:
 
 def test_every_command_does_something() -> None:
     """The app's by its handler, others by an action of where their keys work."""
+    from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
     from ropechat.tui.app import ChatApp
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-    handlers = set(ChatApp(FakeEngine, "fake", Sampling()).commands.handlers)
+    handlers = set(ChatApp(LiveChat(FakeEngine, "fake", Sampling())).commands.handlers)
     bound = {re.findall(r"'(.*)'", command.action)[0] for command in keys.ALL if "app." in command.action}
-    assert handlers == bound | {command.id for command in keys.COMMANDS}
+    assert handlers == bound | {one.id for one in (*keys.COMMANDS, *keys.READING) if not one.action}
     for command in (*keys.READING, *keys.DIALOGS):
-        place: Any = SHEETS.get(command.context, Reader)
+        place: Any = SHEETS.get(command.context, TokenTranscript)
         name = command.action.partition("(")[0]
-        if name != "app.command":
+        if name not in ("", "app.command"):
             assert hasattr(place, f"action_{name}"), command.id
     typed = [command.slash for command in keys.ALL if command.slash]
     assert len(set(typed)) == len(typed)
@@ -162,7 +163,7 @@ async def test_every_typed_command_is_known_and_harmless(line: str, chat: Any) -
         await c.idle()
         await c.ask(line)
         await c.pilot.pause(0.05)
-        assert "is no command" not in c.line("footer")
+        assert "unknown command" not in c.line("footer")
         assert c.app._exception is None
 
 
@@ -212,7 +213,7 @@ async def test_the_mouse_is_left_to_the_terminal_and_taken_back(chat: Any, writt
     async with chat(FakeEngine()) as c:
         await c.pilot.press("f8")
         assert "\x1b[?1003l" in written[-1]
-        assert "F8 takes it" in c.line("footer")
+        assert "F8: back to the chat" in c.line("footer")
         await c.pilot.press("f8")
         assert "\x1b[?1003h" in written[-1]
 
@@ -292,8 +293,9 @@ async def test_without_follow_the_view_stays_at_the_question(chat: Any) -> None:
 
 def test_loading_is_the_first_request() -> None:
     from ropechat.chat.events import Load
+    from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
     from ropechat.tui.app import ChatApp
 
-    app = ChatApp(lambda: FakeEngine(), "fake", Sampling())
+    app = ChatApp(LiveChat(FakeEngine, "fake", Sampling()))
     assert isinstance(app.inference._requests.get_nowait(), Load)

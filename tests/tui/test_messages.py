@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from branches import last, transcript
+from branches import last, told, transcript
 from fakes import STOP, STORY, FakeEngine, fake_step
 
 from ropechat.chat import personas
@@ -14,23 +14,7 @@ from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.widgets.bars import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
-
-
-async def told(c: Any, line: str) -> str:
-    """What the footer says to a typed line."""
-    await c.ask(line)
-    await c.pilot.pause(0.05)
-    await c.idle()
-    return str(c.line("footer"))
+    pass
 
 
 class Ending(FakeEngine):
@@ -46,7 +30,7 @@ class Ending(FakeEngine):
 
 
 async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any, store: Store) -> None:
-    said = "The model had ended its answer: it added nothing."
+    said = "The model had finished its answer; nothing was added."
     async with chat(Ending("One two."), store=store) as c:
         await c.ask("Hi")
         await c.idle()
@@ -64,7 +48,7 @@ async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any,
 
 # --- headings, times, speeds ---
 
-NOTE = "cut at the token limit · 12 tok · 48 ms · 213 tok/s · 2.40 b/tok"
+NOTE = "cut at the token limit · 12 tok · 48 ms · 213 tok/s · 2.40 bits/token"
 
 
 @pytest.mark.parametrize("width", range(8, 110))
@@ -202,7 +186,7 @@ async def test_no_system_text_is_said_and_no_notice_stays_that_is_untrue(chat: A
         assert "no system text from the next question on" in await told(c, "/system -")
         await told(c, "Hi")
         await told(c, "/system Be long.")
-        assert "begins a branch of its own, under “Be long.”" in c.screen()
+        assert "starts a new branch, under “Be long.”" in c.screen()
         await told(c, "/system Be short.")
         assert "Be long." not in c.screen()
         assert "no system text from the next question on" in await told(c, "/system -")
@@ -213,11 +197,11 @@ async def test_no_system_text_is_said_and_no_notice_stays_that_is_untrue(chat: A
 
 async def test_an_unknown_persona_and_setting_name_what_was_meant(chat: Any) -> None:
     async with chat(FakeEngine("ok")) as c:
-        assert "nobody: no such persona; none is kept yet" in await told(c, "/persona nobody")
+        assert "nobody: unknown persona; none is saved yet" in await told(c, "/persona nobody")
         for name in ("pirate", "teacher"):
             personas.save(name, f"You are a {name}.")
-        assert "nobody: no such persona; kept: pirate, teacher" in await told(c, "/persona nobody")
-        assert "pirat: no such persona; did you mean pirate?" in await told(c, "/persona pirat")
+        assert "nobody: unknown persona; saved: pirate, teacher" in await told(c, "/persona nobody")
+        assert "pirat: unknown persona; did you mean pirate?" in await told(c, "/persona pirat")
         assert "tmp: unknown setting; did you mean temperature?" in await told(c, "/set tmp 1")
         everything = "temperature, top_k, top_p, min_p, repetition_penalty, max_tokens, seed"
         await told(c, "/set qqq 1")
@@ -240,7 +224,7 @@ async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any)
 async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok"), store=store) as c:
         for text in ("word " * 40 + "end", "/a/path" * 30 + "/end"):
-            c.app.hint(text)
+            c.app.view.hint(text)
             await c.pilot.pause(0.05)
             footer = c.app.footer
             assert footer.size.height == 3
@@ -250,11 +234,11 @@ async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any,
             await c.pilot.pause(0.05)
             assert footer.size.height == 1
             assert "send" in c.line("footer")
-        c.app.hint("word " * 60)
+        c.app.view.hint("word " * 60)
         await c.pilot.resize_terminal(160, 24)
         await c.pilot.pause(0.1)
         assert c.app.footer.size.height == 2
-        c.app.hint("word " * 4000)
+        c.app.view.hint("word " * 4000)
         await c.pilot.pause(0.05)
         assert c.app.footer.size.height == 8
         assert c.line("footer").endswith("…")

@@ -92,7 +92,7 @@ async def test_a_model_with_bad_headers_leaves_the_old_one(chat: Any, hub: Hub) 
     async with chat(engine, models=Models()) as c:
         await c.ask("/model bad/one")
         await c.until(lambda: "Not loaded: bad/one: no header" in c.screen())
-        assert "fake-1m goes on" in c.screen()
+        assert "fake-1m stays loaded" in c.screen()
         assert not engine.closed
         await c.ask("Hi?")
         await c.idle()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +17,7 @@ from textual.visual import Visual
 from ropechat.chat import personas
 from ropechat.store.store import Store
 from ropechat.tui.controllers.sidebar import WIDTH
-from ropechat.tui.format import lists as listing
+from ropechat.tui.format import lists
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
@@ -28,13 +26,6 @@ from ropechat.tui.widgets import sidebar as overview
 from ropechat.tui.widgets.sidebar import Line, Section, laid, shares
 
 WIDE = (160, 45)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
 
 
 def lines(c: Any) -> list[str]:
@@ -142,7 +133,7 @@ async def test_personas_and_sampling(chat: Any) -> None:
         await c.ask("/sampling greedy")
         assert "sampling greedy" in c.app.overview.text
         await click(c, "top_k")
-        assert c.app.dials.has_focus
+        assert c.app.sampling_panel.has_focus
         assert "sampling" not in c.app.overview.text  # it stands at the right now
 
 
@@ -267,23 +258,23 @@ def test_a_text_between_things_is_not_left_alone() -> None:
 
 def test_a_short_tree_keeps_what_tells_branches_apart() -> None:
     tree = branched()
-    kept = [node.text[:10] for _, node in listing.branch_rows(tree)]
+    kept = [node.text[:10] for _, node in lists.branch_rows(tree)]
     assert kept == ["Why is the", "Rayleigh s", "Rayleigh, ", "And red at"]
-    assert [stem for stem, _ in listing.branch_rows(tree)] == ["", "├─ ", "└─ ", "   "]
+    assert [stem for stem, _ in lists.branch_rows(tree)] == ["", "├─ ", "└─ ", "   "]
 
 
 def test_days_are_counted_by_midnights() -> None:
     noon = time.mktime((2026, 3, 10, 12, 0, 0, 0, 0, -1))
-    assert [listing.days_ago(noon - hours * 3600, noon) for hours in (0, 11, 13, 35, 37)] == [0, 0, 1, 1, 2]
-    assert listing.days_ago(1e300, noon) > 1  # of a file that a stranger wrote
-    assert listing.format_time(1e300, noon).count("-") == 2
+    assert [lists.days_ago(noon - hours * 3600, noon) for hours in (0, 11, 13, 35, 37)] == [0, 0, 1, 1, 2]
+    assert lists.days_ago(1e300, noon) > 1  # of a file that a stranger wrote
+    assert lists.format_time(1e300, noon).count("-") == 2
 
 
 @pytest.mark.parametrize("height", [45, 20])
 async def test_what_it_looks_like(
     chat: Any, store: Store, height: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "format_time", lambda seconds: "12:34")
+    monkeypatch.setattr(lists, "format_time", lambda seconds: "12:34")
     now = time.time()
     for number, (title, days) in enumerate((("haiku", 0), ("regex", 1), ("oddities", 40), ("the sky", 0))):
         tree = branched(number)

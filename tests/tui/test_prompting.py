@@ -38,7 +38,7 @@ async def test_another_system_text_begins_a_branch_and_changes_nothing(chat: Any
         await c.idle()
         old = {id: node.text for id, node in c.app.session.tree.nodes.items()}
         await command(c, "/system Be long.")
-        assert "begins a branch of its own, under “Be long.”" in c.screen()
+        assert "starts a new branch, under “Be long.”" in c.screen()
         await c.ask("And?")
         await c.idle()
         assert [(m.role, m.content) for m in engine.asked[-1]] == [
@@ -113,7 +113,7 @@ async def test_names_of_personas_stay_in_their_folder(chat: Any, name: str) -> N
     async with chat(FakeEngine("ok"), system="A") as c:
         await command(c, f"/persona save {name}")
         assert not list(Path(personas_folder()).glob("**/*"))
-        assert "must be 1 to 40 letters" in c.line("footer") or "no such persona" in c.line("footer")
+        assert "must be 1 to 40 letters" in c.line("footer") or "unknown persona" in c.line("footer")
 
 
 async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:
@@ -124,7 +124,7 @@ async def test_what_no_persona_can_be_is_left_out(chat: Any) -> None:
     (folder / "empty.txt").write_text("\n")
     async with chat(FakeEngine("ok")) as c:
         await command(c, "/persona large")
-        assert "large: no such persona; kept: good" in c.line("footer")
+        assert "large: unknown persona; saved: good" in c.line("footer")
         await command(c, "/persona good")
         assert "good: “␛[31mred \ufffd”" in c.screen()
 
@@ -178,7 +178,7 @@ async def test_slide_leaves_out_as_few_as_needed_and_says_so(
         await c.until(lambda: len(engine.asked) == 3)
         await c.idle()
         assert said(engine) == ["two " * 4, "beta " * 5, "three " * 6]
-        assert "oldest 1 question is left out" in " ".join(c.screen().split())
+        assert "oldest question is no longer sent" in " ".join(c.screen().split())
         assert "begins at “two two" in c.screen()
         assert c.app.session.when_full is later
         used = len(engine.prompt_ids(c.app.session.messages()))
@@ -337,7 +337,7 @@ async def test_the_line_after_an_answer_and_the_sheet(chat: Any) -> None:
         assert answer.prefill_rate == pytest.approx(
             (answer.node.prompt_tokens - 3) / (answer.first_at - answer.read_from)
         )
-        for words in ("prefill", "decode", "kv 3 reused", "ttft", "b/tok"):
+        for words in ("prefill", "decode", "from cache 3", "first token", "bits/token"):
             assert words in c.line("gauge")
         await c.pilot.resize_terminal(100, 60)
         await c.pilot.press("f9")

@@ -212,7 +212,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         await c.idle()
         await c.ask("/sampling")
         await c.until(lambda: isinstance(c.app.screen, SamplingScreen))
-        assert "could be drawn" in c.screen()
+        assert "tokens possible" in c.screen()
         await c.pilot.press("1")
         assert c.app.session.sampling.temperature == 0
         assert "not the best" in c.screen()
@@ -221,7 +221,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         await c.pilot.press("enter", *["backspace"] * 2, "2", "enter")
         await c.pilot.pause(0.05)
         assert c.app.session.sampling.top_k == 2
-        assert ": 2 could be drawn" in c.screen()
+        assert ": 2 tokens possible" in c.screen()
         assert c.screen().count("cut by top-k") > 3
         await c.pilot.press("enter", "x", "enter")
         await c.until(lambda: "must be a number" in c.screen())
@@ -243,5 +243,5 @@ async def test_the_sheet_fits(chat: Any, size: tuple[int, int]) -> None:
         await c.pilot.pause(0.1)
         assert "temperature" in c.screen()
         if size[1] >= 20:
-            assert "could be drawn" in c.screen()
+            assert "tokens possible" in c.screen()
             assert "esc back" in c.screen() or size[0] < 80

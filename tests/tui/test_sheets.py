@@ -79,7 +79,7 @@ async def test_sampling(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok"), size=size, temperature=1.0, top_k=3, top_p=0.8) as c:
         await inspected(c)
         await c.pilot.press("f7", "down")
-        sheet = c.app.dials if size[0] == 160 else await on(c, SamplingScreen)
+        sheet = c.app.sampling_panel if size[0] == 160 else await on(c, SamplingScreen)
         await c.pilot.pause(0.1)
         compare(name("sampling", size), shown(c, sheet))
 
@@ -241,7 +241,7 @@ def test_one_key_may_do_different_things_in_different_sheets() -> None:
 async def test_the_widgets_of_a_sheet_go_when_nobody_waits(
     later: float, stays: bool, chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sheet, "LATER", later)
+    monkeypatch.setattr(sheet, "REMOVAL_DELAY_S", later)
     async with chat(FakeEngine(STORY)) as c:
         await answered(c)
         await c.ask("/fork 5")

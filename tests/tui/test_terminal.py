@@ -26,12 +26,13 @@ import fcntl, os, sys, termios, time
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 sys.path[:0] = [{str(SUPPORT)!r}, {str(SUPPORT.parents[1])!r}]
 from fakes import STORY, FakeEngine
+from ropechat.chat.live import LiveChat
 from ropechat.errors import ModelNotFoundError
 from ropechat.sampling import Sampling
 from ropechat.tui import run_chat
 def load(): return FakeEngine(STORY * 50, rate=50, context=10**6)
 """
-RUN = "sys.exit(run_chat(load, 'models/fake', Sampling(max_tokens=10**6)))"
+RUN = "sys.exit(run_chat(LiveChat(load, 'models/fake', Sampling(max_tokens=10**6))))"
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h")
 
 
@@ -204,13 +205,13 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path) -> None:
 
 
 def test_load_error_on_stderr_after_the_screen() -> None:
-    code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J no such directory')\n"
+    code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J not found')\n"
     terminal = Terminal(code + RUN)
     terminal.wait_for(b"not loaded")
     terminal.type(b"\x11")
     assert terminal.leave() == 4
     after = terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
-    assert "error: nowhere: ␛[2J no such directory".encode() in after
+    assert "error: nowhere: ␛[2J not found".encode() in after
 
 
 def test_a_crash_in_the_app_restores_the_terminal() -> None:

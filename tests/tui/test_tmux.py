@@ -76,12 +76,12 @@ def place(screen: str) -> int:
 def stop_one(tmux: Tmux) -> int:
     """Stop an answer before it ends by itself, be it the tenth; its place among its siblings."""
     for attempt in range(1, 11):
-        tmux.until(lambda screen: "esc stop" in screen or "b/tok" in screen)
+        tmux.until(lambda screen: "esc stop" in screen or "bits/token" in screen)
         tmux.press("C-c")  # esc waits for tmux's escape-time
         screen = tmux.until(
-            lambda screen: "⏎ send" in screen and ("b/tok" in screen or "No answer" in screen)
+            lambda screen: "⏎ send" in screen and ("bits/token" in screen or "No answer" in screen)
         )
-        if "stopped" in screen and "b/tok" in screen:
+        if "stopped" in screen and "bits/token" in screen:
             return place(screen)
         tmux.type("/regen")
         tmux.press("Enter")
@@ -108,7 +108,7 @@ def test_ask_stop_fork_quit_resume(tmux: Tmux) -> None:
     tmux.press("Down", "Enter")
     tmux.until(lambda screen: place(screen) > stopped)
     tmux.press("C-c")
-    last = place(tmux.until(lambda screen: "⏎ send" in screen and "b/tok" in screen))
+    last = place(tmux.until(lambda screen: "⏎ send" in screen and "bits/token" in screen))
 
     tmux.press("C-q")
     tmux.until(lambda screen: "Hello there" not in screen)

@@ -132,7 +132,7 @@ async def test_escapes_never_reach_the_screen(chat: Any) -> None:
                 assert not raw(c)
                 assert widths(c) == {80}
             c.app.composer.set_text(question)
-            c.app.hint(question)
+            c.app.view.hint(question)
             c.app.commands.run("view.find")
             c.app.find_bar.value = some[0]
             await c.pilot.pause(0.1)
@@ -170,9 +170,9 @@ async def test_brackets_are_only_text(chat: Any) -> None:
                 assert widths(c) == {80}
             await c.pilot.press("f3")
         for text in BRACKETS[::25]:
-            c.app.hint(text)
+            c.app.view.hint(text)
             c.app.composer.placeholder = "Message"
-            c.app.notice("notice", text)
+            c.app.path.notice("notice", text)
             c.app.session.turns[0].question_node.final_text = text
             c.app.refresh_status()
             await c.pilot.pause()

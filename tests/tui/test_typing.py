@@ -250,7 +250,7 @@ async def test_a_click_beside_a_draft_leaves_the_keys_to_it(chat: Any) -> None:
         await told(c)
         await c.pilot.press(*"a draft ")
         await click_a_token(c)
-        assert "your draft keeps the keys; F4 reads this token" in c.line("footer")
+        assert "keys go to your draft; F4 inspects this token" in c.line("footer")
         await types(c, "a draft ")
         await c.pilot.press("f4")
         assert "READING" in frame(c)
@@ -445,7 +445,7 @@ async def test_any_keys_lose_no_draft_and_send_nothing(run: int, chat: Any, tmp_
         for step in range(60):
             if chance.random() < 0.15:
                 await c.pilot.click(offset=(chance.randrange(size[0]), chance.randrange(size[1])))
-            elif chance.random() < 0.2 and not c.app.covered and c.app.chat_focus is c.app.composer:
+            elif chance.random() < 0.2 and not c.app.view.covered and c.app.view.chat_focus is c.app.composer:
                 markers.append(chr(0x4E00 + step))  # a character, which nothing can be typed into
                 await c.pilot.press(markers[-1])
             else:

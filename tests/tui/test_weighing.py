@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from branches import last
+from branches import last, told
 from fakes import STORY, FakeEngine
 
 from ropechat.store.store import Store
@@ -16,20 +15,6 @@ from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.tokens import TokensScreen
 
 FACTS = {"dtype": "f32", "vocab_size": 6000}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "data")
-    yield made
-    made.close()
-
-
-async def told(c: Any, line: str) -> str:
-    """What the footer says to a typed line."""
-    await c.ask(line)
-    await c.idle()
-    return str(c.line("footer"))
 
 
 def biases(c: Any) -> dict[int, float]:
@@ -68,7 +53,7 @@ async def test_a_text_of_several_tokens_asks_which_one(chat: Any) -> None:
     async with chat(FakeEngine(STORY), size=(100, 30)) as c:
         await c.ask("/bias xyz 2.5")
         await c.until(lambda: isinstance(c.app.screen, TokensScreen))
-        assert "“xyz” is 4 tokens: which one is meant?" in c.screen()
+        assert "“xyz” is 4 tokens: choose one" in c.screen()
         assert "Add +2.5 to the logit" in c.screen()
         assert f"#{5000 + ord('y')}" in c.screen()
         await c.pilot.press("down", "down", "enter")
@@ -86,8 +71,8 @@ async def test_ids_and_numbers_are_checked(chat: Any) -> None:
         await told(c, "/ban #12")
         await told(c, "/bias #13 -3")
         assert biases(c) == {12: -100.0, 13: -3.0}
-        assert "#6000: no such token; #0 to #5999 are" in await told(c, "/ban #6000")
-        assert "no such token" in await told(c, "/ban #" + "9" * 400)
+        assert "#ID: must be from #0 to #5999 (got #6000)" in await told(c, "/ban #6000")
+        assert "#ID: must be from #0 to #5999" in await told(c, "/ban #" + "9" * 400)
         for line in ("/bias #13", "/bias Once 101", "/bias Once nan", "/bias 5", "/bias Once x"):
             assert "/bias TEXT or #ID" in await told(c, line)
         await told(c, "/bias #13 0")
@@ -103,7 +88,7 @@ async def test_an_encoding_that_fails_says_so(chat: Any) -> None:
     engine = FakeEngine(STORY)
     engine.reply_ids = None  # type: ignore[assignment, method-assign]
     async with chat(engine) as c:
-        assert "could not be made into tokens" in await told(c, "/ban x")
+        assert "cannot tokenize this text" in await told(c, "/ban x")
         assert not biases(c)
 
 
@@ -115,7 +100,7 @@ async def test_nothing_is_weighed_before_there_are_tokens(chat: Any) -> None:
 async def test_the_seed_of_an_answer_is_locked_and_freed(chat: Any) -> None:
     async with chat(FakeEngine("one two"), size=(100, 30)) as c:
         assert "no answer has a seed" in await told(c, "/seed lock")
-        assert "a seed of its own" in await told(c, "/seed")
+        assert "each answer gets a new seed" in await told(c, "/seed")
         await c.ask("Hi")
         await c.idle()
         drawn = c.app.session.tree[last(c).node].sampling.seed
@@ -173,12 +158,12 @@ async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pyte
 @pytest.mark.parametrize(("said", "known"), [("stats", "facts"), ("search", "open"), ("regin", "regen")])
 async def test_other_names_lead_to_ours(chat: Any, said: str, known: str) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30)) as c:
-        assert f"/{said} is no command: /{known}?" in await told(c, f"/{said}")
+        assert f"/{said}: unknown command; did you mean /{known}?" in await told(c, f"/{said}")
         c.app.composer.set_text("")
 
 
 def test_other_names_name_commands() -> None:
-    from ropechat.tui.commands.dispatch import SAID_OTHERWISE, names
+    from ropechat.tui.commands.dispatch import SYNONYMS, names
 
-    assert set(SAID_OTHERWISE.values()) <= set(names())
-    assert not set(SAID_OTHERWISE) & set(names())
+    assert set(SYNONYMS.values()) <= set(names())
+    assert not set(SYNONYMS) & set(names())

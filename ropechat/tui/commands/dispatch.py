@@ -1,4 +1,4 @@
-"""Does commands: from a key, the palette, a click, or a line that begins with "/"."""
+"""Runs commands: from a key, the palette, a click, or a line that begins with "/"."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from ropechat.tui.commands import registry as keys
 from ropechat.util.text import closest_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-Handler: TypeAlias = "Callable[[str], str | None]"  # the words behind the command in, a hint out, if any
+Handler: TypeAlias = (
+    "Callable[[str], str | None]"  # takes the words after the command, returns a hint or None
+)
 
-SAID_OTHERWISE = {  # what people type who know other chats, or our keys
+SYNONYMS = {  # names of these commands in other chat programs
     "archive": "delete",
     "attach": "help",
     "branches": "tree",
@@ -35,42 +37,34 @@ SAID_OTHERWISE = {  # what people type who know other chats, or our keys
 
 
 def names() -> list[str]:
-    """Everything that may follow the slash."""
+    """The names of all typed commands."""
     return sorted(command.slash for command in keys.ALL if command.slash)
 
 
 class Commands:
-    """handlers: what each command does, by its id. say: shows a hint.
+    """Runs commands by their handlers. say: shows a hint. later: calls after the current key is handled."""
 
-    later: calls once the key that is being handled is done with.
-    """
-
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        say: Callable[[str], None],
-        later: Callable[[Callable[[], None]], Any],
-    ) -> None:
-        self.handlers = handlers
+    def __init__(self, say: Callable[[str], None], later: Callable[[Callable[[], None]], Any]) -> None:
+        self.handlers: dict[str, Handler] = {}
         self._say, self._later = say, later
 
     def run(self, id: str, words: str = "") -> None:
-        """Do a command."""
+        """Run a command."""
         if hint := self.handlers[id](words):
             self._say(hint)
 
     def run_line(self, line: str) -> bool:
-        """Do a typed command, without its slash; False where there is none of this name."""
+        """Run a typed command, without its slash; False if its name is unknown."""
         name, _, words = line.strip().partition(" ")
         words = words.strip()
         command = keys.by_slash(name)
         if command is None:
-            meant = SAID_OTHERWISE.get(name) or closest_name(name, names())
-            known = f"/{meant}?" if meant else "F1 lists the commands"
-            self._say(f"/{name:.20} is no command: {known}  (// sends a text that begins with a slash)")
+            meant = SYNONYMS.get(name) or closest_name(name, names())
+            known = f"did you mean /{meant}?" if meant else "F1 lists the commands"
+            self._say(f"/{name:.20}: unknown command; {known}  (// sends text that begins with a slash)")
             return False
         if words or command.needs_words:
             self.run(command.id, words)
-        else:  # once the composer is empty: it may get another text
+        else:  # after the composer is emptied, since the command may fill it
             self._later(lambda: self.run(command.id))
         return True

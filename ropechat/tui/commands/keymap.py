@@ -1,15 +1,24 @@
-"""Which keys do what: the defaults of `keys`, and what the user chose instead."""
+"""The keys of all commands: the defaults of the registry and the user's choices."""
 
 from __future__ import annotations
 
 import unicodedata
-from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from textual.keys import Keys
 
-from ropechat.tui.commands.registry import ALL, BY_ID, SHEETS, TYPED, WHILE_IDLE, WHILE_WRITING, Command
+from ropechat.tui.commands.registry import (
+    ALL,
+    BY_ID,
+    DIALOG_CONTEXTS,
+    KEY_SYMBOLS,
+    TYPED,
+    WHILE_IDLE,
+    WHILE_WRITING,
+    Command,
+    shown,
+)
 from ropechat.tui.terminal.textual_compat import key_of_character
 
 if TYPE_CHECKING:
@@ -19,26 +28,10 @@ Item = str | tuple[str, str]  # id of a command, or (key, label)
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
 _NAMES = {key.value for key in Keys if key.value.isidentifier()}
 _DISGUISED = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
-_SHOWN = {
-    "enter": "⏎",
-    "escape": "esc",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "slash": "/",
-    "backslash": "\\",
-    "minus": "-",
-    "plus": "+",
-}
 
 
 class KeymapError(ValueError):
-    """A choice of keys that cannot be; `command` is the id it was for."""
+    """An invalid key binding. command: the id of its command."""
 
     def __init__(self, command: str, what: str) -> None:
         super().__init__(what)
@@ -46,9 +39,9 @@ class KeymapError(ValueError):
 
 
 class Keymap:
-    """The keys of every command. chosen: other keys than the default ones, by command id.
+    """The keys of every command. chosen: keys that replace the default ones, by command id.
 
-    Raises KeymapError for commands and keys that there are not, and for a key with two meanings in one place.
+    Raises KeymapError for unknown commands and keys, and for a key with two meanings in one context.
     """
 
     def __init__(self, chosen: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -66,17 +59,17 @@ class Keymap:
         return self._chosen.get(id) or tuple(default.split(",") if default else ())
 
     def shown(self, id: str) -> str:
-        """The keys of a command, for people."""
+        """The keys of a command as text for the screen."""
         if id not in self._chosen:
             return BY_ID[id].shown
         return " ".join(shown(key) for key in self.keys(id))
 
     def first(self, *ids: str) -> str:
-        """The first key of each of several commands, for people."""
+        """The first key of each command as text for the screen."""
         return " ".join(shown(self.keys(id)[0]) for id in ids)
 
     def beside_text(self, *ids: str) -> str:
-        """The first key of each of several commands that is no text, for people."""
+        """The first key of each command that does not type a character."""
         return " ".join(shown(self._beside_text(id)) for id in ids)
 
     def _beside_text(self, id: str) -> str:
@@ -84,7 +77,7 @@ class Keymap:
         return next((key for key in keys if not _types(key.split("+")[:-1], key.split("+")[-1])), keys[0])
 
     def named(self, id: str) -> str:
-        """The first key of a command, as in a sentence."""
+        """The first key of a command as text for a sentence."""
         return shown(self.keys(id)[0], long=True)
 
     @property
@@ -93,15 +86,15 @@ class Keymap:
         return {id: ",".join(chosen) for id, chosen in self._chosen.items()}
 
     def of(self, commands: Iterable[Command]) -> dict[str, str]:
-        """{key: command id} of some commands."""
+        """A dict from key to command id."""
         return {key: command.id for command in commands for key in self.keys(command.id)}
 
     def pairs(self, items: Iterable[Item]) -> list[tuple[str, str]]:
-        """(key, label) of each: of commands by their ids, others as they are."""
+        """(key, label) pairs; command ids are replaced, pairs stay."""
         return [(self.first(item), BY_ID[item].label) if isinstance(item, str) else item for item in items]
 
     def footer(self, generating: bool) -> list[tuple[str, str]]:
-        """(key, label) pairs, the most wanted first."""
+        """(key, label) pairs for the footer, the most important first."""
         names = WHILE_WRITING if generating else WHILE_IDLE
         return [(self.shown(name).partition(" ")[0], BY_ID[name].label) for name in names]
 
@@ -116,27 +109,15 @@ class Keymap:
                         raise KeymapError(command.id, what)
 
 
-def shown(key: str, *, long: bool = False) -> str:
-    """A key for people: ^x, F1, ⏎, =; long: ctrl+x."""
-    *modifiers, name = key.split("+")
-    name = _SHOWN.get(name, name.upper() if name[0] == "f" and name[1:].isdecimal() else name)
-    if "_" in name:  # equals_sign
-        with suppress(KeyError):
-            name = unicodedata.lookup(name.replace("_", " "))
-    if modifiers == ["ctrl"] and not long:
-        return f"^{name}"
-    return "+".join([*modifiers, name])
-
-
 def _places(command: Command) -> Sequence[str]:
-    """Where its keys must mean nothing else."""
+    """The contexts in which its keys must be unique."""
     if command.context == "everywhere":
-        return ("composer", "transcript", *(SHEETS if command.priority else ()))
-    return SHEETS if command.context == "sheet" else (command.context,)
+        return ("composer", "transcript", *(DIALOG_CONTEXTS if command.priority else ()))
+    return DIALOG_CONTEXTS if command.context == "sheet" else (command.context,)
 
 
 def _known(command: Command, wanted: str) -> str:
-    """The key as Textual names it."""
+    """Textual's name of a key that the user chose."""
     *modifiers, name = wanted.split("+") if len(wanted) > 1 else [wanted]
     name = key_of_character(name) if len(name) == 1 else name
     key = "+".join([*sorted(part.lower() for part in modifiers), name])
@@ -152,7 +133,7 @@ def _known(command: Command, wanted: str) -> str:
 
 
 def _is_name(name: str) -> bool:
-    if name in _NAMES or name in _SHOWN:
+    if name in _NAMES or name in KEY_SYMBOLS:
         return True
     try:
         return name == key_of_character(unicodedata.lookup(name.replace("_", " ")))

@@ -1,4 +1,4 @@
-"""Answers beside answers: regenerate, edit, fork, go on, several at once, compare, move between branches."""
+"""Versions of answers: regenerate, edit, fork, continue, compare, move between branches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.conversation import NodeState, Origin, remaining_sampling, replace_token, steps_to_continue
 from ropechat.store.queries import Chat
-from ropechat.tui.format import status as panel
+from ropechat.tui.format import status
 from ropechat.tui.format.lists import MAX_COMPARED
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class AnswersController:
-    """The commands over answers. A series of answers ends when one of them is stopped or fails.
+    """The commands for answers. A series (`/regen 4`) ends early if an answer is stopped or fails.
 
     copy: puts a text into the clipboard.
     """
@@ -40,7 +40,7 @@ class AnswersController:
         view: View,
         path: TranscriptController,
         composer: ComposerController,
-        transcript: Reader,
+        transcript: TokenTranscript,
         inspector: Inspector,
         copy: Callable[[str], None],
     ) -> None:
@@ -49,7 +49,7 @@ class AnswersController:
         self.transcript, self.inspector = transcript, inspector
         self._copy = copy
         self._series: tuple[str, ...] = ()  # the answers of the newest series
-        self._of = 0  # how many it is to have; 0: none is being written
+        self._of = 0  # its intended length; 0: no series is running
         self._on_preview: Callable[[ev.PreviewReady], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -76,7 +76,7 @@ class AnswersController:
         elif count in [str(number + 1) for number in range(MAX_COMPARED)]:
             self.regenerate(int(count))
         else:
-            return f"/regen [1-{MAX_COMPARED}]: so many answers beside those that are there"
+            return f"/regen [1-{MAX_COMPARED}]: how many new answers"
         return ""
 
     def _regenerate(self) -> None:
@@ -85,7 +85,7 @@ class AnswersController:
             self.path.show(self.session.answer(turn.asked))
 
     def resume(self) -> None:
-        """Go on with an answer that stopped; the stopped one stays beside it."""
+        """Continue a stopped answer in a new version of it."""
         self.chat.when_idle(self._resume)
 
     def _resume(self) -> None:
@@ -98,12 +98,12 @@ class AnswersController:
         self.path.show(self.session.answer(node.parent or "", prefix, origin))
 
     def _answer_node(self) -> Node | None:
-        """The answer of the turn under the cursor, if the model can go on from its tokens."""
+        """The answer of the turn under the cursor, if the model can continue it."""
         turn = self.path.turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
             again = self.view.way_to("answer.regenerate")
-            self.view.hint(f"this answer has no tokens to continue from; {again} writes another one")
+            self.view.hint(f"this answer has no tokens to continue from; {again} regenerates it")
             return None
         return self._same_model(node)
 
@@ -113,7 +113,7 @@ class AnswersController:
         return self.session.load_error is None
 
     def _same_model(self, node: Node) -> Node | None:
-        """The node, if the loaded model wrote it: the tokens of others mean nothing to it."""
+        """The node if the loaded model wrote it, else None: token ids differ between models."""
         if not self._loaded_model():
             return None
         info = self.session.info
@@ -121,16 +121,14 @@ class AnswersController:
             self.view.hint("another model is being loaded")
             return None
         if info is not None and node.model != info.name:
-            self.view.hint(
-                f"written by {panel.model_heading(node.model)}: only that model can go on from its tokens"
-            )
+            self.view.hint(f"written by {status.model_heading(node.model)}: only that model can continue it")
             return None
         return node
 
     # --- several ---
 
     def regenerate(self, count: int) -> None:
-        """Write `count` answers beside those that are there, and compare them."""
+        """Generate `count` more answers, then compare them."""
         self.chat.when_idle(lambda: self._begin_series(count))
 
     def _begin_series(self, count: int) -> None:
@@ -146,7 +144,7 @@ class AnswersController:
             self._of = 0
 
     def ended(self, *, called_off: bool) -> None:
-        """An answer ended: the next of a series, or all of them side by side."""
+        """After an answer: begin the next of a series, or compare all of them."""
         if not self._of or not self._series:
             return
         last = self.session.last
@@ -165,7 +163,7 @@ class AnswersController:
         if len(nodes) < 2:
             return
         if self.composer.composer.text or self.view.covered:
-            self.view.hint(f"{len(nodes)} answers are there: /compare shows them side by side")
+            self.view.hint(f"{len(nodes)} answers are complete: /compare shows them side by side")
         else:
             self._compare(nodes)
 
@@ -174,19 +172,19 @@ class AnswersController:
         return [tree[id] for id in self._series if id in tree.nodes and tree[id].steps]
 
     def standing_hint(self) -> str:
-        """What the footer says while a series is written."""
+        """The footer's text while several answers are generated."""
         stop = self.keymap.first("chat.stop")
-        words = f"answer {len(self._series)} of {self._of}, then they are compared; {stop} stops"
+        words = f"answer {len(self._series)} of {self._of}, then all are compared; {stop} stops"
         return words if self._of else ""
 
     # --- another token ---
 
     def fork(self, node: str, index: int, id: int) -> None:
-        """Put another token at a place of an answer and go on from there, in a new answer."""
+        """Replace a token of an answer and continue from there, in a new answer."""
         self.chat.when_idle(lambda: self._fork(node, index, id))
 
     def fork_newest(self, words: str) -> str:
-        """/fork NUMBER: at that token of the newest answer; returns what is wrong with the number."""
+        """/fork NUMBER: fork the newest answer at that token; returns an error text."""
         turn = self.session.last
         if turn is None or turn.node is None or not words.isdecimal():
             return "/fork NUMBER: a token of the last answer, counted from 1"
@@ -201,7 +199,7 @@ class AnswersController:
         if node is None or not 0 <= index < len(node.steps):
             return
         used = remaining_sampling(node, index)
-        if token != node.steps[index].id:  # another answer: as long as any other may be
+        if token != node.steps[index].id:  # the forked answer gets the full length again
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
         prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
         turn = self.session.answer(node.parent or "", prefix, origin, used)
@@ -213,14 +211,14 @@ class AnswersController:
         return ev.AssistantPrefix((*node.steps[:index], replace_token(node.steps[index], token)))
 
     def tried(self, node: str, index: int) -> set[int]:
-        """Of all answers beside this one that begin as it does."""
+        """The tokens at `index` of all versions of the answer with the same beginning."""
         tree = self.session.tree
         before = [step.id for step in tree[node].steps[:index]]
         beside = [other.steps for other in tree.siblings(node) if len(other.steps) > index]
         return {steps[index].id for steps in beside if [step.id for step in steps[:index]] == before}
 
     def preview(self, node: str, index: int, token: int, show: Callable[[ev.PreviewReady], None]) -> bool:
-        """Show how the model would go on after another token; False while it is busy."""
+        """Preview how the model would continue after another token; False while it is busy."""
         known = self.session.tree.nodes.get(node)
         if self.session.generating or known is None or not 0 <= index < len(known.steps):
             return False
@@ -229,19 +227,19 @@ class AnswersController:
         return True
 
     def previewed(self, event: ev.PreviewReady) -> None:
-        """A preview came."""
+        """Show a preview that was computed."""
         if self._on_preview is not None:
             self._on_preview(event)
 
     def choose_fork(self, node: str, index: int) -> None:
-        """Show what else could have stood at a place of an answer."""
+        """Open the dialog of the alternatives to a token."""
         from ropechat.tui.screens.fork import ForkScreen
 
         known = self.session.tree[node]
         if self._same_model(known) is None or not 0 <= index < len(known.steps):
             return
         if not known.steps[index].top:
-            self.view.hint("this token was typed: nothing else was recorded for its place")
+            self.view.hint("this token was typed, so it has no recorded alternatives")
             return
         self.chat.when_idle(
             lambda: self.view.push(
@@ -253,13 +251,13 @@ class AnswersController:
     # --- editing and copying ---
 
     def edit_question(self) -> None:
-        """Edit a question; the edited one becomes a branch beside the old one."""
+        """Edit a question; the result is a new branch."""
         turn = self.path.turn()
         if turn is not None:
             self.composer.edit(self.session.tree[turn.asked])
 
     def edit_answer(self) -> None:
-        """Edit an answer; the edited one becomes a branch beside the old one, to continue or to ask on."""
+        """Edit an answer; the result is a new branch."""
         turn = self.path.turn()
         if turn is not None and turn.node is not None:
             self.composer.edit(self.session.tree[turn.node])
@@ -298,7 +296,7 @@ class AnswersController:
     # --- between branches ---
 
     def show_sibling(self, by: int) -> None:
-        """Show the answer (or the question) beside this one."""
+        """Show the previous or next version of the answer, or of the question."""
         turn = self.path.turn()
         if turn is None or self.session.generating:
             return
@@ -314,7 +312,7 @@ class AnswersController:
         )
 
     def open_branches(self) -> None:
-        """All branches of this chat."""
+        """Open the dialog of all branches."""
         from ropechat.tui.screens.branches import BranchesScreen
 
         if len(self.session.tree):
@@ -322,7 +320,7 @@ class AnswersController:
                 lambda: self.view.push(BranchesScreen(self.session, self.keymap), self.show_branch)
             )
         else:
-            self.view.hint("nothing was asked yet")
+            self.view.hint("this chat is empty")
 
     def show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:
@@ -338,7 +336,7 @@ class AnswersController:
         return ""
 
     def compare_numbers(self, words: str) -> str:
-        """/compare: those answers of the newest question; returns what is wrong with the numbers."""
+        """/compare: compare answers to the newest question by number; returns an error text."""
         turn = self.session.last
         beside = self.session.tree.children(turn.asked) if turn is not None else []
         numbers = sorted({int(word) for word in words.split() if word.isdecimal()})
@@ -352,7 +350,7 @@ class AnswersController:
         return "only answers with tokens can be compared"
 
     def compare(self) -> None:
-        """The answers of a series beside each other; any other answer beside the one it was made from."""
+        """Compare the answers of the newest series, or an answer with the one it was made from."""
         turn, nodes = self.path.turn(), self._in_series()
         if turn is not None and turn.node in self._series and len(nodes) > 1:
             self.chat.when_idle(lambda: self._compare(nodes))
@@ -360,7 +358,7 @@ class AnswersController:
             self._compare_two(turn)
 
     def _compare_two(self, turn: Turn | None) -> None:
-        """The answer under the cursor beside the one that it was made from, or one beside it."""
+        """Compare the answer under the cursor with its origin or another version."""
         from ropechat.tui.screens.branches import counterpart
 
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None

@@ -1,4 +1,4 @@
-"""What is written: sent, edited, counted, completed, recalled."""
+"""The draft: sending, editing, counting, completing, recalling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ropechat.chat import events as ev
 from ropechat.chat.draft import AttachError, read_attachments, split_attachments, to_draft, unescape
 from ropechat.conversation import Origin, Role
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.terminal import gc_pause as garbage
+from ropechat.tui.terminal import gc_pause
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.composer import Composer
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
-OFFERS = ((30, 12), (14, 6), (0, 1))  # on screens of so many rows: completions that are shown
+OFFERS = ((30, 12), (14, 6), (0, 1))  # (rows of the screen, completions shown)
 
 
 class ComposerController:
-    """Sends what is written. command: does a typed command; False keeps its line in the composer.
+    """Sends the draft. command: runs a typed command; False keeps its line in the composer.
 
-    sent_as: the newest question that was sent, by its node, and what was typed for it.
+    sent_as: the node of the newest question, and the text that was typed for it.
     """
 
     def __init__(
@@ -49,15 +49,18 @@ class ComposerController:
         self.path, self.composer, self.completions = path, composer, completions
         self.sent_as = ("", "")
         self._command = command
-        self._editing: Node | None = None  # what the composer's text will stand beside
+        path.on_show = self.count
+        self._editing: Node | None = None  # the message being edited
         self._counter: Timer | None = None
 
     # --- sending ---
 
     def send(self, typed: str) -> bool:
-        """Send a question, or say why not; a line that begins with one "/" is a command."""
+        """Send a question, or hint why not; a line that begins with one "/" is a command."""
         if typed.startswith("/") and not typed.startswith("//") and self._editing is None:
-            return self._command(typed[1:])
+            known = self._command(typed[1:])
+            self.view.refresh_status()
+            return known
         text = typed.removeprefix("/") if typed.startswith("//") else typed
         if self.session.load_error is not None:
             self.view.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
@@ -77,9 +80,9 @@ class ComposerController:
         return False
 
     def expand(self, text: str, *, quiet: bool = False) -> str | None:
-        """The text with files and pastes in their places; None, and a hint, where a file cannot be read.
+        """The text with attached files and unfolded pastes; None, with a hint, if a file cannot be read.
 
-        An edited question keeps the files that it was sent with; in an answer, @path is a word.
+        An edited question keeps its files; in an answer, @path is plain text.
         """
         unfold = self.composer.pastes.unfold
         if self._editing is not None and self._editing.role is Role.ASSISTANT:
@@ -95,34 +98,34 @@ class ComposerController:
         return unfold(unescape(text)) + behind
 
     def recall(self, questions: list[str]) -> None:
-        """What was asked before this start can be recalled too."""
+        """Add the questions of earlier chats to the history."""
         self.composer.sent[:0] = [clean(to_draft(question)) for question in questions]
 
     def clear_draft(self) -> None:
-        """Empty the composer; what stood there can be recalled. An edit is left."""
+        """Empty the composer, keeping its text in the history; or cancel an edit."""
         if not self.stop_editing():
             self.composer.keep()
             self.composer.set_text("")
         self.view.hint(f"cleared: {self.keymap.first('composer.previous')} brings it back")
 
     def begin_line(self, text: str) -> None:
-        """Have a command typed; the draft comes back afterwards."""
+        """Put the beginning of a command into the composer; the draft returns afterwards."""
         self.composer.borrow(text)
         self.view.write()
 
     # --- counting and completing ---
 
     def count_soon(self) -> None:
-        """Count the draft once nothing has happened for a moment."""
+        """Count the draft after a pause in typing."""
         if self._counter is not None:
             self._counter.stop()
-        self._counter = self.view.set_timer(COUNT_DELAY, self.count)
+        self._counter = self.view.app.set_timer(COUNT_DELAY, self.count)
 
     def count(self) -> None:
-        """Have the tokens of the prompt counted, with the draft at its end."""
+        """Count the tokens of the prompt that ends with the draft."""
         session = self.session
         if not session.generating:
-            garbage.rest()
+            gc_pause.rest()
         draft = self.expand(self.composer.text, quiet=True) or self.composer.text
         if session.info is None or session.generating:
             return
@@ -133,9 +136,9 @@ class ComposerController:
         self.chat.submit(session.count(draft))
 
     def offer(self) -> None:
-        """Show what tab would complete to, above the composer."""
+        """Show the completions above the composer."""
         _, words = self.composer.offers()
-        most = next(count for height, count in OFFERS if self.view.size.height >= height)
+        most = next(count for height, count in OFFERS if self.view.app.size.height >= height)
         rows = [self._described(word) for word in words[:most]]
         if len(words) > most:
             rows.append(Content.styled(f"  and {len(words) - most:,} more", "$quiet"))
@@ -152,14 +155,14 @@ class ComposerController:
     # --- editing what was said ---
 
     def edit(self, node: Node) -> None:
-        """Let a question or an answer be written differently; the result stands beside it."""
+        """Edit a question or an answer; the result is a new version."""
         self._editing = node
         self.composer.borrow(to_draft(node.text) if node.role is Role.USER else node.text)
         self.view.write()
         self.view.hint("")  # the footer says that this is an edit
 
     def _edited(self, text: str) -> Turn | None:
-        """The turn that an edit makes; None when nothing was being edited."""
+        """End the edit and return its turn; None if nothing was being edited."""
         node, self._editing = self._editing, None
         if node is None or node.id not in self.session.tree.nodes:
             return None
@@ -169,22 +172,22 @@ class ComposerController:
         return self.session.answer(node.parent or "", prefix, Origin(node.id, 0, "edit"))
 
     def stop_editing(self) -> bool:
-        """The composer has the draft again; False where it had it. A changed text can be recalled."""
+        """Cancel an edit and restore the draft; a changed text goes to the history. False without one."""
         self._editing = None
         if self.composer.lent:
             self.composer.keep()
         return self.composer.give_back()
 
     def leave_edit(self) -> bool:
-        """Esc in the composer leaves an edit first; False where nothing is edited."""
+        """Cancel an edit from the composer; returns whether there was one."""
         if self.view.chat_focus is not self.composer or not self.stop_editing():
             return False
         self.view.refresh_status()
         return True
 
     def standing_hint(self) -> str:
-        """What the footer says while something is edited."""
+        """The footer's text while a message is edited."""
         if self._editing is None:
             return ""
         what = "question" if self._editing.role is Role.USER else "answer"
-        return f"editing: ⏎ puts this {what} beside the old one, esc leaves"
+        return f"editing: ⏎ saves a new version of this {what}, esc cancels"

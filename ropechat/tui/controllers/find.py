@@ -1,4 +1,4 @@
-"""A text that is looked for in the transcript."""
+"""Searching the transcript."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.input import FindBar
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 
 class FindController:
-    """Marks matches, and says how many there are."""
+    """Finds text in the transcript: marks matches and counts them."""
 
-    def __init__(self, view: View, transcript: Reader, find_bar: FindBar, found: Label) -> None:
+    def __init__(self, view: View, transcript: TokenTranscript, find_bar: FindBar, found: Label) -> None:
         self.view, self.transcript, self.find_bar, self.found = view, transcript, find_bar, found
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"view.find": self._find}
 
     def _find(self, text: str) -> str:
@@ -31,18 +30,18 @@ class FindController:
         return ""
 
     def open(self) -> None:
-        """Look for a text."""
-        self.view.screen.add_class("-finding")
+        """Open the search field."""
+        self.view.app.screen.add_class("-finding")
         self.find_bar.focus()
 
     def find_text(self, text: str) -> None:
-        """Look for this text; n and N go from match to match."""
-        self.view.screen.add_class("-finding")
+        """Search for a text and focus the transcript."""
+        self.view.app.screen.add_class("-finding")
         self.find_bar.value = text
         self.view.give_keys(self.transcript)
 
     def close(self) -> None:
-        """Look for nothing; who was at a token is there again."""
+        """End the search and return to the token cursor or the composer."""
         self.leave()
         if self.transcript.commands:
             self.view.give_keys(self.transcript)
@@ -50,15 +49,15 @@ class FindController:
             self.view.write()
 
     def leave(self) -> None:
-        """Look for nothing; the keyboard stays where it is."""
-        self.view.screen.remove_class("-finding")
+        """End the search; the focus stays."""
+        self.view.app.screen.remove_class("-finding")
         self.find_bar.value = ""
         self.transcript.find("")
 
     @property
     def active(self) -> bool:
-        """Is a text looked for?"""
-        return self.view.screen.has_class("-finding")
+        """Whether a search is open."""
+        return self.view.app.screen.has_class("-finding")
 
     def changed(self) -> None:
         """Mark matches while typing."""
@@ -66,12 +65,12 @@ class FindController:
         self.count()
 
     def submitted(self) -> None:
-        """Enter: the keys n and N go from match to match."""
+        """Focus the transcript, where n and N go to matches."""
         self.view.give_keys(self.transcript)
         self.view.refresh_status()
 
     def count(self) -> None:
-        """Say how many matches there are, and which is the current one."""
+        """Show the number of matches and the current one."""
         finder = self.transcript.finder
         text = f"{finder.number:,}/{finder.count:,}" if finder.count else "none" if finder.active else ""
         self.found.update(f" {text}  ⏎ n N  esc ")

@@ -1,4 +1,4 @@
-"""Frames: what happened on the inference thread is taken in, and drawn at most so many times a second."""
+"""Frames: events of the inference thread are handled and drawn at a limited rate."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.tui.controllers.transcript import TranscriptController
 
-FRAMES = 30.0  # per second, while the model works
-FRAMES_REMOTE = 15.0
-PANELS = 0.2  # seconds between two looks of title and gauge at what the model does
+FRAMES_PER_S = 30.0  # per second, while the model works
+FRAMES_PER_S_REMOTE = 15.0
+STATUS_INTERVAL_S = 0.2  # seconds between two updates of title and gauge
 FIRST_TOKEN_HOLD_S = 0.025  # no drawing until a first token: fork to token on screen in 34 ms instead of 43
 
 
 class FramesController:
     """Feeds tokens to the transcript and passes other events on.
 
-    react: takes each event that is no token; watch: called in each frame; refresh: now and then.
+    react: handles each event other than a token; watch: called in each frame; refresh: updates the status.
     """
 
     def __init__(
@@ -46,13 +46,14 @@ class FramesController:
         self._held: ExitStack | None = None
 
     def start(self) -> None:
-        """Begin with frames; they pause while nothing happens."""
-        rate = FRAMES_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES
+        """Set up the frame timer; it is paused while nothing happens."""
+        rate = FRAMES_PER_S_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES_PER_S
         self.ticker = self.app.set_interval(1 / rate, self.tick, pause=True)
-        self.chat.submitted, self.chat.stopped = self._submitted, self._refresh
+        chat = self.chat
+        chat.wake, chat.submitted, chat.stopped = self.wake, self._submitted, self._refresh
 
     def resume(self) -> None:
-        """Something is about to happen."""
+        """Resume the frame timer."""
         if self.ticker is not None:
             self.ticker.resume()
 
@@ -63,15 +64,15 @@ class FramesController:
         self._refresh()
 
     def wake(self) -> None:
-        """Called from the inference thread when people wait for a frame.
+        """Request a frame now; called from the inference thread.
 
-        The transcript's queue is short; the app's own waits for keys, and for sheets that come and go.
+        It uses the transcript's message queue, which is shorter than the app's.
         """
-        with suppress(RuntimeError):  # the loop is closed: nobody looks any more
+        with suppress(RuntimeError):  # the event loop is closed
             self.path.transcript.call_later(self.tick)
 
     def _hold(self) -> None:
-        """Draw nothing until a first token is there, or for a moment: two pictures take twice as long."""
+        """Batch updates until the first token or for `FIRST_TOKEN_HOLD_S`, so that both share one repaint."""
         if self._held is None:
             self._held = ExitStack()
             self._held.enter_context(self.app.batch_update())
@@ -79,7 +80,7 @@ class FramesController:
             self.app.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
 
     def _let_go(self) -> None:
-        """Draw again."""
+        """End `_hold`."""
         held, self._held = self._held, None
         if held is not None:
             held.close()
@@ -89,8 +90,8 @@ class FramesController:
                 self.app.screen.refresh()
 
     def tick(self) -> None:
-        """Take in all that happened since the last frame."""
-        grown = 0  # the serial of the request whose answer has tokens that are not drawn
+        """Handle all events since the last frame."""
+        grown = 0  # serial of the request with tokens not drawn yet
         for event in self.chat.inference.drain():
             if not self.session.apply(event):
                 continue
@@ -106,7 +107,7 @@ class FramesController:
         if self.session.last is None or self.session.last.answer.first_at is not None:
             self._let_go()
         self._watch()
-        if not self.session.generating or time.monotonic() - self._drawn > PANELS:
+        if not self.session.generating or time.monotonic() - self._drawn > STATUS_INTERVAL_S:
             self._drawn = time.monotonic()
             self._refresh()
         if not self.chat.inference.busy and self.ticker is not None:

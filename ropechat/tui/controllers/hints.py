@@ -1,4 +1,4 @@
-"""What the footer says in the place of keys: for a while, or as long as something is so."""
+"""Texts that replace the keys in the footer: for some seconds, or while a condition holds."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ if TYPE_CHECKING:
 
     from ropechat.tui.controllers.view import View
 
-ARMED = 3.0  # seconds in which a key may be pressed again
-READ = 20.0  # characters of a message that are read in a second
+CONFIRM_WINDOW_S = 3.0  # seconds in which the second press counts
+READING_CHARS_PER_S = 20.0  # reading speed in characters per second
 
 
 class HintsController:
-    """standing: asked in this order for what is to be said now; "" for nothing."""
+    """standing: functions that return the text of a condition, or ""; the first one counts."""
 
-    def __init__(self, view: View, standing: Sequence[Callable[[], str]]) -> None:
-        self.view, self._standing = view, standing
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.standing: Sequence[Callable[[], str]] = ()
         self._hint = ""
-        self._armed = ""  # the command whose key does more when it is pressed again
+        self._armed = ""  # the command that waits for a second press
         self._disarmer: Timer | None = None
 
     @property
     def text(self) -> str:
-        """What the footer says; "" for the keys."""
-        return self._hint or next(filter(None, (standing() for standing in self._standing)), "")
+        """The footer's text; "" to show the keys."""
+        return self._hint or next(filter(None, (standing() for standing in self.standing)), "")
 
     def say(self, text: str) -> None:
-        """Say something for as long as it takes to read it."""
+        """Show a text for as long as it takes to read it."""
         self._hint = text
         if self._disarmer is not None:
             self._disarmer.stop()
-        self._disarmer = self.view.set_timer(max(ARMED, len(text) / READ), self.disarm)
+        seconds = max(CONFIRM_WINDOW_S, len(text) / READING_CHARS_PER_S)
+        self._disarmer = self.view.app.set_timer(seconds, self.disarm)
         self.view.refresh_status()
 
     def disarm(self) -> None:
-        """Say nothing more; keys do again what they do at first."""
+        """Clear the text; the next press of a key counts as the first."""
         self._hint = self._armed = ""
         self.view.refresh_status()
 
     def disarm_by(self, event: events.Event) -> None:
-        """Another key than the armed one begins from the start."""
+        """Clear the text if another key than the armed one is pressed."""
         if not self._armed:
             return
         if not isinstance(event, events.Key) or event.key not in self.view.keymap.keys(self._armed):
             self.disarm()
 
     def again(self, command: str, hint: str) -> bool:
-        """True when the key of a command is pressed again within a few seconds; the first press says so."""
+        """Whether a command's key is pressed twice within a few seconds; the first press shows `hint`."""
         if self._armed == command:
             self.disarm()
             return True

@@ -1,9 +1,8 @@
-"""Chats that are kept: begin, open, list, rename, import, export; and what is not on disk."""
+"""Stored chats: begin, open, list, rename, import, export."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +17,18 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
+    from ropechat.tui.controllers.hints import HintsController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
 
-FORMATS = ("md", "json", "html")
 RECALLED = 200  # questions that can be recalled from earlier chats
-NOTHING_KEPT = "nothing is kept in this chat (--incognito)"
+NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
 class HistoryController:
-    """The commands over kept chats. resume: the chat to open at the start; "" for the newest.
+    """The commands for stored chats. resume: the chat to open at the start; "" for the newest.
 
-    opened: set once a key finds the chat that was asked for.
+    opened: set once that chat is open.
     """
 
     def __init__(
@@ -38,16 +37,17 @@ class HistoryController:
         view: View,
         path: TranscriptController,
         composer: ComposerController,
+        hints: HintsController,
         resume: str | None,
         opened: Event,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.composer = path, composer
+        self.path, self.composer, self._hints = path, composer, hints
         self.resume, self._opened = resume, opened
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
+            "chat.new": lambda words: self._new_chat(),
             "chat.list": self.list_chats,
             "chat.delete": lambda words: self.list_chats(),
             "chat.rename": self._rename,
@@ -56,7 +56,7 @@ class HistoryController:
         }
 
     def list_chats(self, words: str = "") -> None:
-        """The kept chats; words: those that are looked for."""
+        """Open the dialog of stored chats. words: searched for at once."""
         from ropechat.tui.screens.chats import ChatsScreen
 
         store = self.session.recorder.store
@@ -69,6 +69,14 @@ class HistoryController:
                 )
             )
 
+    def _new_chat(self) -> None:
+        """Begin a new chat; a first press only warns if this one is not stored."""
+        self.view.write()
+        key = self.keymap.named("chat.new")
+        drops = self.session.turns and self.session.recorder.store is None
+        if not drops or self._hints.again("chat.new", f"{key} again drops this chat and begins a new one"):
+            self.chat.when_idle(self.begin_chat)
+
     def begin_chat(self) -> None:
         """Show a new chat."""
         self.composer.stop_editing()
@@ -76,9 +84,9 @@ class HistoryController:
         self.path.show()
 
     def open_chat(self, id: str) -> None:
-        """Show a kept chat; "" begins a new one."""
+        """Open a stored chat; "" begins a new one."""
         self.view.write()
-        self.view.run_worker(partial(self._open_chat, id), exclusive=True)
+        self.view.app.run_worker(self._open_chat(id), exclusive=True)
 
     async def _open_chat(self, id: str) -> None:
         store = self.session.recorder.store
@@ -90,14 +98,11 @@ class HistoryController:
         try:
             chat = await asyncio.wrap_future(store.load(id))
         except RopechatError as error:
-            self.view.notice("error", explain(error))
+            self.path.notice("error", explain(error))
             return
-        self.composer.stop_editing()
-        self.session.open(chat)
-        self.path.show()
-        self.tell_other_model()
+        self._show(chat)
         for fault in chat.damaged:
-            self.view.notice("error", f"Not all could be read: {fault}")
+            self.path.notice("error", f"Some of this chat cannot be read: {fault}")
 
     def _rename(self, title: str) -> str:
         if not title:
@@ -112,8 +117,8 @@ class HistoryController:
         return ""
 
     def take_in(self, file: Path) -> None:
-        """Keep and show a chat of a JSON file."""
-        self.view.run_worker(self._take_in(file), exclusive=True)
+        """Import a chat from a JSON file and show it."""
+        self.view.app.run_worker(self._take_in(file), exclusive=True)
 
     async def _take_in(self, file: Path) -> None:
         from ropechat.store.import_export import read_json
@@ -124,15 +129,23 @@ class HistoryController:
             if store is not None:
                 await asyncio.wrap_future(store.insert(chat))
         except RopechatError as error:
-            self.view.notice("error", explain(error))
+            self.path.notice("error", explain(error))
             return
+        self._show(chat)
+
+    def _show(self, chat: Chat) -> None:
         self.composer.stop_editing()
         self.session.open(chat)
         self.path.show()
         self.tell_other_model()
 
+    def _spell(self, model: str, id: int) -> bytes:
+        """The bytes of a token of the loaded model; b"" for another model."""
+        info = self.session.info
+        return info.token_bytes(id) if info is not None and info.name == model else b""
+
     def _export(self, words: str) -> str:
-        from ropechat.store.import_export import export
+        from ropechat.chat.export import FORMATS, export
 
         form, _, target = words.partition(" ")
         if form not in FORMATS:
@@ -143,28 +156,28 @@ class HistoryController:
         if path.exists():
             return f"{path} exists; name another file"
         try:
-            export(chat, form, path)
+            export(chat, form, path, self._spell)
         except RopechatError as error:
             return explain(error)
         return f"written: {path}"
 
     def tell_other_model(self) -> None:
-        """Say that the chat was written with another model than the one that answers now."""
+        """Add a notice if another model wrote the answers so far."""
         last, info = self.session.last, self.session.info
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if info is not None and node is not None and node.model and node.model != info.name:
             now = one_line(info.name)
-            self.view.notice(
+            self.path.notice(
                 "notice", f"The answers so far are by {one_line(node.model)}; {now} writes the next."
             )
 
     # --- the start ---
 
     def open_store(self) -> None:
-        """Say what the store has to say, and open the chat that was asked for."""
+        """Show notices of the store and open the chat given at the start."""
         store = self.session.recorder.store
         if store is not None:
-            self.view.run_worker(self._open_store, exclusive=True)
+            self.view.app.run_worker(self._open_store(), exclusive=True)
         if store is None or self.resume is None:
             self._opened.set()
 
@@ -181,10 +194,10 @@ class HistoryController:
             newest = await asyncio.wrap_future(store.conversations(1))
             self.composer.recall(await asyncio.wrap_future(store.questions(RECALLED)))
         except RopechatError as error:
-            self.view.notice("error", f"{explain(error)}. This chat is kept in memory only.")
+            self.path.notice("error", f"{explain(error)}. This chat is kept in memory only.")
             return
         for notice in store.notices:
-            self.view.notice("notice", notice)
+            self.path.notice("notice", notice)
         store.back_up()
         if self.resume is not None:
             wanted = self.resume or (newest[0].id if newest else "")
@@ -192,13 +205,13 @@ class HistoryController:
                 await self._open_chat(wanted)
 
     def show_resumed(self) -> None:
-        """The model is known now: show a chat that was opened before as it uses it."""
+        """Show a chat that was opened before the model was loaded again."""
         if self.resume is not None:
             self.path.show()
             self.tell_other_model()
 
     def standing_hint(self) -> str:
-        """Why something that was said is not on disk; "" if all is."""
+        """Why something is not on disk; "" if all is."""
         store = self.session.recorder.store
         fault = store.trouble if store is not None else None
         return f"not on disk: {fault}" if fault else ""

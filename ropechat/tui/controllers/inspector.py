@@ -1,8 +1,9 @@
-"""Reading: views, tints, the token under the cursor and what the inspector says of it."""
+"""Reading: views, tints, the token cursor and the inspector."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.blocks import AnswerBlock
@@ -18,63 +19,66 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.reader import Reader
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.side_panel import SidePanel
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-LIVE = 0.2  # seconds between two looks at the newest token
+REFRESH_INTERVAL_S = 0.2  # seconds between two updates
 
 
 class InspectorController:
-    """The commands over tokens that are there."""
+    """The commands of the token inspector, views and tints."""
 
     def __init__(
         self,
         view: View,
-        transcript: Reader,
+        transcript: TokenTranscript,
         inspector: Inspector,
-        rail: Rail,
+        side_panel: SidePanel,
         composer: Composer,
         find: FindController,
         answers: AnswersController,
     ) -> None:
         self.view, self.keymap, self.transcript = view, view.keymap, transcript
-        self.inspector, self.rail, self.composer = inspector, rail, composer
+        self.inspector, self.side_panel, self.composer = inspector, side_panel, composer
         self.find, self.answers = find, answers
         self._looked = 0.0
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "view.toggle": lambda words: self.toggle_view(),
             "view.inspect": lambda words: self.inspect(),
             "view.tint": self._tint,
             "read.tint": lambda words: self.next_tint(),
             "answer.fork": self._fork,
+            "read.take": lambda words: self.take(),
+            "read.preview": lambda words: self.preview(),
+            "alternative.other": lambda words: self.take_other(),
+            **{f"alternative.{n}": partial(self.take_number, n) for n in range(1, 10)},
         }
 
     @property
     def reading(self) -> bool:
-        """Are letters commands? From when a key goes to a token, and while a text is looked for."""
+        """Whether letters are commands: with a token cursor, and during a search."""
         return self.view.chat_focus is self.transcript and (self.transcript.commands or self.find.active)
 
     # --- views and tints ---
 
     def toggle_view(self) -> None:
-        """Tokens or prose."""
+        """Switch between tokens and prose."""
         prose = self.transcript.toggle_view() == "prose"
         self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
         self.view.refresh_status()
 
     def next_tint(self) -> None:
-        """Another figure as tint, or none."""
+        """Tint by the next figure, or not at all."""
         self.say_tint(self.transcript.next_tint())
 
     def toggle_tint(self) -> None:
-        """Tint on or off."""
+        """Switch the tint on or off."""
         self.say_tint(self.transcript.set_tint("surprisal" if self.transcript.tint == OFF else OFF))
 
     def say_tint(self, name: str) -> None:
-        """Tell which figure is shown."""
+        """Show which figure tints."""
         self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self.view.refresh_status()
 
@@ -90,7 +94,7 @@ class InspectorController:
     # --- the inspector ---
 
     def inspect(self) -> None:
-        """Open the inspector on a token and read there; from there: close it."""
+        """Open the inspector and focus the transcript; from there: close it."""
         if self.inspector.display and self.view.chat_focus is self.transcript:
             self.close()
             return
@@ -103,10 +107,10 @@ class InspectorController:
 
     def open(self) -> None:
         """Show the token under the cursor."""
-        self.rail.show(self.inspector, True)
+        self.side_panel.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
-        self.view.call_after_refresh(self._keep_in_sight)
+        self.view.app.call_after_refresh(self._keep_in_sight)
         self.view.refresh_status()
 
     def _keep_in_sight(self) -> None:
@@ -116,11 +120,11 @@ class InspectorController:
     def close(self) -> None:
         """Close it; the cursor stays."""
         self.transcript.choosing = False
-        self.rail.show(self.inspector, False)
+        self.side_panel.show(self.inspector, False)
         self.view.refresh_status()
 
     def moved(self, *, clicked: bool) -> None:
-        """The cursor is on another token."""
+        """Follow the cursor to another token."""
         if clicked and not self.inspector.display:
             self.open()
         elif self.inspector.display and not self.transcript.awaits:
@@ -131,46 +135,46 @@ class InspectorController:
         self.view.refresh_status()
 
     def _clicked(self) -> None:
-        """A token was clicked: arrow keys go on from there, unless a draft is being written."""
+        """Focus the transcript after a click, unless a draft is being written."""
         if self.composer.text and self.view.chat_focus is self.composer:
             key = self.keymap.named("view.inspect")
-            self.view.hint(f"your draft keeps the keys; {key} reads this token")
+            self.view.hint(f"keys go to your draft; {key} inspects this token")
         else:
             self.view.give_keys(self.transcript)
 
     def watch_newest(self) -> None:
-        """While the model writes and no token is selected, the inspector shows the newest one."""
+        """Inspect the newest token while the model writes and none is selected."""
         if not self.inspector.display or self.transcript.awaits:
             return
         now, cursor = time.monotonic(), self.transcript.cursor
         if cursor is not None:
-            if now - self._looked > LIVE or not cursor.block.live:
+            if now - self._looked > REFRESH_INTERVAL_S or not cursor.block.live:
                 self._looked = now
                 self.inspector.recount()
             return
         block = self.transcript.blocks[-1] if self.transcript.blocks else None
-        if now - self._looked > LIVE and isinstance(block, AnswerBlock) and block.steps:
+        if now - self._looked > REFRESH_INTERVAL_S and isinstance(block, AnswerBlock) and block.steps:
             self._looked = now
             self.inspector.show(TokenPlace(block, len(block.steps) - 1))
 
     # --- alternatives ---
 
     def take(self) -> None:
-        """Enter: open the inspector, or go on from the alternative."""
+        """Enter: open the inspector, or fork at the selected alternative."""
         if not self.inspector.display:
             self.inspect()
         else:
             self._fork_here()
 
-    def take_number(self, number: int) -> None:
-        """A digit: go on from the alternative of that rank."""
+    def take_number(self, number: int, words: str = "") -> None:
+        """Fork at the alternative of this rank."""
         if self.inspector.display and self.inspector.choose_rank(number):
             self._fork_here()
         else:
             self.view.hint(f"no alternative {number} here: {self.keymap.first('view.inspect')} lists them")
 
     def take_other(self) -> None:
-        """Not this token: go on from another one, drawn from what is left."""
+        """Resample the token: fork at another one, drawn from the rest."""
         token = self.transcript.cursor_token()
         if token is None or not self.inspector.display:
             self.view.hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
@@ -180,7 +184,7 @@ class InspectorController:
             self.answers.fork(*token, id)
 
     def preview(self) -> None:
-        """How would it go on?"""
+        """Preview the selected alternative."""
         found = self._alternative()
         if found is None:
             self.view.hint("no alternative is selected")
@@ -201,14 +205,14 @@ class InspectorController:
             self.answers.fork(*found)
 
     def _alternative(self) -> tuple[str, int, int] | None:
-        """(node, index of the token, id instead) of what is selected."""
+        """(node, token index, id) of the selected alternative."""
         token, choice = self.transcript.cursor_token(), self.inspector.chosen
         if not self.inspector.display or token is None or choice is None:
             return None
         return *token, choice.id
 
     def _fork(self, words: str) -> str:
-        """/fork: put the alternative that the inspector shows at the cursor, or choose one."""
+        """/fork: fork at the selected alternative, or open the dialog of alternatives."""
         if words:
             return self.answers.fork_newest(words)
         cursor = self.transcript.cursor_token()
@@ -223,7 +227,7 @@ class InspectorController:
     # --- leaving, and what keys do here ---
 
     def step_back(self) -> bool:
-        """Esc: close what is open, and write; False if nothing was."""
+        """Close the search or the inspector and return to the composer; False if neither was open."""
         if self.find.active:
             self.find.close()
         elif self.inspector.display or self.transcript.cursor is not None:
@@ -237,14 +241,14 @@ class InspectorController:
         return True
 
     def reading_label(self) -> str:
-        """What the rule above the composer says of where keys go; "" while they go to the composer."""
+        """The label above the composer: where keys go; "" if to the composer."""
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
             return f" READING  {back} or {write}: write "
         return f" READING  type or {back}: write " if self.view.chat_focus is self.transcript else ""
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """(key, label) pairs while the transcript or the field of what is looked for has the keys."""
+        """(key, label) pairs for the footer while the transcript or the search field has the focus."""
         if self.view.chat_focus not in (self.find.find_bar, self.transcript):
             return []
         generating = self.answers.session.generating

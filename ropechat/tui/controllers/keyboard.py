@@ -1,4 +1,4 @@
-"""Where keys go, and keys that do one thing after another: stop, leave, write."""
+"""Which widget gets a key, and the keys esc and ctrl+c."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KeyboardController:
-    """Decides for each key who gets it. copy: puts a text into the clipboard; leave: ends the program."""
+    """Routes keys. copy: puts a text into the clipboard; leave: ends the program."""
 
     def __init__(
         self,
@@ -40,17 +40,18 @@ class KeyboardController:
         self._copy, self._leave = copy, leave
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "chat.stop": lambda words: self._stop_or_leave(),
             "answer.stop": self._stop,
             "chat.interrupt": lambda words: self._interrupt(),
+            "app.help": lambda words: self._open_help(),
             "read.write": lambda words: self.view.write(),
         }
 
     def key_for_transcript(self, event: events.Key | events.Paste | events.MouseDown) -> str:
-        """The key, where the transcript has the keys; else "". Text goes to the composer, unless letters are
-        commands.
+        """The key if the transcript handles it, else "".
+
+        Text focuses the composer, unless letters are commands.
         """
         if isinstance(event, events.MouseDown):
             return ""
@@ -60,14 +61,26 @@ class KeyboardController:
         return event.key if isinstance(event, events.Key) and self.view.chat_focus is self.transcript else ""
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
-        """Is it for the composer, whoever has the keys?"""
+        """Whether a key is text for the composer, whatever has the focus."""
         fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
-        if fields or self.sampling.at_dials not in (None, self.sampling.dials):
+        if fields or self.sampling.panel_focus not in (None, self.sampling.panel):
             return False
         if isinstance(event, events.Paste):
             return True
-        for_dials = self.sampling.at_dials is not None and event.key in self.sampling.dials.own_keys
+        for_dials = self.sampling.panel_focus is not None and event.key in self.sampling.panel.own_keys
         return bool(typed(event)) and not self.reading.reading and not for_dials
+
+    def _open_help(self) -> None:
+        """List keys and commands, those of this place first."""
+        from ropechat.tui.screens.dialog import Dialog
+        from ropechat.tui.screens.help import HelpScreen
+
+        screen, place = self.view.app.screen, "composer"
+        if isinstance(screen, Dialog):
+            place = screen.context
+        elif self.view.chat_focus is self.transcript:
+            place = "transcript"
+        self.view.push(HelpScreen(self.keymap, place))
 
     def _stop_or_leave(self) -> None:
         """Stop the answer; with nothing to stop, move between composer and transcript."""
@@ -86,8 +99,8 @@ class KeyboardController:
         return "" if stopped else "nothing to stop: no answer is being written"
 
     def _interrupt(self) -> None:
-        """ctrl+c: stop, or copy what is selected, or clear the draft, or quit when pressed twice."""
-        selected = self.composer.selected_text or self.view.screen.get_selected_text()
+        """ctrl+c: stop, copy the selection, clear the draft, or quit when pressed twice."""
+        selected = self.composer.selected_text or self.view.app.screen.get_selected_text()
         if self.chat.stop() or self.session.generating:
             return
         if selected:

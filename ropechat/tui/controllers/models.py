@@ -1,4 +1,4 @@
-"""Which model answers: choose one, download one, load it in the place of the one that is there."""
+"""Choosing, downloading and loading models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ropechat.chat import events as ev
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
 from ropechat.tui.screens.models import ModelsScreen
-from ropechat.tui.terminal import gc_pause as garbage
+from ropechat.tui.terminal import gc_pause
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -17,28 +17,42 @@ if TYPE_CHECKING:
     from ropechat.chat.download import Download
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.sampling import SamplingController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
 
-LOOKS = 0.25  # seconds between two looks at a download
+POLL_INTERVAL_S = 0.25  # seconds between two updates of a download
 
 
 class ModelsController:
-    """The commands over models."""
+    """The commands that choose, load and download models."""
 
     def __init__(
-        self, chat: LiveChat, view: View, path: TranscriptController, sampling: SamplingController
+        self,
+        chat: LiveChat,
+        view: View,
+        path: TranscriptController,
+        composer: ComposerController,
+        sampling: SamplingController,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.sampling = path, sampling
+        self.path, self.composer, self.sampling = path, composer, sampling
         self.downloads = chat.downloads
-        self._wanted = ""  # the model that is being loaded in the place of another
+        self._wanted = ""  # the model that is being loaded
         self._watch: Timer | None = None
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
-        return {"model.pick": self._pick}
+        return {"model.pick": self._pick, "model.rope": lambda words: self._show_positions()}
+
+    def _show_positions(self) -> str | None:
+        from ropechat.tui.screens.rope import RopeScreen
+
+        if self.session.info is None:
+            return "no model is loaded yet"
+        screen = RopeScreen(self.session.info.rope_spec, self.session.used or 0, self.keymap)
+        self.view.push(screen, lambda result: None)
+        return None
 
     def _pick(self, model: str) -> None:
         if model:
@@ -48,9 +62,9 @@ class ModelsController:
             self.view.push(screen, self.switch_model)
 
     def switch_model(self, model: str) -> None:
-        """Load another model; the chat stays. The old one is closed once the new one is known to be sound."""
+        """Load another model; the chat stays. The old one is closed once the new one is checked."""
         if self.chat.models is None:
-            self.view.hint("this chat has one model only")
+            self.view.hint("this chat cannot load another model")
             return
         self.chat.when_idle(lambda: self._switch(model))
 
@@ -62,39 +76,39 @@ class ModelsController:
         self.chat.submit(ev.Load(lambda: models.load(model), lambda: models.check(model)))
 
     def loaded_another(self) -> None:
-        """The model that was asked for is there."""
+        """Finish the switch to another model."""
         if self._wanted:
-            garbage.thaw()
+            gc_pause.thaw()
             self.chat.model, self._wanted = self._wanted, ""
-            self.sampling.bias("off")  # its tokens are others
+            self.sampling.bias("off")  # token ids differ between models
             self.path.show()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:
-        """Say why, and what to do."""
+        """Report a failed load and what to do."""
         self._wanted = ""
         if event.kept and self.session.info is not None:
-            self.view.notice("error", f"Not loaded: {explain(event.error)}")
-            self.view.notice("notice", f"{one_line(self.session.info.name)} goes on.")
-            self.view.count_draft()
+            self.path.notice("error", f"Not loaded: {explain(event.error)}")
+            self.path.notice("notice", f"{one_line(self.session.info.name)} stays loaded.")
+            self.composer.count()
         else:
-            self.view.notice("error", f"The model cannot be loaded: {explain(event.error)}")
+            self.path.notice("error", f"The model cannot be loaded: {explain(event.error)}")
             pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
-            self.view.notice("notice", f"{pick} chooses another one, {quit} leaves.")
+            self.path.notice("notice", f"{pick} chooses another one, {quit} quits.")
 
     # --- downloads ---
 
     @property
     def watching(self) -> bool:
-        """Is a download looked at again and again?"""
+        """Whether a download is polled."""
         return self._watch is not None
 
     def watch_download(self) -> None:
-        """Look at the download again and again, as long as it works."""
+        """Poll the download until it ends."""
         if self._watch is None:
-            self._watch = self.view.set_interval(LOOKS, self._look)
+            self._watch = self.view.app.set_interval(POLL_INTERVAL_S, self._look)
 
     def _look(self) -> None:
-        download, screen = self.downloads.current, self.view.screen
+        download, screen = self.downloads.current, self.view.app.screen
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
             screen.show_download()
@@ -110,11 +124,11 @@ class ModelsController:
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
         if download.stage is Stage.DONE:
-            self.view.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
+            self.path.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
-            self.view.notice("error", download.error)
+            self.path.notice("error", download.error)
 
     def download_words(self) -> str:
-        """What the title says of a download that runs."""
+        """The progress of a running download, for the title."""
         running = self.downloads.running
         return "" if running is None else f"↓ {running.share:.0%}"

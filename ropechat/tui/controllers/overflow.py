@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OverflowController:
-    """Asks what to leave out, or gives the question back."""
+    """Asks what to leave out, or returns the question to the composer."""
 
     def __init__(
         self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
@@ -27,11 +27,10 @@ class OverflowController:
         self.path, self._composer = path, composer
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"prompt.full": self.when_full}
 
     def too_long(self, event: ev.TooLong) -> None:
-        """A question does not fit: ask, unless it is known what to do or leaving out turns cannot help."""
+        """Handle a question that does not fit: ask what to do, if leaving out turns can help."""
         from ropechat.tui.screens.context import ContextScreen
 
         if self.session.when_full is not OverflowPolicy.ASK or not event.slides:
@@ -49,7 +48,7 @@ class OverflowController:
         self.view.push(ContextScreen(event.tokens, event.context, self.keymap), chosen)
 
     def when_full(self, words: str) -> str:
-        """/context: say or set what happens to a question that does not fit."""
+        """/context: show or set what happens to a question that does not fit."""
         if words and words not in list(OverflowPolicy):
             return "/context ask|slide|stop"
         self.session.when_full = OverflowPolicy(words) if words else self.session.when_full
@@ -64,7 +63,7 @@ class OverflowController:
             node, typed = self._composer.sent_as
             self._composer.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
         prefix = turn.request is not None and turn.request.prefix is not None
-        self.view.notice("error", self._too_long(event, "answer" if prefix else "question"))
+        self.path.notice("error", self._too_long(event, "answer" if prefix else "question"))
 
     def _too_long(self, event: ev.TooLong, what: str) -> str:
         """Why a question was not sent (or an answer not begun), and what helps."""

@@ -1,4 +1,4 @@
-"""How tokens are drawn: the settings, tried on a recorded token, and biases of single tokens."""
+"""Sampling: the settings and biases of tokens."""
 
 from __future__ import annotations
 
@@ -24,95 +24,102 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.reader import Reader
-    from ropechat.tui.widgets.sampling_panel import Dials
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.sampling_panel import SamplingPanel
+    from ropechat.tui.widgets.side_panel import SidePanel
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 Encodings = tuple[tuple[int, ...], ...]
-BAN = "/ban TEXT or #ID; in quotes exactly that text, else also behind a blank"
-BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: as the model says); /bias off forgets all"
-LOOKED_AT = 200  # tokens of an answer among which the least likely one is looked for
+BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
+BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: none); /bias off removes all"
+MAX_SEARCHED = 200  # tokens of an answer among which the least likely one is looked for
 
 
 class SamplingController:
-    """The commands over sampling; they hold from the next answer on."""
+    """The commands for sampling; changes apply from the next answer on."""
 
     def __init__(
         self,
         chat: LiveChat,
         view: View,
-        transcript: Reader,
+        transcript: TokenTranscript,
         inspector: Inspector,
-        rail: Rail,
-        dials: Dials,
+        side_panel: SidePanel,
+        panel: SamplingPanel,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.transcript, self.inspector, self.rail, self.dials = transcript, inspector, rail, dials
+        self.transcript, self.inspector, self.side_panel, self.panel = (
+            transcript,
+            inspector,
+            side_panel,
+            panel,
+        )
         self._on_encoded: Callable[[Encodings], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "sampling.open": self._preset,
             "sampling.set": self._set,
             "sampling.seed": self._seed,
             "sampling.ban": self.ban,
             "sampling.bias": self.bias,
+            "alternative.ban": lambda words: self.bias_chosen(-MAX_BIAS),
+            "alternative.more": lambda words: self.bias_chosen(1.0),
+            "alternative.less": lambda words: self.bias_chosen(-1.0),
         }
 
     # --- the settings ---
 
     def open(self) -> None:
-        """The sampler's settings, tried on the token under the cursor, or an unlikely one of the newest."""
+        """Open the settings, with their effect on the token under the cursor or an unlikely one."""
         from ropechat.tui.screens.sampling import SamplingScreen
 
         if self.view.closes(SamplingScreen):
             return
-        if self.view.size.width < SIDE_PANEL:
+        if self.view.app.size.width < SIDE_PANEL:
             screen = SamplingScreen(self._recorded(), self.session, self.keymap, self.inspector.spelled)
-            self.view.push(screen, lambda result: None)
-        elif self.dials.display and self.at_dials:
+            self.view.push(screen)
+        elif self.panel.display and self.panel_focus:
             self.close_panel()
         else:
-            self.rail.show(self.dials, True)
-            self.dials.begin(self._recorded())
-            self.view.give_keys(self.dials)
+            self.side_panel.show(self.panel, True)
+            self.panel.begin(self._recorded())
+            self.view.give_keys(self.panel)
             self.view.refresh_status()
 
     def close_panel(self) -> None:
-        """The rail's settings are left."""
-        self.rail.show(self.dials, False)
+        """Close the settings beside the transcript."""
+        self.side_panel.show(self.panel, False)
         self.view.write()
 
     @property
-    def at_dials(self) -> Widget | None:
-        """What of the settings beside the transcript has the keys: themselves, or the field for a value."""
+    def panel_focus(self) -> Widget | None:
+        """The focused part of the settings beside the transcript, or None."""
         focused = self.view.chat_focus
-        return focused if focused is not None and self.dials in focused.ancestors_with_self else None
+        return focused if focused is not None and self.panel in focused.ancestors_with_self else None
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """The keys of the settings beside the transcript, while they have them."""
-        return self.keymap.pairs(ITEMS) if self.at_dials else []
+        """The keys of the settings beside the transcript, while focused."""
+        return self.keymap.pairs(ITEMS) if self.panel_focus else []
 
     def refresh_panel(self) -> None:
-        """Show the settings in use; without room for them, they are closed."""
-        if self.dials.display and self.view.size.width < SIDE_PANEL:
-            self.rail.show(self.dials, False)
-        if self.dials.display:
-            self.dials.try_on(self._recorded())
+        """Update the panel; close it if the screen is too narrow."""
+        if self.panel.display and self.view.app.size.width < SIDE_PANEL:
+            self.side_panel.show(self.panel, False)
+        if self.panel.display:
+            self.panel.try_on(self._recorded())
 
     def _recorded(self) -> TokenPlace | None:
         if self.transcript.cursor is not None:
             return self.transcript.cursor
         for block in reversed(self.transcript.blocks):
             if isinstance(block, AnswerBlock) and block.steps:
-                steps = block.steps[-LOOKED_AT:]
+                steps = block.steps[-MAX_SEARCHED:]
                 least = min(range(len(steps)), key=lambda at: steps[at].logprob)
                 return TokenPlace(block, len(block.steps) - len(steps) + least)
         return None
 
     def use(self, sampling: Sampling) -> None:
-        """From the next answer on."""
+        """Use these settings from the next answer on."""
         self.session.sampling = sampling
         self.view.refresh_status()
 
@@ -144,7 +151,7 @@ class SamplingController:
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         newest = node.sampling.seed if node is not None and node.sampling is not None else None
         if words == "lock" and newest is None:
-            return "no answer has a seed that could be locked; /seed N sets one"
+            return "no answer has a seed yet; /seed N sets one"
         value = {"lock": str(newest), "free": "none"}.get(words, words)
         try:
             if value:
@@ -153,7 +160,7 @@ class SamplingController:
             return str(error)
         now = self.session.sampling.seed
         before = "" if newest is None else f"; the newest answer's is {newest}"
-        return ("each answer draws with a seed of its own" if now is None else f"seed {now}") + before
+        return ("each answer gets a new seed" if now is None else f"seed {now}") + before
 
     # --- single tokens ---
 
@@ -202,7 +209,7 @@ class SamplingController:
         if text.startswith("#") and text[1:].isdecimal():
             id, count = int(text[1:13]), int(info.facts.get("vocab_size", 0))
             if id >= (count or MAX_COUNT):
-                return f"{text:.12}: no such token; #0 to #{count - 1} are"
+                return f"#ID: must be from #0 to #{count - 1} (got {text:.12})"
             self._set_bias([id], bias)
             return ""
         quoted = len(text) > 2 and text[0] == text[-1] == '"'
@@ -212,10 +219,10 @@ class SamplingController:
         texts = (text,) if quoted else (text, f" {text}")
         self._on_encoded = lambda found: self._encoded(text, found, bias)
         self.chat.submit(self.session.encode(texts))
-        return "this comes when the answer is complete" if self.session.generating else ""
+        return "this is done when the answer is complete" if self.session.generating else ""
 
     def encoded(self, event: ev.TextsEncoded) -> None:
-        """It is known which tokens a text is."""
+        """Handle the token ids of a typed text."""
         found, self._on_encoded = self._on_encoded, None
         if found is not None:
             found(event.ids)
@@ -225,14 +232,14 @@ class SamplingController:
         if single:
             self._set_bias(single, bias)
         elif not found or not found[-1]:
-            self.view.hint("this text could not be made into tokens")
+            self.view.hint("cannot tokenize this text")
         else:
             self._ask_which(text, list(dict.fromkeys(found[-1])), bias)
 
     def _ask_which(self, text: str, ids: list[int], bias: float) -> None:
         from ropechat.tui.screens.tokens import TokensScreen
 
-        title = f"“{one_line(text):.20}” is {len(ids)} tokens: which one is meant?"
+        title = f"“{one_line(text):.20}” is {len(ids)} tokens: choose one"
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
         note = f"{does} the chosen one, wherever it stands: also within other words."
         rows = [(id, "") for id in ids]
@@ -245,7 +252,7 @@ class SamplingController:
         self._tell_bias(ids)
 
     def _list_weighed(self, what: str, wanted: Callable[[float], bool]) -> str:
-        """A sheet of the tokens; choosing one lifts its bias."""
+        """A dialog of the tokens; choosing one lifts its bias."""
         from ropechat.tui.screens.tokens import TokensScreen
 
         rows = [
@@ -253,7 +260,7 @@ class SamplingController:
         ]
         if not rows:
             return f"no token is {what}"
-        note = "The chosen one is drawn as the model says again."
+        note = "The chosen one gets its own probability back."
         screen = TokensScreen(what, note, rows, self.keymap, self.inspector.spelled)
         self.view.push(screen, lambda id: self._set_bias([id], 0.0))
         return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import presets
 from ropechat.errors import RopechatError
-from ropechat.tui.format import lists as listing
+from ropechat.tui.format import lists
 from ropechat.tui.render.width import cells
 from ropechat.tui.widgets.sidebar import EDGE, Line, Section, Target
 
@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.conversation import Node
     from ropechat.store.queries import Summary
+    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.answers import AnswersController
     from ropechat.tui.controllers.history import HistoryController
     from ropechat.tui.controllers.system_prompt import SystemPromptController
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.reader import Reader
-    from ropechat.tui.widgets.sampling_panel import Dials
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.sampling_panel import SamplingPanel
+    from ropechat.tui.widgets.side_panel import SidePanel
     from ropechat.tui.widgets.sidebar import Overview
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-NEEDS = 150  # columns of a screen with an overview
-WIDTH, RAIL_WIDTH = 30, 48  # columns of the overview and of the rail at the right, as in app.tcss
-READABLE = 76  # columns that the transcript keeps
-LISTED = 60  # chats that are looked up
+MIN_SCREEN_WIDTH = 150  # columns of a screen with an overview
+WIDTH, PANEL_WIDTH = 30, 48  # columns of the overview and of the side panel at the right, as in app.tcss
+MIN_TRANSCRIPT_WIDTH = 76  # columns that the transcript keeps
+MAX_LISTED = 60  # chats that are looked up
 DAYS = ("today", "yesterday", "older")
 NARROWEST = 8  # cells of a branch's text
 
@@ -49,9 +50,9 @@ class SidebarController:
         chat: LiveChat,
         view: View,
         overview: Overview,
-        transcript: Reader,
-        rail: Rail,
-        dials: Dials,
+        transcript: TokenTranscript,
+        side_panel: SidePanel,
+        panel: SamplingPanel,
         history: HistoryController,
         answers: AnswersController,
         system_prompt: SystemPromptController,
@@ -60,7 +61,12 @@ class SidebarController:
         wanted: bool,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.overview, self.transcript, self.rail, self.dials = overview, transcript, rail, dials
+        self.overview, self.transcript, self.side_panel, self.sampling_panel = (
+            overview,
+            transcript,
+            side_panel,
+            panel,
+        )
         self._history, self._answers, self._system_prompt = history, answers, system_prompt
         self._command = command
         self._wanted_overview = wanted
@@ -68,20 +74,26 @@ class SidebarController:
         self._listed: Hashable = None  # how things stood when the chats were looked up
         self._surveyed: Hashable = None  # how things stood when the overview was drawn
 
+    def handlers(self) -> dict[str, Handler]:
+        return {"view.overview": lambda words: self.toggle()}
+
     def toggle(self) -> None:
         """Show or hide it; where there is no room, say what it needs."""
         self._wanted_overview = not (self._wanted_overview and self._has_room)
         self.view.refresh_status()
         if self._wanted_overview and not self._has_room:
-            beside = "" if self.view.size.width < NEEDS else " beside the panel at the right"
-            needed = WIDTH + RAIL_WIDTH + READABLE if beside else NEEDS
-            has = f"this screen has {self.view.size.width}"
+            beside = "" if self.view.app.size.width < MIN_SCREEN_WIDTH else " beside the panel at the right"
+            needed = WIDTH + PANEL_WIDTH + MIN_TRANSCRIPT_WIDTH if beside else MIN_SCREEN_WIDTH
+            has = f"this screen has {self.view.app.size.width}"
             self.view.hint(f"the overview{beside} needs {needed} columns; {has}")
 
     @property
     def _has_room(self) -> bool:
-        beside = WIDTH + (RAIL_WIDTH if self.rail.display else 0)
-        return self.view.size.width >= NEEDS and self.view.size.width - beside >= READABLE
+        beside = WIDTH + (PANEL_WIDTH if self.side_panel.display else 0)
+        return (
+            self.view.app.size.width >= MIN_SCREEN_WIDTH
+            and self.view.app.size.width - beside >= MIN_TRANSCRIPT_WIDTH
+        )
 
     def refresh(self) -> None:
         """Bring it up to date; while nothing of it changes, it costs a comparison."""
@@ -96,7 +108,7 @@ class SidebarController:
             self.overview.show([section for section in sections if section is not None])
 
     def look_again(self) -> None:
-        """Chats may have been renamed or deleted."""
+        """Read the list of chats again."""
         self._listed = None
 
     # --- when something changed ---
@@ -115,7 +127,7 @@ class SidebarController:
             session.system,
             tuple(session.personas.items()),
             session.sampling,
-            self.dials.display,
+            self.sampling_panel.display,
             self.overview.content_size,
             date.today(),
         )
@@ -125,13 +137,13 @@ class SidebarController:
         now = self._asked()
         if self.session.recorder.store is not None and now != self._listed:
             self._listed = now
-            _: Worker[None] = self.view.run_worker(self._list_chats, group="overview", exclusive=True)
+            _: Worker[None] = self.view.app.run_worker(self._list_chats, group="overview", exclusive=True)
 
     async def _list_chats(self) -> None:
         store = self.session.recorder.store
         assert store is not None
         try:
-            self._chats = await asyncio.wrap_future(store.conversations(LISTED))
+            self._chats = await asyncio.wrap_future(store.conversations(MAX_LISTED))
         except RopechatError:
             self._chats = []  # the footer says what is wrong with the disk
         self._surveyed = None
@@ -145,7 +157,7 @@ class SidebarController:
 
     def _of_chats(self) -> Section | None:
         items: list[Summary | str] = []
-        for day, chats in groupby(self._chats, lambda one: max(0, min(2, listing.days_ago(one.changed)))):
+        for day, chats in groupby(self._chats, lambda one: max(0, min(2, lists.days_ago(one.changed)))):
             items += [DAYS[day], *chats]
         if not items:
             return None
@@ -154,9 +166,9 @@ class SidebarController:
         return Section("chats", "", key, ("command", "chat.list"), items, self._chat_line, chosen)
 
     def _chat_line(self, summary: Summary) -> Line:
-        hour = f" {listing.format_time(summary.changed)}" if listing.days_ago(summary.changed) == 0 else ""
+        hour = f" {lists.format_time(summary.changed)}" if lists.days_ago(summary.changed) == 0 else ""
         room = self._width - 2 - len(hour)
-        parts = listing.chat_line(summary, self.session.recorder.id, hour, room)
+        parts = lists.chat_line(summary, self.session.recorder.id, hour, room)
         return Line(tuple(parts), ("chat", summary.id))
 
     def _of_branches(self) -> Section | None:
@@ -164,18 +176,18 @@ class SidebarController:
         leaves = len(tree.leaves())
         if leaves < 2:
             return None
-        rows = listing.branch_rows(tree)
+        rows = lists.branch_rows(tree)
         kept = {node.id for _, node in rows}
         path = {node.id for node in tree.path()}
-        end = listing.find_branch_row(tree, tree[tree.current], kept).id if tree.current else ""
+        end = lists.find_branch_row(tree, tree[tree.current], kept).id if tree.current else ""
         chosen = next((place for place, (_, node) in enumerate(rows) if node.id == end), 0)
 
         def draw(row: tuple[str, Node]) -> Line:
             stem, node = row
-            head = listing.describe_origin(tree, node)
+            head = lists.describe_origin(tree, node)
             room = max(NARROWEST, self._width - 2 - cells(stem))
             mark = "●" if node.id == end else " "
-            parts = listing.branch_line(node, stem, head, mark, room, node.id in path)
+            parts = lists.branch_line(node, stem, head, mark, room, node.id in path)
             return Line(tuple(parts), ("node", node.id))
 
         key = self.keymap.first("chat.branches")
@@ -186,12 +198,12 @@ class SidebarController:
         kept = {name: text for text, name in session.personas.items()}
         if not kept and not session.system:
             return None
-        rows = listing.persona_rows(session.system, kept)
+        rows = lists.persona_rows(session.system, kept)
         used = next(place for place, (_, text) in enumerate(rows) if text == (session.system or ""))
 
         def draw(row: tuple[str, str]) -> Line:
             name, text = row
-            parts = listing.persona_line(name, text == (session.system or ""), self._width - 2)
+            parts = lists.persona_line(name, text == (session.system or ""), self._width - 2)
             return Line(tuple(parts), ("persona", text))
 
         return Section("personas", "", "/persona", ("command", "prompt.persona"), rows, draw, used)
@@ -199,11 +211,11 @@ class SidebarController:
     def _of_sampling(self) -> Section | None:
         """Left out while the settings themselves stand at the right."""
         sampling, target = self.session.sampling, ("command", "sampling.open")
-        if self.dials.display:
+        if self.sampling_panel.display:
             return None
 
         def draw(name: str) -> Line:
-            return Line(tuple(listing.setting_line(sampling, name, "  ", width=self._width - 2)), target)
+            return Line(tuple(lists.setting_line(sampling, name, "  ", width=self._width - 2)), target)
 
         # a tuple each: texts between things are strings
         rows = [(name,) for name in presets.NAMES]
@@ -214,7 +226,7 @@ class SidebarController:
     # --- what it reports ---
 
     def choose(self, target: Target) -> None:
-        """A chat, a branch, a persona, or the sheet with all of a part."""
+        """A chat, a branch, a persona, or the dialog with all of a part."""
         self.view.write()
         match target:
             case ("chat", id) if id != self.session.recorder.id:

@@ -9,17 +9,21 @@ from ropechat.tui.format.stats import gauge_figures
 
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.bars import Part
-    from ropechat.tui.widgets.side_panel import Rail
+    from ropechat.tui.widgets.side_panel import SidePanel
     from ropechat.tui.widgets.stats import EngineFacts
 
 
 class StatsController:
     """Shows the figures of the newest answer, the memory and the model."""
 
-    def __init__(self, chat: LiveChat, view: View, rail: Rail, panel: EngineFacts) -> None:
-        self.view, self.session, self.rail, self.panel = view, chat.session, rail, panel
+    def __init__(self, chat: LiveChat, view: View, side_panel: SidePanel, panel: EngineFacts) -> None:
+        self.view, self.session, self.side_panel, self.panel = view, chat.session, side_panel, panel
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"engine.facts": lambda words: self.open()}
 
     def figures(self, width: int) -> list[Part]:
         """The facts of the newest answer, as the gauge shows them."""
@@ -34,15 +38,15 @@ class StatsController:
         """Show or hide the panel; a dialog where there is no room for it."""
         from ropechat.tui.screens.facts import FactsScreen
 
-        if self.view.size.width >= SIDE_PANEL:
-            self.rail.show(self.panel, not self.panel.display)
+        if self.view.app.size.width >= SIDE_PANEL:
+            self.side_panel.show(self.panel, not self.panel.display)
             self.view.refresh_status()
         else:
-            self.view.push(FactsScreen(self.session, self.view.keymap), lambda result: None)
+            self.view.push(FactsScreen(self.session, self.view.keymap))
 
     def refresh_panel(self) -> None:
         """Look again; without room for it, the panel is closed."""
-        if self.panel.display and self.view.size.width < SIDE_PANEL:
-            self.rail.show(self.panel, False)
+        if self.panel.display and self.view.app.size.width < SIDE_PANEL:
+            self.side_panel.show(self.panel, False)
         if self.panel.display:
             self.panel.redraw()

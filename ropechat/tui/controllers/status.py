@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.inspector import InspectorController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.bars import Bar, Part
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 Pairs = list[tuple[str, str]]  # keys with labels
 
@@ -45,7 +45,7 @@ class StatusController:
         chat: LiveChat,
         view: View,
         lines: Lines,
-        transcript: Reader,
+        transcript: TokenTranscript,
         hints: HintsController,
         reading: InspectorController,
         download: Callable[[], str],
@@ -58,8 +58,8 @@ class StatusController:
         self._footer = (*footer, self._writing_keys)
 
     def refresh(self) -> None:
-        """Show how things stand now."""
-        lines, width = self.lines, self.view.size.width
+        """Update all lines."""
+        lines, width = self.lines, self.view.app.size.width
         left, right = status.title(self.session, width)
         if words := self._download():
             right.insert(0, (f"  {words}  ", "$primary"))
@@ -70,7 +70,7 @@ class StatusController:
             taken = status.gauge(self.session, width, share=False)
         lines.gauge.show(taken, figures)
         if hint := self.hints.text:
-            lines.footer.say(hint, max(1, self.view.size.height // 3))
+            lines.footer.say(hint, max(1, self.view.app.size.height // 3))
         else:
             pairs = next(filter(None, (keys() for keys in self._footer)), [])
             lines.footer.show(whole_items(pairs, width))
@@ -103,5 +103,5 @@ class StatusController:
         return [(key, self.other_view() if key == view else label) for key, label in pairs]
 
     def other_view(self) -> str:
-        """What the key of the view switches to."""
+        """The name of the view that the key switches to."""
         return "tokens" if self.transcript.page.view == "prose" else "prose"

@@ -12,6 +12,7 @@ from ropechat.util.text import closest_name, one_line
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.render.blocks import Block
@@ -19,31 +20,32 @@ if TYPE_CHECKING:
 
 def _no_persona(words: str, kept: list[str]) -> str:
     meant = closest_name(words, kept)
-    hint = f"did you mean {meant}?" if meant else f"kept: {', '.join(kept)}"
-    hint = hint if kept else "none is kept yet; /persona save NAME keeps the system text as one"
-    return f"{one_line(words):.40}: no such persona; {hint}"
+    hint = f"did you mean {meant}?" if meant else f"saved: {', '.join(kept)}"
+    hint = hint if kept else "none is saved yet; /persona save NAME saves the system text as one"
+    return f"{one_line(words):.40}: unknown persona; {hint}"
 
 
 class SystemPromptController:
-    """The commands over system texts."""
+    """The commands that set system texts."""
 
-    def __init__(self, chat: LiveChat, view: View, path: TranscriptController) -> None:
-        self.view, self.session, self.path = view, chat.session, path
+    def __init__(
+        self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
+    ) -> None:
+        self.view, self.session, self.path, self.composer = view, chat.session, path, composer
         self._turning: Block | None = None  # says that the next question begins a branch
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {"prompt.system": self._system, "prompt.persona": self._persona}
 
     def learn_personas(self) -> None:
-        """Know the names of the system texts that are kept."""
+        """Load the names of the saved system texts."""
         try:
             self.session.personas = {text: name for name, text in personas.load().items()}
         except RopechatError as error:
             self.view.hint(explain(error))
 
     def open(self) -> None:
-        """The system texts with a name."""
+        """Open the dialog of personas."""
         from ropechat.tui.screens.personas import PersonasScreen
 
         self.view.push(PersonasScreen(self.session.system, self.view.keymap), self.use)
@@ -56,11 +58,11 @@ class SystemPromptController:
         if not self.session.tree.nodes:
             self.path.show()
         elif self.session.turned:
-            self._turning = self.view.notice(
+            self._turning = self.path.notice(
                 "notice",
-                f"The next question begins a branch of its own, under {self.path.describe_system(text)}.",
+                f"The next question starts a new branch, under {self.path.describe_system(text)}.",
             )
-        self.view.count_draft()
+        self.composer.count()
         self.view.refresh_status()
 
     def _system(self, words: str) -> str:
@@ -78,10 +80,10 @@ class SystemPromptController:
         try:
             if verb == "save" and name.strip():
                 if not self.session.system:
-                    return "there is no system text to keep; /system TEXT writes one"
+                    return "there is no system text to save; /system TEXT sets one"
                 path = personas.save(name.strip(), self.session.system)
                 self.learn_personas()
-                return f"kept: {path}"
+                return f"saved: {path}"
             kept = personas.load()
         except RopechatError as error:
             return explain(error)

@@ -12,7 +12,6 @@ from ropechat.util.text import clean
 if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.terminal.textual_compat import CompatApp
     from ropechat.tui.widgets.composer import Composer
 
 MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how they are written
@@ -21,12 +20,11 @@ MOUSE_MODES = ("1000", "1003", "1015", "1006")  # xterm's clicks, moves, and how
 class TerminalController:
     """The commands over the terminal of an app."""
 
-    def __init__(self, app: CompatApp, view: View, composer: Composer) -> None:
-        self.app, self.view, self.composer = app, view, composer
+    def __init__(self, view: View, composer: Composer) -> None:
+        self.app, self.view, self.composer = view.app, view, composer
         self._mouse = True  # does the chat have it?
 
     def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
         return {
             "composer.editor": lambda words: self.open_editor(),
             "view.mouse": lambda words: self.toggle_mouse(),
@@ -36,7 +34,7 @@ class TerminalController:
         """Write the draft in the user's editor."""
         composer = self.composer
         if not self.app.can_suspend:
-            self.view.hint("no editor can be opened here")
+            self.view.hint("cannot open an editor here")
             return
         try:
             text = editor.edit(
@@ -50,7 +48,7 @@ class TerminalController:
         self._set_mouse(self._mouse)
 
     def copy(self, text: str) -> None:
-        """Copy through the terminal, and say so."""
+        """Copy through the terminal and report it."""
         self.app.set_clipboard(text)
         sent = osc52_sequence(clean(text), os.environ)
         if sent is None:
@@ -60,10 +58,12 @@ class TerminalController:
         self.view.hint(f"copied: {len(text):,} characters, if the terminal allows it (OSC 52)")
 
     def toggle_mouse(self) -> None:
-        """Leave the mouse to the terminal, which then selects text itself; or take it back."""
+        """Give the mouse to the terminal, which then selects text itself, or take it back."""
         self._set_mouse(not self._mouse)
         key = self.view.keymap.shown("view.mouse")
-        taken = "the chat has the mouse" if self._mouse else f"the terminal has the mouse; {key} takes it"
+        taken = (
+            "the chat has the mouse" if self._mouse else f"the terminal selects text; {key}: back to the chat"
+        )
         self.view.hint(taken)
 
     def _set_mouse(self, taken: bool) -> None:

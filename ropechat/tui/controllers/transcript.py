@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from ropechat import builtin
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
-from ropechat.tui.format import status as panel
+from ropechat.tui.format import status
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.reader import Reader
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
 START = 60  # characters that are shown of a text
@@ -32,12 +32,16 @@ def begins(text: str) -> str:
 
 
 class TranscriptController:
-    """Draws the session's turns. follows: does the view go along with an answer?"""
+    """Draws the session's turns. follows: does the view go along with an answer?
 
-    def __init__(self, chat: LiveChat, view: View, transcript: Reader) -> None:
+    on_show: called when another branch is shown; the draft then belongs to another prompt.
+    """
+
+    def __init__(self, chat: LiveChat, view: View, transcript: TokenTranscript) -> None:
         self.chat, self.view, self.session = chat, view, chat.session
         self.keymap, self.transcript = view.keymap, transcript
         self.follows = True
+        self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._begins = False  # nothing was asked yet, and the screen says what may be
 
@@ -57,13 +61,13 @@ class TranscriptController:
                     self.transcript.add(block)
 
     def turn(self) -> Turn | None:
-        """The turn under the token cursor; without one the newest. None, and a hint, where there is none."""
+        """The turn under the token cursor, or the newest; None, with a hint, in an empty chat."""
         cursor = self.transcript.cursor_token()
         for turn in self.session.turns:
             if cursor is not None and turn.node == cursor[0]:
                 return turn
         if self.session.last is None:
-            self.view.hint("nothing was asked yet")
+            self.view.hint("this chat is empty")
         return self.session.last
 
     def block_of(self, turn: Turn) -> AnswerBlock:
@@ -74,7 +78,7 @@ class TranscriptController:
     # --- the turns ---
 
     def write(self, turn: Turn) -> None:
-        """Have the answer of a turn written."""
+        """Submit the request of a turn."""
         if turn.request is not None:
             self.follow_answer()
             self.chat.submit(turn.request)
@@ -98,7 +102,7 @@ class TranscriptController:
             for each in self.session.turns[kept:]:
                 self.add_turn(each, known)
         if turn is None:
-            self.view.count_draft()
+            self.on_show()
         else:
             self.follow_answer()
         self.view.refresh_status()
@@ -148,12 +152,14 @@ class TranscriptController:
             answer.grow()
         elif node.final_text:
             answer.say(node.final_text)
-        answer.note = "" if live else panel.summarize(turn.answer)
+        answer.note = "" if live else status.summarize(turn.answer)
         self.transcript.add(answer)
 
     def _heading(self, turn: Turn) -> str:
         node = self.session.tree.nodes.get(turn.node or "")
-        name = self.chat.answer_title if node is None or turn.answer.live else panel.model_heading(node.model)
+        name = (
+            self.chat.answer_title if node is None or turn.answer.live else status.model_heading(node.model)
+        )
         return name + (self._place(node.id) if node else "")
 
     def _place(self, node: str) -> str:
@@ -164,11 +170,9 @@ class TranscriptController:
         reads = self.session.reads(turn.asked)
         first = next(node for node in reads if node.role is Role.USER)
         count = self.session.left_out(turn.asked)
-        words = "1 question is" if count == 1 else f"{count:,} questions are"
-        begin = "with this one" if first.id == turn.asked else f"at “{begins(first.text)}”"
-        self.notice(
-            "notice", f"From here on the oldest {words} left out: what the model reads begins {begin}."
-        )
+        words = "question is" if count == 1 else f"{count:,} questions are"
+        begin = "this one" if first.id == turn.asked else f"“{begins(first.text)}”"
+        self.notice("notice", f"The oldest {words} no longer sent to the model, which reads from {begin} on.")
 
     # --- an answer as it comes ---
 
@@ -188,25 +192,25 @@ class TranscriptController:
         if len(block.ends) > len(answer.node.steps):  # it never began
             self.show()
             block = self._blocks[serial]
-        block.note = panel.summarize(answer)
+        block.note = status.summarize(answer)
         self.transcript.finish(block)
         if answer.error is not None:
-            self.notice("error", f"The answer broke off: {explain(answer.error)}")
+            self.notice("error", f"The answer failed: {explain(answer.error)}")
         elif answer.node.finish_reason == "context":
             self.notice(
                 "notice",
-                f"The context is full ({self.session.context:,} tokens), so the answer ends here. "
-                f"What then happens to a question: /context, now {self.session.when_full}.",
+                f"Context full ({self.session.context:,} tokens), so the answer ends here. "
+                f"/context sets what happens to the next question (now: {self.session.when_full}).",
             )
         elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
-            self.notice("notice", "The model had ended its answer: it added nothing.")
+            self.notice("notice", "The model had finished its answer; nothing was added.")
         if not answer.node.in_context:
-            self.notice("notice", "No answer, so this question is not part of what the model reads next.")
+            self.notice("notice", "No answer: this question is not sent to the model again.")
 
     # --- above the first turn ---
 
     def model_loaded(self) -> None:
-        """The model is known now."""
+        """Show the name of the loaded model."""
         for block in self._blocks.values():
             if block.live:
                 block.title = self.chat.answer_title
@@ -234,13 +238,12 @@ class TranscriptController:
                 self.notice("notice", words)
 
     def _first_steps(self, asks: bool) -> list[str]:
-        """What a new user can try first."""
+        """Suggestions for an empty chat."""
         key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
         steps = [
-            "Tinted tokens surprised the model. "
-            f"{key('chat.stop')}, then {arrows} go from token to token; "
-            f"{key('read.take')} tells why this one came and what else could have; "
-            f"{key('alternative.1')}-{key('alternative.9')} go on from another.",
+            "Coloured words surprised the model. "
+            f"Click one, or press {key('chat.stop')} and then {arrows}, to see what else it could have said; "
+            f"{key('read.take')} or {key('alternative.1')}-{key('alternative.9')} forks there.",
             " · ".join(
                 f"{key(id)} {what}"
                 for id, what in (

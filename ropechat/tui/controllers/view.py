@@ -1,83 +1,86 @@
-"""What a controller may ask of the screen."""
+"""What controllers ask of the screen: hints, dialogs, and who has the keys."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from ropechat.tui.commands import registry as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from textual.geometry import Size
-    from textual.screen import ModalScreen, Screen
-    from textual.timer import Timer
+    from textual.screen import ModalScreen
     from textual.widget import Widget
 
     from ropechat.tui.commands.keymap import Keymap
-    from ropechat.tui.render.blocks import Block
+    from ropechat.tui.terminal.textual_compat import CompatApp
+    from ropechat.tui.widgets.composer import Composer
+    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 SIDE_PANEL = 120  # columns from which there is room beside the transcript
 
 
-class View(Protocol):
-    """The app, as controllers see it: what is said around the transcript, dialogs, focus, timers."""
+class View:
+    """The screen, as controllers see it. app: for timers, workers and sizes.
 
-    keymap: Keymap
+    hint: shows a text in the footer for a while; refresh_status: brings the lines around the transcript and
+    the panels up to date; closed: called whenever a dialog is closed.
+    """
 
-    def hint(self, text: str) -> None:
-        """Say something at the bottom of the screen for a while."""
+    def __init__(
+        self,
+        app: CompatApp,
+        keymap: Keymap,
+        transcript: TokenTranscript,
+        composer: Composer,
+        hint: Callable[[str], None],
+        refresh_status: Callable[[], None],
+        closed: Callable[[], None],
+    ) -> None:
+        self.app, self.keymap = app, keymap
+        self.hint, self.refresh_status = hint, refresh_status
+        self._transcript, self._composer, self._closed = transcript, composer, closed
 
-    def notice(self, kind: str, text: str, at: int | None = None) -> Block:
-        """Put a notice ("notice" or "error") into the transcript, at the end or at a place."""
-
-    def refresh_status(self) -> None:
-        """Bring the lines around the transcript up to date."""
-
-    def count_draft(self) -> None:
-        """Have the tokens of the draft counted."""
-
-    def push(self, screen: ModalScreen[Any], chosen: Callable[..., None]) -> None:
+    def push(self, screen: ModalScreen[Any], chosen: Callable[..., None] = lambda result: None) -> None:
         """Open a dialog; `chosen` gets its result, unless that is None."""
 
-    def closes(self, dialog: type[ModalScreen[Any]]) -> bool:
-        """Close this kind of dialog if it is on top; returns whether any dialog is open."""
+        def closed(result: object) -> None:
+            self._closed()
+            if result is not None:
+                chosen(result)
+            self.refresh_status()
 
-    def way_to(self, id: str) -> str:
-        """How a command is given from where the keyboard is: by its key, or typed."""
-
-    # --- focus ---
-
-    @property
-    def chat_focus(self) -> Widget | None:
-        """The widget of the chat that has the keys, or will have them once the dialog over it is closed."""
-
-    def give_keys(self, widget: Widget) -> None:
-        """Keys go to this widget of the chat, from the next one on."""
-
-    def write(self) -> None:
-        """Keys go to the composer."""
-
-    # --- of Textual's App ---
-
-    @property
-    def screen(self) -> Screen[Any]:
-        """The screen on top."""
+        self.app.push_screen(screen, closed)
 
     @property
     def covered(self) -> bool:
-        """Is a dialog over the chat?"""
+        """Whether a dialog is open."""
+        return len(self.app.screen_stack) > 1
+
+    def closes(self, dialog: type[ModalScreen[Any]]) -> bool:
+        """Close this kind of dialog if it is on top; returns whether any dialog was open."""
+        covered = self.covered
+        if isinstance(self.app.screen, dialog):
+            self.app.screen.dismiss(None)
+        return covered
+
+    def way_to(self, id: str) -> str:
+        """How to run a command from where the keys go: its key, or what to type."""
+        command = keys.BY_ID[id]
+        by_name = command.slash and command.context == "transcript" and not self._transcript.has_focus
+        return f"/{command.slash}" if by_name else self.keymap.named(id)
 
     @property
-    def size(self) -> Size:
-        """Columns and rows."""
+    def chat_focus(self) -> Widget | None:
+        """The widget of the chat that has the keys, or will have them once the open dialog is closed."""
+        return self.app.screen_stack[0].focused if self.app.screen_stack else None
 
-    def run_worker(self, work: Any, *, group: str = ..., exclusive: bool = ...) -> Any:
-        """Run a coroutine beside the chat."""
+    def give_keys(self, widget: Widget) -> None:
+        """Give the keys to a widget of the chat, from the next key on."""
+        widget.screen.set_focus(widget)
 
-    def call_after_refresh(self, callback: Callable[..., Any]) -> bool:
-        """Call once the screen is drawn."""
-
-    def set_timer(self, delay: float, callback: Callable[[], Any]) -> Timer:
-        """Call after `delay` seconds."""
-
-    def set_interval(self, interval: float, callback: Callable[[], Any]) -> Timer:
-        """Call every `interval` seconds."""
+    def write(self) -> None:
+        """Give the keys to the composer."""
+        self._transcript.commands = False
+        self.give_keys(self._composer)
+        self.refresh_status()

@@ -140,7 +140,7 @@ def persona_rows(system: str | None, kept: Mapping[str, str]) -> list[tuple[str,
     """(name, text) of no system prompt, of the one in use if it has no name, and of every persona."""
     found = [("no system text", ""), *kept.items()]
     if (system or "") not in [text for _, text in found]:
-        found.insert(1, ("not kept", system or ""))
+        found.insert(1, ("not saved", system or ""))
     return found
 
 

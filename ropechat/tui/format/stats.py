@@ -22,7 +22,7 @@ def answer_rows(answer: Answer) -> Rows:
     rows = [("prompt", f"{answer.node.prompt_tokens:,} tokens")]
     if answer.reused is not None:
         new = answer.fed - answer.reused
-        rows.append(("KV reused", f"{answer.reused:,} tokens, {new:,} computed"))
+        rows.append(("from cache", f"{answer.reused:,} tokens, {new:,} computed"))
     rows += [
         ("prefill", format_rate(answer.prefill_rate) or "nothing to measure"),
         (
@@ -86,9 +86,9 @@ def gauge_figures(answer: Answer, width: int) -> list[str]:
     if width >= 120 and (decode := format_rate(answer.rate)):
         found.append(f"decode {decode}")
     if answer.reused is not None and width >= 76:
-        found.append(f"kv {answer.reused:,} reused")
+        found.append(f"from cache {answer.reused:,}")
     if answer.time_to_first_token is not None:
-        found.append(f"ttft {format_seconds(answer.time_to_first_token)}")
+        found.append(f"first token {format_seconds(answer.time_to_first_token)}")
     if answer.bits_per_token is not None and width >= 56:
-        found.append(f"{answer.bits_per_token:.2f} b/tok")
+        found.append(f"{answer.bits_per_token:.2f} bits/token")
     return found

@@ -152,7 +152,7 @@ def summarize(answer: Answer) -> str:
         words += [format_seconds(answer.seconds)] if node.ended_after is not None else []
         if answer.rate is not None:
             words.append(format_rate(answer.rate))
-        words.append(f"{answer.bits_per_token or 0.0:.2f} b/tok")
+        words.append(f"{answer.bits_per_token or 0.0:.2f} bits/token")
     if node.state in (NodeState.STOPPED, NodeState.STREAMING):  # streaming: another program writes it
         words.insert(0, "stopped")
     elif node.state is NodeState.FAILED:

@@ -33,7 +33,7 @@ class BlockLayout:
             self.add(line)
 
     def add(self, line: SourceLine) -> None:
-        """Take in a whole line."""
+        """Add a complete line."""
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """The rows of all lines and one that is not complete."""
@@ -67,7 +67,7 @@ class ParagraphLayout(BlockLayout):
         super().__init__(block, width)
 
     def add(self, line: SourceLine) -> None:
-        """Take in a whole line."""
+        """Add a complete line."""
         self._group.append(line)
         if len(self._group) >= MAX_GROUP_LINES or len(line[0]) > MAX_PARSED:
             self._bodies += self._lay(self._group)
@@ -145,7 +145,7 @@ class CodeLayout(BlockLayout):
         super().__init__(block, width)
 
     def add(self, line: SourceLine) -> None:
-        """Take in a whole line."""
+        """Add a complete line."""
         self._colours.add(*line)
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
@@ -183,7 +183,7 @@ class TableLayout(BlockLayout):
         super().__init__(block, width)
 
     def add(self, line: SourceLine) -> None:
-        """The header, the delimiters, then one row after another."""
+        """Add the header, the delimiters or a row."""
         if self._table is None:
             self._table = Table(line, self.width)
         else:

@@ -41,7 +41,7 @@ class Container:
 
     @property
     def room(self) -> str:
-        """Blanks as wide as the marker."""
+        """Spaces as wide as the marker."""
         return " " * (len(self.marker.text) if self.marker else 0)
 
 
@@ -96,7 +96,7 @@ class BlockParser:
         return copy
 
     def push(self, line: str, at: int) -> Change:
-        """Take in one whole line that begins at `at`."""
+        """Add a complete line that begins at `at`."""
         place, matched = self._enter(line)
         leaf = self.leaf
         in_code = leaf is not None and leaf.kind == "code" and matched == len(self.containers)
@@ -231,7 +231,7 @@ class BlockParser:
         return Change(extended=leaf, added=added)
 
     def _begin(self, body: str, at: int) -> Change:
-        """Begin a block with a line that continues none."""
+        """Begin a block."""
         stripped = body.lstrip(" ")
         place = at + len(body) - len(stripped)
         if match := _HEADING.match(body):

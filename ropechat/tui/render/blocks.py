@@ -57,7 +57,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """The whole text as shown: what places count."""
+        """The whole text as shown; positions count its characters."""
         if len(self._parts) > 1:
             self._parts[:] = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
@@ -98,7 +98,7 @@ class Block:
         return self._rows
 
     def forget(self) -> None:
-        """Drop the rows; their number stays known."""
+        """Drop the rows, but keep their number."""
         self._height, self._rows = self.body, None
 
     @property

@@ -91,7 +91,7 @@ def by_word(page: TranscriptLayout, token: TokenPlace, step: int) -> TokenPlace:
 
 
 def by_surprise(page: TranscriptLayout, token: TokenPlace, step: int, tint: str) -> TokenPlace | None:
-    """The next token whose tint has level 2 or more; None if there is none in this direction."""
+    """The next token whose tint has level 2 or more; None at the end of the text."""
     block, index = token.block, token.index
     while True:
         found = block.surprising(index, step, tint)

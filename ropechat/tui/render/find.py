@@ -67,7 +67,7 @@ class Finder:
         return 0
 
     def want(self, wanted: str) -> None:
-        """Find another text; "" ends it."""
+        """Search for another text; "" ends the search."""
         self.wanted, self._pattern, self.current = wanted, compile_pattern(wanted), None
         self._spans.clear()
         for block in self._page.blocks:

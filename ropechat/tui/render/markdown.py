@@ -87,7 +87,7 @@ class MarkdownText:
             self._offsets.append(last)
 
     def _take(self, line: str) -> None:
-        """Take in a complete line."""
+        """Add a complete line."""
         change = self._outline.push(line, self._at)
         if change.opened:
             if change.shortened:

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from ropechat.conversation import Role
 from ropechat.tui.format.lists import MAX_COMPARED, branch_line, describe_node, format_time, tree_rows
 from ropechat.tui.render.width import cells
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 
-WIDE = 120  # columns of a screen on which the sheet is broad
-NARROW, BROAD = 100, 156  # columns of the sheet, as in app.tcss
+WIDE = 120  # columns of a screen on which the dialog is broad
+NARROW, BROAD = 100, 156  # columns of the dialog, as in app.tcss
 
 
 def counterpart(tree: ConversationTree, node: Node) -> Node | None:
@@ -34,7 +34,7 @@ def counterpart(tree: ConversationTree, node: Node) -> Node | None:
     return next((other for other in (source, *beside) if other is not None and other.steps), None)
 
 
-class BranchesScreen(Sheet["str | None"]):
+class BranchesScreen(Dialog["str | None"]):
     """Every node of the chat; the result is the node whose branch is to be shown."""
 
     BINDINGS = bindings("branches", "chat.branches")
@@ -51,13 +51,11 @@ class BranchesScreen(Sheet["str | None"]):
         self._width = 0  # of the screen, when the lines were made
 
     def compose(self) -> ComposeResult:
-        """Tree and keys."""
         with Vertical(id="branches", classes="sheet broad"):
-            yield Choices(id="nodes", markup=False)
-            yield self.key_line
+            yield ChoiceList(id="nodes", markup=False)
+            yield self.key_hints
 
     def on_mount(self) -> None:
-        """Begin at the answer that is shown."""
         self._fill(self._session.tree.current)
         self.query_one(OptionList).focus()
 
@@ -102,7 +100,6 @@ class BranchesScreen(Sheet["str | None"]):
         return self._session.tree.nodes.get(self.query_one(OptionList).get_option_at_index(index).id or "")
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Show this branch."""
         self.dismiss(event.option_id)
 
     def action_leave(self) -> None:

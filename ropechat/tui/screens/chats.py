@@ -15,8 +15,8 @@ from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import chat_line, format_time
 from ropechat.tui.render.width import cells
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def marked(text: str, words: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-class ChatsScreen(Sheet["str | None"]):
+class ChatsScreen(Dialog["str | None"]):
     """A field to search in and the chats, newest first; the result is the id of the one to open.
 
     It is "" when the chat that was open was deleted.
@@ -61,14 +61,12 @@ class ChatsScreen(Sheet["str | None"]):
         self._closed_current = False
 
     def compose(self) -> ComposeResult:
-        """Field, list, keys."""
         with Vertical(id="chats", classes="sheet"):
-            yield Field(self._words, placeholder="words that were said", id="query")
-            yield Choices(id="found", markup=False)
-            yield self.key_line
+            yield SanitizedInput(self._words, placeholder="Search chats", id="query")
+            yield ChoiceList(id="found", markup=False)
+            yield self.key_hints
 
     def on_mount(self) -> None:
-        """Show all."""
         self.query_one("#found").can_focus = False
         self._look_up()
 
@@ -99,7 +97,6 @@ class ChatsScreen(Sheet["str | None"]):
         return self.query_one(Input).value.strip()
 
     def on_resize(self) -> None:
-        """Fit the lines."""
         self._list()
 
     def _line(self, summary: Summary) -> Content:
@@ -115,7 +112,6 @@ class ChatsScreen(Sheet["str | None"]):
         return None if index is None or index >= len(self._found) else self._found[index]
 
     def on_input_changed(self, _: Input.Changed) -> None:
-        """Search as it is typed."""
         if self._renaming is None:
             self._look_up()
 
@@ -129,7 +125,6 @@ class ChatsScreen(Sheet["str | None"]):
             self.dismiss(chosen.id)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """A click opens."""
         self.dismiss(event.option_id)
 
     def action_move(self, by: int) -> None:
@@ -140,7 +135,7 @@ class ChatsScreen(Sheet["str | None"]):
             options.highlighted = ((options.highlighted or 0) + by) % len(self._found)
 
     def action_leave(self) -> None:
-        """Back, or out of renaming."""
+        """Close, or end renaming."""
         if self._renaming is not None:
             self._end_renaming()
         else:
@@ -171,7 +166,7 @@ class ChatsScreen(Sheet["str | None"]):
         self._look_up()
 
     def action_delete(self) -> None:
-        """Delete at the second press."""
+        """Delete the chat when pressed twice."""
         chosen = self._chosen()
         if chosen is None or chosen.running:
             self.say("an answer is being written in this chat" if chosen else "")

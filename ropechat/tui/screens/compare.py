@@ -1,4 +1,4 @@
-"""Two to four answers side by side: what they share, where they part, and what each costs in bits."""
+"""Two to four answers side by side: what they share, where they part, and how probable each is in bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ropechat.tui.format.theme import tint_styles
 from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.util.text import clean, one_line
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 NARROWEST = 36  # cells of a column where more than two stand side by side
-AROUND = 4  # cells of a column that are not text: line, edges, scrollbar; and of the sheet
-LABEL = 7  # cells before a curve
+MARGIN = 4  # cells of a column that are not text: line, edges, scrollbar; and of the dialog
+LABEL = 12  # cells before a curve
 ROOMY = 40  # rows of a screen with higher curves
 TAIL = 3  # rows of what they share
 
@@ -37,12 +37,12 @@ TAIL = 3  # rows of what they share
 def totals(node: Node, width: int) -> str:
     """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
-    whole = f"{len(node.steps):,} tok  Σ {node.bits:.1f} b  ppl {ppl}"
-    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" b ", " ")
+    whole = f"{len(node.steps):,} tok  {node.bits:.1f} bits  ppl {ppl}"
+    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" bits", "b")
 
 
 def in_common(nodes: Sequence[Node]) -> int:
-    """How many tokens all of the answers begin with."""
+    """The number of tokens that all answers begin with."""
     return min(common_prefix_length(nodes[0].steps, node.steps) for node in nodes[1:])
 
 
@@ -56,23 +56,21 @@ def verdict(nodes: Sequence[Node]) -> str:
     follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
     words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
     if len({node.model for node in nodes}) > 1:
-        return " · ".join([*words, "by different models: what each costs cannot be compared"])
+        return " · ".join([*words, "by different models: their bits cannot be compared"])
     first, *others = sorted(range(len(nodes)), key=lambda place: nodes[place].bits)
     more = {place: nodes[place].bits - nodes[first].bits for place in others}
     if max(more.values()) < 0.05:
-        words.append("all cost the same")
-    elif len(nodes) == 2:
-        words.append(f"{first + 1} is {more[others[0]]:.1f} bits cheaper under this model")
+        words.append("equally likely")
     else:
-        dearer = ", ".join(f"{place + 1} +{by:.1f}" for place, by in more.items())
-        words.append(f"{first + 1} is the cheapest under this model: {dearer} bits")
+        less = ", ".join(f"{place + 1} (+{by:.1f} bits)" for place, by in more.items())
+        words.append(f"likeliest: {first + 1}, then {less}")
     if any(node.scored < len(node.steps) for node in nodes):
         words.append("tokens without a probability count 0 bits")
     return " · ".join(words)
 
 
-class CompareScreen(Sheet["str | None"]):
-    """The answers, tinted by surprisal from where they part; the result is the one to go on with.
+class CompareScreen(Dialog["str | None"]):
+    """The answers, tinted by surprisal from where they part; the result is the one to continue.
 
     As many columns as have room, two at least; the others come into sight as they are chosen.
     """
@@ -91,7 +89,6 @@ class CompareScreen(Sheet["str | None"]):
         self._width = 0  # cells of text in a column
 
     def compose(self) -> ComposeResult:
-        """Columns and a verdict."""
         with Vertical(id="compare", classes="sheet"):
             with Horizontal(id="sides"):
                 for _ in self._answers:
@@ -99,24 +96,23 @@ class CompareScreen(Sheet["str | None"]):
                         yield Static(classes="head", markup=False)
                         yield Static(classes="body", markup=False)
             yield Static(Content.styled(verdict(self._answers), "bold"), id="verdict")
-            yield self.key_line
+            yield self.key_hints
 
     def on_mount(self) -> None:
-        """Keys scroll all of them."""
         for side in self.query(VerticalScroll):
             side.can_focus = False
         key = self.keymap.first
         numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
-        keep = (f"{key('compare.keep')} {numbers}", "go on with it")
-        self.key_line.show_keys((*self.items[:2], keep, self.items[-1]))
+        keep = (f"{key('compare.keep')} {numbers}", "continue")
+        self.key_hints.show_keys((*self.items[:2], keep, self.items[-1]))
 
     @property
     def _columns(self) -> int:
         return min(len(self._answers), max(2, self.app.size.width // NARROWEST))
 
     def on_resize(self) -> None:
-        """As many columns as fit, with curves as wide."""
-        width = (self.app.size.width - AROUND) // self._columns - AROUND
+        """Show as many columns as fit."""
+        width = (self.app.size.width - MARGIN) // self._columns - MARGIN
         if width != self._width:
             self._width = max(4, width)
             for node, body in zip(self._answers, self.query(".body").results(Static), strict=True):
@@ -153,16 +149,16 @@ class CompareScreen(Sheet["str | None"]):
             (self._cut(name + writer), "bold $primary" if here else ""),
             f"\n{self._cut(totals(node, self._width))}\n",
             (self._cut(drawn), "$quiet"),
-            ("\nb/tok  ", "$quiet"),
+            ("\nbits/token  ", "$quiet"),
             sparkline(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
             ("".join(f"\n{'':{LABEL}}{row}" for row in upper), "$primary"),
-            ("\nsum    ", "$quiet"),
+            ("\nbits so far ", "$quiet"),
             (lowest, "$primary"),
             "\n",
         )
 
     def _cut(self, text: str) -> str:
-        """One row of a column."""
+        """Cut a text to the width of a column."""
         return fit(one_line(text), self._width).rstrip()
 
     def _body(self, node: Node) -> Content:
@@ -183,17 +179,17 @@ class CompareScreen(Sheet["str | None"]):
         return Content.assemble(*parts)
 
     def action_move(self, by: int) -> None:
-        """All at once."""
+        """Scroll all columns."""
         for side in self.query(VerticalScroll):
             side.scroll_relative(y=by, animate=False)
 
     def action_choose(self, by: int) -> None:
-        """The column beside the chosen one."""
+        """Choose the next or previous column."""
         self._chosen = min(max(0, self._chosen + by), len(self._answers) - 1)
         self._show()
 
     def action_keep(self, number: int = 0) -> None:
-        """Go on with the chosen one, or that of a number."""
+        """Continue with the chosen answer, or with that of a number."""
         place = number - 1 if number else self._chosen
         if place < len(self._answers):
             self.dismiss(self._answers[place].id)

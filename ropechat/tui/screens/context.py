@@ -1,4 +1,4 @@
-"""The question does not fit: what shall be left out?"""
+"""The dialog for a question that does not fit in the context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -24,7 +24,7 @@ CHOICES: dict[Choice, tuple[str, str]] = {
 }
 
 
-class ContextScreen(Sheet["Choice | None"]):
+class ContextScreen(Dialog["Choice | None"]):
     """Three ways to make it fit; esc gives the question back."""
 
     BINDINGS = bindings("full")
@@ -37,13 +37,12 @@ class ContextScreen(Sheet["Choice | None"]):
         self._words = f"{tokens:,} tokens do not fit in the context of {context:,}."
 
     def compose(self) -> ComposeResult:
-        """What is the matter, the choices, the keys."""
         with Vertical(id="full", classes="sheet"):
             yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
-            yield Choices(*(self._option(choice) for choice in CHOICES), markup=False)
+            yield ChoiceList(*(self._option(choice) for choice in CHOICES), markup=False)
             yield Static("")
-            yield self.key_line
+            yield self.key_hints
 
     def _option(self, choice: Choice) -> Option:
         what, note = CHOICES[choice]
@@ -55,17 +54,13 @@ class ContextScreen(Sheet["Choice | None"]):
         )
 
     def action_choose(self, choice: Choice) -> None:
-        """By its own key."""
         self.dismiss(choice)
 
     def action_leave(self) -> None:
-        """Back to the question."""
         self.dismiss("back")
 
     def on_mount(self) -> None:
-        """Keys choose."""
         self.query_one(OptionList).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Done."""
         self.dismiss(next(choice for choice in CHOICES if choice == event.option_id))

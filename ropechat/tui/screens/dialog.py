@@ -1,4 +1,4 @@
-"""What all sheets over the chat have in common: a title, a line of keys, how to leave."""
+"""The base of all dialogs: a title, a line of keys, the key that closes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.widgets.bars import KeyLine
+from ropechat.tui.widgets.bars import KeyHints
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Item, Keymap
 
 Result = TypeVar("Result")
-LATER = 0.5  # seconds from when a sheet is left until its widgets go
+REMOVAL_DELAY_S = 0.5  # seconds from when a dialog is left until its widgets go
 
 
 def bindings(context: str, opener: str = "") -> list[BindingType]:
-    """The keys of a sheet; those that open it close it."""
+    """The key bindings of a dialog. opener: the command whose keys also close it."""
     found = keys.bindings(command for command in keys.DIALOGS if command.context == context)
     if opener:
         found.append(Binding(keys.BY_ID[opener].keys, "leave", id=opener, show=False))
     return [*found]
 
 
-class Choices(OptionList):
-    """A list whose chosen row shows in terminals of few colours, and of none, too."""
+class ChoiceList(OptionList):
+    """An OptionList whose chosen row is visible without colours."""
 
     def render_line(self, y: int) -> Strip:
-        """One row; Textual leaves out `reverse` of a style sheet."""
+        """Draw a row; Textual ignores `reverse` in style sheets."""
         strip = super().render_line(y)
         shown = self.app.native_ansi_color or self.app.no_color
         if shown and any(s.style and s.style.meta.get("option") == self.highlighted for s in strip):
@@ -47,8 +47,8 @@ class Choices(OptionList):
         return strip
 
 
-class Sheet(ModalScreen[Result]):
-    """A sheet over the chat. items: what its last line tells; heading: its title."""
+class Dialog(ModalScreen[Result]):
+    """A dialog over the chat. heading: its title; items: the keys in its last line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *keys.bindings(keys.COMMON),
@@ -61,34 +61,33 @@ class Sheet(ModalScreen[Result]):
     def __init__(self, keymap: Keymap) -> None:
         super().__init__()
         self.keymap = keymap
-        self.key_line = KeyLine(self.items, keymap)
+        self.key_hints = KeyHints(self.items, keymap)
 
     def on_mount(self) -> None:
-        """Say what this is, where the sheet itself did not."""
+        """Set the title, unless the dialog did."""
         if not self.query_one(".sheet").border_title:
             self.title_with("")
 
     def remove(self) -> AwaitRemove:
         """Defer the removal: it lays out the whole chat again and would delay the chosen action."""
-        self.app.set_timer(LATER, super().remove)
+        self.app.set_timer(REMOVAL_DELAY_S, super().remove)
         return AwaitRemove([])
 
     def title_with(self, words: str) -> None:
-        """The title, and what there is to add to it."""
+        """Set the title to the heading and `words`."""
         sheet = self.query_one(".sheet")
         more = f" · {one_line(words)}" if words else ""
         sheet.border_title = Content.assemble(self.heading, (more, "not bold $quiet"))
 
     def say(self, text: str, style: str = "$warning") -> None:
-        """Say something in the last line; "" shows the keys again."""
-        self.key_line.say(text, style)
+        """Show a text in the last line; "" shows the keys again."""
+        self.key_hints.say(text, style)
 
     def action_leave(self) -> None:
-        """Back."""
         self.dismiss(None)
 
     def action_move(self, by: int) -> None:
-        """Up or down: in the list, or in the text."""
+        """Move in the list, or scroll the text."""
         for options in self.query(OptionList):
             if by > 0:
                 options.action_cursor_down()

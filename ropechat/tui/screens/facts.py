@@ -1,4 +1,4 @@
-"""What the engine did and what it takes up, as a sheet where there is no room for a rail."""
+"""The dialog of the engine's figures, for narrow screens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 
-from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.tui.widgets.stats import EngineFacts
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ropechat.chat.session import Session
     from ropechat.tui.commands.keymap import Keymap
 
-SHOWN = 0.5  # seconds between two looks while an answer is written
+POLL_INTERVAL_S = 0.5  # seconds between two looks while an answer is written
 
 
-class FactsScreen(Sheet[None]):
+class FactsScreen(Dialog[None]):
     """The newest answer, the memory and the model."""
 
     BINDINGS = bindings("facts", "engine.facts")
@@ -33,16 +33,15 @@ class FactsScreen(Sheet[None]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """The tables and the keys."""
         with Vertical(classes="sheet whole"):
             yield self._facts
-            yield self.key_line
+            yield self.key_hints
 
     def on_mount(self) -> None:
-        """Look again while something happens."""
+        """Update the figures while an answer is written."""
         self._facts.redraw()
         if self._session.generating:
-            self._timer = self.set_interval(SHOWN, self._look)
+            self._timer = self.set_interval(POLL_INTERVAL_S, self._look)
 
     def _look(self) -> None:
         self._facts.redraw()

@@ -1,4 +1,4 @@
-"""What else could have stood at a place of an answer; choosing forks there."""
+"""The dialog of the alternatives to a token; choosing one forks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from ropechat.conversation import surprisal_bits
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.inspector import barred, probability
 from ropechat.util.text import one_line, visible
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from ropechat.conversation import Node
     from ropechat.tui.commands.keymap import Keymap
 
-# (node, index of the token, id instead, what to call with the result); False: the model is busy
+# (node, token index, id, callback for the result); False: busy
 AskPreview: TypeAlias = "Callable[[str, int, int, Callable[[ev.PreviewReady], None]], bool]"
 BAR = 24  # cells of the bar of probability 1
 
 
-class ForkScreen(Sheet["int | None"]):
+class ForkScreen(Dialog["int | None"]):
     """The recorded alternatives of one token, most probable first; the result is the chosen id."""
 
     BINDINGS = bindings("alternatives", "answer.fork")
@@ -47,11 +47,10 @@ class ForkScreen(Sheet["int | None"]):
         self._step = node.steps[index]
 
     def compose(self) -> ComposeResult:
-        """The alternatives, a preview, the keys."""
         with Vertical(id="fork", classes="sheet"):
-            yield Choices(*map(self._option, self._step.top), id="alternatives", markup=False)
+            yield ChoiceList(*map(self._option, self._step.top), id="alternatives", markup=False)
             yield Static(id="preview", markup=False)
-            yield self.key_line
+            yield self.key_hints
 
     def _option(self, candidate: tuple[int, float]) -> Option:
         id, logprob = candidate
@@ -78,11 +77,10 @@ class ForkScreen(Sheet["int | None"]):
         options.focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Fork."""
         self.dismiss(int(event.option_id or 0))
 
     def action_preview(self) -> None:
-        """How would it go on?"""
+        """Preview the chosen alternative."""
         chosen = self.query_one(OptionList).highlighted
         if chosen is not None:
             asked = self._preview(self._node.id, self._index, self._step.top[chosen][0], self._show)

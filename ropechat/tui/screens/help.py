@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ropechat.tui.commands.registry import ALL, CONTEXTS
-from ropechat.tui.screens.dialog import Sheet, bindings
+from ropechat.tui.screens.dialog import Dialog, bindings
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 FACTS = (
-    "Tinted tokens surprised the model: the stronger the tint, the less probable the token was.",
-    "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off in silence.",
-    '@notes.md attaches a text file, @"my notes.md" one with blanks in its name; @@notes.md is only text.',
+    "Coloured words surprised the model: the stronger the colour, the less probable the token was.",
+    "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off silently.",
+    '@notes.md attaches a text file, @"my notes.md" one with spaces in its name; @@notes.md is only text.',
     'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "ctrl+o".',
 )
 
 
-class HelpScreen(Sheet[None]):
-    """Keys and what they do; those of the place at hand first."""
+class HelpScreen(Dialog[None]):
+    """Keys and commands, those of the current context first."""
 
     BINDINGS = bindings("help", "app.help")
     heading = "help"
@@ -38,7 +38,6 @@ class HelpScreen(Sheet[None]):
         self._contexts = sorted(CONTEXTS, key=lambda name: name != context)
 
     def compose(self) -> ComposeResult:
-        """Keys by place, then what can be typed."""
         tables = {CONTEXTS[context]: self._keys(context) for context in self._contexts}
         widest = max(cell_len(left) for table in tables.values() for left, _ in table)
         parts = [_table(title, table, widest) for title, table in tables.items()]
@@ -49,10 +48,10 @@ class HelpScreen(Sheet[None]):
             with VerticalScroll(id="help"), Horizontal(classes="columns"):
                 for column in halves(parts):
                     yield Static(Content("\n").join(column), markup=False)
-            yield self.key_line
+            yield self.key_hints
 
     def _keys(self, context: str) -> list[tuple[str, str]]:
-        """(keys, what they do); several commands that do the same are one row."""
+        """(keys, help) rows; commands with the same help share one."""
         found = [one for one in ALL if one.context == context and one.keys]
         rows = []
         for help, same in groupby(found, key=lambda one: one.help):
@@ -66,7 +65,7 @@ class HelpScreen(Sheet[None]):
 
 
 def halves(parts: list[list[Content]]) -> list[list[Content]]:
-    """The rows of all parts in two columns of about the same height; no part is cut."""
+    """The parts in two columns of about the same height."""
     total = sum(map(len, parts))
     columns: list[list[Content]] = [[], []]
     for part in parts:

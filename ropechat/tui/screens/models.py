@@ -19,9 +19,9 @@ from ropechat.errors import RopechatError
 from ropechat.models.catalog import format_count, read_catalog, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.bars import meter
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PATHS = ("/", "./", "../", "~")
 
 
 def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
-    """Every model that is known here, the current one among them, and the path of that."""
+    """All models on this machine including the current one, and the current one's path."""
     found = list(read_catalog(read_header))
     try:
         path = resolve(current)
@@ -56,8 +56,8 @@ def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
     return found, path
 
 
-class ModelsScreen(Sheet["str | None"]):
-    """A field, the models, what there is to say of the chosen one, a download; the result is what to load."""
+class ModelsScreen(Dialog["str | None"]):
+    """A search field, the models, details and a download; the result is the model to load."""
 
     BINDINGS = bindings("models")
     context = "models"
@@ -72,29 +72,27 @@ class ModelsScreen(Sheet["str | None"]):
         self._current, self._downloads = current, downloads
         self._rows: list[ModelSummary] = []
         self._path: Path | None = None
-        self._shown: list[ModelSummary | str] = []  # a text is something to get, or a path
+        self._shown: list[ModelSummary | str] = []  # a text: a Hub id or a path
         self._read = False
-        self._sure = ""  # the model that the next press deletes
+        self._sure = ""  # the model that a second press deletes
 
     @property
     def _download(self) -> Download | None:
         return self._downloads.current
 
     def compose(self) -> ComposeResult:
-        """Title, field, head, list, details, keys."""
         with Vertical(id="models", classes="sheet"):
-            yield Field(
+            yield SanitizedInput(
                 placeholder=WANTED,
                 id="wanted-model",
             )
             yield Static(id="head", markup=False)
-            yield Choices(id="rows", markup=False)
+            yield ChoiceList(id="rows", markup=False)
             yield Static(id="about", markup=False)
             yield Static(id="coming", markup=False)
-            yield self.key_line
+            yield self.key_hints
 
     def on_mount(self) -> None:
-        """Read what is here."""
         self.query_one("#rows").can_focus = False
         self.query_one("#head", Static).update(Content.styled("reading the headers …", "$quiet"))
         self.look_again()
@@ -113,7 +111,6 @@ class ModelsScreen(Sheet["str | None"]):
         self._list()
 
     def on_resize(self) -> None:
-        """Fit the lines."""
         if self._read:
             self._list()
 
@@ -124,7 +121,6 @@ class ModelsScreen(Sheet["str | None"]):
         return self.query_one(Input).value.strip()
 
     def on_input_changed(self, _: Input.Changed) -> None:
-        """Filter as it is typed."""
         if self._read:
             self._list()
 
@@ -192,13 +188,9 @@ class ModelsScreen(Sheet["str | None"]):
         one = self._chosen()
         text, style = "", "$quiet"
         if one is None:
-            text = "nothing here is called so; a Hub id (org/name) or a path can be typed"
+            text = "not found here; type a Hub id (org/name) or a path"
         elif isinstance(one, str):
-            text = (
-                "⏎ loads it"
-                if one.startswith(PATHS)
-                else "⏎ asks the Hub what it consists of; nothing comes yet"
-            )
+            text = "⏎ loads it" if one.startswith(PATHS) else "⏎ shows size and files first"
         elif one.reason:
             text, style = f"cannot load: {one.reason}", "$warning"
         else:
@@ -209,7 +201,6 @@ class ModelsScreen(Sheet["str | None"]):
         self.query_one("#about", Static).update(Content.styled("\n" + "\n".join(lines), style))
 
     def on_option_list_option_highlighted(self, _: OptionList.OptionHighlighted) -> None:
-        """Say what it is."""
         self._about()
 
     def action_move(self, by: int) -> None:
@@ -223,12 +214,10 @@ class ModelsScreen(Sheet["str | None"]):
     # --- doing ---
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Load, or get."""
         event.stop()
         self._take()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """A click does the same."""
         event.stop()
         self._take()
 
@@ -255,7 +244,7 @@ class ModelsScreen(Sheet["str | None"]):
         self.show_download()
 
     def _plan(self, model: str) -> str:
-        """Ask the Hub what a model consists of; returns why not, or ""."""
+        """Ask the Hub for a model's files; returns an error text or ""."""
         name, running = hub_name(model), self._downloads.running
         if name is None:
             return f"{one_line(model)}: no Hub id"
@@ -267,7 +256,7 @@ class ModelsScreen(Sheet["str | None"]):
         return ""
 
     def action_pause(self) -> None:
-        """Pause, or go on."""
+        """Pause or resume the download."""
         if self._download is not None:
             if self._download.stage is Stage.RUNNING:
                 self._download.pause()
@@ -277,7 +266,7 @@ class ModelsScreen(Sheet["str | None"]):
             self.show_download()
 
     def action_cancel(self) -> None:
-        """Stop the download and remove what came."""
+        """Cancel the download and delete its parts."""
         if self._download is not None and self._download.stage is not Stage.DONE:
             self._download.cancel()
             self.post_message(self.DownloadChanged())
@@ -308,16 +297,16 @@ class ModelsScreen(Sheet["str | None"]):
         self.look_again()
 
     def show_download(self) -> None:
-        """How far the download is."""
+        """Show the progress of the download."""
         download = self._download
         text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
         self.query_one("#coming", Static).update(text)
         works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
-        self.key_line.show_keys(WITH_DOWNLOAD if works else self.items)
+        self.key_hints.show_keys(WITH_DOWNLOAD if works else self.items)
 
 
 def told(download: Download, keymap: Keymap) -> list[Content]:
-    """A download in a few lines."""
+    """The state of a download in a few lines."""
     name, plan = one_line(str(download.name)), download.plan
     pause, cancel = keymap.named("models.pause"), keymap.named("models.cancel")
     head = Content.assemble(("\n↓ ", "$primary"), name)
@@ -333,7 +322,7 @@ def told(download: Download, keymap: Keymap) -> list[Content]:
             return [
                 head,
                 *lines,
-                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} not", "$primary"),
+                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} cancels", "$primary"),
             ]
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]

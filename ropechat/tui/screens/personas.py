@@ -14,8 +14,8 @@ from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import persona_line, persona_rows
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.screens.dialog import Choices, Sheet, bindings
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOTE = "/system TEXT writes one, /system - none; the next question begins a branch."
 
 
-class PersonasScreen(Sheet["str | None"]):
+class PersonasScreen(Dialog["str | None"]):
     """No system text, the one in use, and every persona; the result is the text to use."""
 
     BINDINGS = bindings("personas")
@@ -41,21 +41,18 @@ class PersonasScreen(Sheet["str | None"]):
         self._sure = ""
 
     def compose(self) -> ComposeResult:
-        """Title, list, name, keys."""
         with Vertical(id="personas", classes="sheet"):
             yield Static(Content.styled(NOTE + "\n", "$quiet"), markup=False)
-            yield Choices(id="texts", markup=False)
-            yield Field(id="name", placeholder="name of this system text")
-            yield self.key_line
+            yield ChoiceList(id="texts", markup=False)
+            yield SanitizedInput(id="name", placeholder="name of this system text")
+            yield self.key_hints
 
     def on_mount(self) -> None:
-        """Show all."""
         self.query_one("#name").display = False
         self._list()
         self.query_one(OptionList).focus()
 
     def on_resize(self) -> None:
-        """Fit the lines."""
         self._list()
 
     def _list(self) -> None:
@@ -80,20 +77,19 @@ class PersonasScreen(Sheet["str | None"]):
         return self._rows[self.query_one(OptionList).highlighted or 0]
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Use it."""
         self.dismiss(self._rows[event.option_index][1])
 
     def action_name(self) -> None:
-        """Let a name be typed."""
+        """Ask for a name."""
         if not self._chosen()[1]:
-            self.say("there is no text to keep; /system TEXT writes one")
+            self.say("there is no text to save; /system TEXT sets one")
             return
         field = self.query_one("#name", Input)
         field.display, field.value = True, ""
         field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the text."""
+        """Save the system text under the name."""
         event.stop()
         try:
             path = personas.save(event.value.strip(), self._chosen()[1])
@@ -105,7 +101,7 @@ class PersonasScreen(Sheet["str | None"]):
         self.say(f"kept: {path}", "$quiet")
 
     def action_leave(self) -> None:
-        """Out of naming first."""
+        """Close, or end naming."""
         if self.query_one("#name").display:
             self._end_naming()
         else:
@@ -120,7 +116,7 @@ class PersonasScreen(Sheet["str | None"]):
         """Delete at the second press; the text in use stays in use."""
         name, text = self._chosen()
         if not text or name == "not kept":
-            self.say("this is no kept persona")
+            self.say("this persona is not saved")
         elif self._sure != name:
             self._sure = name
             self.say(f"the same key again deletes the persona {name}")

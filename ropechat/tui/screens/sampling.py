@@ -1,4 +1,4 @@
-"""The sampler's settings as a sheet, where there is no room for a rail."""
+"""The dialog of the sampler's settings, for narrow screens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 
-from ropechat.tui.screens.dialog import Sheet
-from ropechat.tui.widgets.sampling_panel import ITEMS, Dials
+from ropechat.tui.screens.dialog import Dialog
+from ropechat.tui.widgets.sampling_panel import ITEMS, SamplingPanel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ropechat.tui.render.cursor import TokenPlace
 
 
-class SamplingScreen(Sheet[None]):
+class SamplingScreen(Dialog[None]):
     """The settings, tried on one token."""
 
     context = "dials"
@@ -30,18 +30,15 @@ class SamplingScreen(Sheet[None]):
     ) -> None:
         super().__init__(keymap)
         self._token = token
-        self._dials = Dials(session, keymap, spell, ITEMS)
+        self._dials = SamplingPanel(session, keymap, spell, ITEMS)
 
     def compose(self) -> ComposeResult:
-        """The settings, which tell their keys."""
         with Vertical(classes="sheet"):
             yield self._dials
 
     def on_mount(self) -> None:
-        """Keys change settings."""
         self._dials.begin(self._token)
         self._dials.focus()
 
-    def on_dials_closed(self) -> None:
-        """Back."""
+    def on_sampling_panel_closed(self) -> None:
         self.dismiss(None)

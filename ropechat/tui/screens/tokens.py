@@ -1,4 +1,4 @@
-"""Some tokens of the vocabulary, to choose one of."""
+"""The dialog that chooses one of several tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.tui.render.width import fit
-from ropechat.tui.screens.dialog import Choices, Sheet
+from ropechat.tui.screens.dialog import ChoiceList, Dialog
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SPELLED = 24  # cells of a token
 
 
-class TokensScreen(Sheet["int | None"]):
-    """Each with its id and what there is to say of it; the result is the id of the chosen one."""
+class TokensScreen(Dialog["int | None"]):
+    """A list of tokens with notes; the result is the id of the chosen one."""
 
     heading = "tokens"
     items = (("↓ ↑", "token"), ("⏎", "choose"), "sheet.leave")
@@ -42,11 +42,10 @@ class TokensScreen(Sheet["int | None"]):
         self._title, self._note, self._tokens = title, note, tokens
 
     def compose(self) -> ComposeResult:
-        """What choosing does, the tokens, the keys."""
         with Vertical(classes="sheet"):
             yield Static(Content.styled(f"{self._note}\n", "$quiet"), markup=False)
-            yield Choices(*(self._option(*token) for token in self._tokens), markup=False)
-            yield self.key_line
+            yield ChoiceList(*(self._option(*token) for token in self._tokens), markup=False)
+            yield self.key_hints
 
     def _option(self, id: int, words: str) -> Option:
         spelled = self._spell(id)
@@ -56,10 +55,8 @@ class TokensScreen(Sheet["int | None"]):
         )
 
     def on_mount(self) -> None:
-        """Keys choose."""
         self.title_with(self._title)
         self.query_one(OptionList).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """This one."""
         self.dismiss(int(event.option_id or 0))

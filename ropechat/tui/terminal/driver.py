@@ -32,7 +32,7 @@ _SEQUENCE = re.compile(  # ECMA-48: control sequences, strings, other escapes; o
 
 
 class WantsKeys(Protocol):
-    """What the driver asks of its app."""
+    """The app as the driver uses it."""
 
     @property
     def keys_wanted(self) -> Event:

@@ -127,7 +127,7 @@ def own_screen() -> Iterator[None]:
 
 
 def _terminal() -> int | None:
-    """A new descriptor of the terminal, or None where there is none."""
+    """A new descriptor of the terminal, or None without one."""
     if sys.__stderr__ is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The one-line widgets: title, gauge, footer and the keys of a sheet."""
+"""The one-line widgets: title, gauge, footer and the keys of a dialog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOIN = " · "  # between the parts of a note
 
 
 class Bar(Widget):
-    """One line: parts at the left, parts at the right; the left gives way. A message may take several."""
+    """One line with parts at the left and right; the left is cut first. A message may take several lines."""
 
     DEFAULT_CSS = "Bar { height: 1; }"
 
@@ -35,7 +35,7 @@ class Bar(Widget):
 
     @property
     def text(self) -> str:
-        """What stands on the line, or the message."""
+        """The text of the line, or the message."""
         text = self.render().plain
         return " ".join(line.strip() for line in text.split("\n")) if self._said else text
 
@@ -50,13 +50,12 @@ class Bar(Widget):
             self.refresh(layout=False)
 
     def say(self, text: str, most: int) -> None:
-        """Show a message in the place of the line, on `most` lines at most."""
+        """Show a message instead, on at most `most` lines."""
         if (text, most) != (self._said, self._most):
             self._said, self._most = one_line(text), most
             self._resize()
 
     def on_resize(self) -> None:
-        """A message is wrapped for the new width."""
         if self._said:
             self._resize()
 
@@ -75,7 +74,6 @@ class Bar(Widget):
         return [Content("  ") + line for line in lines]
 
     def render(self) -> Content:
-        """Left, blanks, right: exactly as wide as the widget."""
         if self._said:
             return Content.styled("\n".join(line.plain for line in self._lines()), "$warning")
         width = self.size.width
@@ -88,7 +86,7 @@ class Bar(Widget):
 
 
 def cells(parts: list[Part]) -> int:
-    """How wide parts are."""
+    """The width of parts in cells."""
     return sum(cell_len(text) for text, _ in parts)
 
 
@@ -110,8 +108,8 @@ def fit(parts: list[Part], width: int) -> list[Part]:
 def beside(title: str, note: str, width: int) -> tuple[str, str]:
     """A title and the note at its right, fitted into `width` cells with two between them.
 
-    The last parts of the note go first. The first one, which says why an answer ended, is kept longer than
-    the title's end.
+    The last parts of the note are dropped first. Its first part, why an answer ended, is kept before the
+    title's end.
     """
     least = min(cell_len(title), max(TITLE, width // 2))
     while JOIN in note and cell_len(note) > width - least - 2:
@@ -128,7 +126,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def meter(share: float, width: int) -> tuple[str, str]:
-    """A bar of `width` cells as (filled, rest), in halves of a cell; anything above nothing shows."""
+    """A bar of `width` cells as (filled, rest), in half cells; a share above 0 is visible."""
     halves = round(min(1.0, max(0.0, share)) * width * 2)
     if share > 0:
         halves = max(1, halves)
@@ -137,7 +135,7 @@ def meter(share: float, width: int) -> tuple[str, str]:
 
 
 def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
-    """Keys with labels, as many whole ones as fit; the last two are kept before any other."""
+    """As many (key, label) pairs as fit; the last two have priority."""
 
     def cells(pairs: list[tuple[str, str]]) -> int:
         return 1 + sum(cell_len(key) + cell_len(label) + 3 for key, label in pairs)
@@ -151,8 +149,8 @@ def whole_items(items: list[tuple[str, str]], width: int) -> list[Part]:
     return parts
 
 
-class KeyLine(Static):
-    """The keys that work here, as many as fit; or what there is to say."""
+class KeyHints(Static):
+    """The keys that work here, as many as fit, or a message."""
 
     def __init__(self, items: Sequence[Item], keymap: Keymap) -> None:
         super().__init__(id="keys", markup=False)
@@ -161,12 +159,11 @@ class KeyLine(Static):
         self.display = bool(items)
 
     def on_resize(self) -> None:
-        """As many as fit."""
         if not self._said:
             self.show_keys()
 
     def say(self, text: str, style: str = "$warning") -> None:
-        """Put a remark in the place of the keys; "" takes it away."""
+        """Show a message instead of the keys; "" removes it."""
         self._said = one_line(text)
         self.display = bool(text or self._items)
         if text:

@@ -1,4 +1,4 @@
-"""Where the user writes: several lines, a history, completion, and a clean text whatever is pasted."""
+"""The input area: several lines, history, completion, cleaned pastes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class Composer(TextArea):
-    """Sends, makes new lines, recalls and completes by the keys of `keys.WRITING`."""
+    """A text area with the commands of `keys.WRITING`."""
 
     class Leave(Message):
         """ctrl+d on an empty line."""
 
     @dataclass
     class Sought(Message):
-        """There is something to say: of what was sent and is looked through, or of completing."""
+        """The history search or the completion moved. words: its status text."""
 
         words: str
 
     @dataclass
     class Page(Message):
-        """The transcript is to scroll by a page: -1 or 1."""
+        """Scroll the transcript by a page: -1 or 1."""
 
         direction: int
 
@@ -43,16 +43,16 @@ class Composer(TextArea):
         super().__init__(
             id=id, compact=True, highlight_cursor_line=False, tab_behavior="focus", placeholder="Message"
         )
-        self._send = send  # true if the text was taken; asked at once, for the next key may be on its way
+        self._send = send  # True if the text was accepted
         self._commands = keymap.of(keys.WRITING)
         self.cursor_blink = False  # no timer while idle
         self.sent: list[str] = []
         self.pastes = Pastes()
         self._back = 0  # how far back in the history; 0 is the draft
-        self._texts: dict[int, str] = {}  # {how far back: what stands there now}, of places that were left
-        self._aside: str | None = None  # the draft while the composer is lent for another text
-        self._lent = ""  # that text, as it was
-        self._sought: str | None = None  # what is looked for in the history; None: nothing
+        self._texts: dict[int, str] = {}  # {position in the history: its changed text}
+        self._aside: str | None = None  # the draft while another text is shown
+        self._lent = ""  # that text before changes
+        self._sought: str | None = None  # the text searched in the history, or None
         self._offered: tuple[tuple[str, object], int, list[str], int] | None = None
 
     def set_text(self, text: str) -> None:
@@ -61,7 +61,7 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     def on_key(self, event: events.Key) -> None:
-        """Do what a key is for; Textual takes in those that are left."""
+        """Run the composer's commands; Textual handles other keys."""
         command = self._commands.get(event.key, "")
         left = command != "composer.search" and self._leave_search(event.key)
         if left or self._do(command):
@@ -73,7 +73,7 @@ class Composer(TextArea):
             self.replace(text, *self.selection, maintain_selection_offset=False)
 
     def _do(self, command: str) -> bool:
-        """Do what a key is for; False when it is not for that now."""
+        """Run the command of a key; False if it does not apply now."""
         match command:
             case "composer.send":
                 self._enter()
@@ -105,7 +105,7 @@ class Composer(TextArea):
         self.move_cursor(result.end_location)
 
     def action_delete_right(self) -> None:
-        """Delete to the right; on an empty line: leave."""
+        """Delete to the right; on an empty line: quit."""
         if self.text:
             super().action_delete_right()
         else:
@@ -123,7 +123,7 @@ class Composer(TextArea):
     # --- completion ---
 
     def offers(self) -> tuple[int, list[str]]:
-        """(column where the word begins, what it could become) at the cursor."""
+        """(column of the word at the cursor, its completions)."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         if row == 0 and before.startswith("/") and " " not in before and before != "//":
@@ -178,7 +178,7 @@ class Composer(TextArea):
             self.sent.append(text)
 
     def _settle_history(self) -> None:
-        """Leave the history. A draft, and older texts that were changed, become texts of their own."""
+        """Leave the history; the draft and changed older texts become new entries."""
         left, self._texts = self._texts, {}
         changed = [
             text
@@ -199,17 +199,17 @@ class Composer(TextArea):
 
     @property
     def lent(self) -> bool:
-        """Does another text stand here than the draft?"""
+        """Whether the composer holds another text than the draft."""
         return self._aside is not None
 
     def keep(self) -> None:
-        """Let what was written here be recalled, however it goes away."""
+        """Add the text to the history."""
         draft = self._take_draft()
         if not self.lent or draft != self._lent:
             self._remember(draft)
 
     def borrow(self, text: str) -> None:
-        """Show another text; the draft comes back when that is sent or given up."""
+        """Show another text; the draft returns when that is sent or cancelled."""
         if self._aside is None:
             self._aside = self._take_draft()
         else:
@@ -218,7 +218,7 @@ class Composer(TextArea):
         self._lent = self.text
 
     def give_back(self) -> bool:
-        """Show the draft again; False if it was not away."""
+        """Restore the draft; False if it was not replaced."""
         if self._aside is None:
             return False
         draft, self._aside = self._aside, None
@@ -226,7 +226,7 @@ class Composer(TextArea):
         return True
 
     def _search(self) -> None:
-        """Show the newest text that was sent and holds the draft; the next time an older one."""
+        """Show the newest sent text that contains the draft; repeated: an older one."""
         first = self._sought is None
         wanted = self._sought = self.text if self._sought is None else self._sought
         holding = [back for back in range(1, len(self.sent) + 1) if _holds(self.sent[-back], wanted)]
@@ -236,10 +236,12 @@ class Composer(TextArea):
             self._recall(older[0])
             self.post_message(self.Sought(f"sent before, {len(older) - 1:,} older · ^r older · esc back"))
         else:
-            self.post_message(self.Sought("nothing older holds it" if holding else "nothing sent holds this"))
+            self.post_message(
+                self.Sought("nothing older holds it" if holding else "no match in your messages")
+            )
 
     def _leave_search(self, key: str) -> bool:
-        """Any other key keeps what was found; esc, which is for nothing else then, brings the draft back."""
+        """End the search: esc restores the draft, any other key keeps the match."""
         searching, self._sought = self._sought is not None, None
         if searching and key == "escape" and self._back:
             self._recall(0)
@@ -268,7 +270,7 @@ def _holds(text: str, wanted: str) -> bool:
 
 
 def _shared(words: list[str]) -> str:
-    """What all words begin with."""
+    """The common prefix of all words."""
     first, last = min(words, default=""), max(words, default="")
     same = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
     return first[:same]

@@ -1,4 +1,4 @@
-"""A line to type in, and what of a key is text."""
+"""An input line that is safe for the terminal."""
 
 from __future__ import annotations
 
@@ -23,35 +23,33 @@ def typed(event: events.Key) -> str:
     return clean(text) if text and not any(unicodedata.category(one) in ("Cc", "Cs") for one in text) else ""
 
 
-class Field(Input):
-    """Nothing that is typed or pasted acts on the terminal; the cursor shows without colours too."""
+class SanitizedInput(Input):
+    """An Input that cleans what is typed or pasted; its cursor is visible without colours."""
 
     def on_mount(self) -> None:
-        """No timer while idle."""
         self.cursor_blink = False
 
     def on_key(self, event: events.Key) -> None:
-        """Take in what Textual would drop: text that Python does not count as printable."""
+        """Insert text that Textual would drop because Python does not count it as printable."""
         if not event.is_printable and (text := typed(event)):
             event.stop()
             event.prevent_default()
             self.insert_text_at_cursor(text)
 
     def validate_value(self, value: str) -> str:
-        """One line, cleaned."""
         return one_line(value)
 
     def get_component_rich_style(
         self, *names: str, partial: bool = False, default: Style | None = None
     ) -> Style:
-        """The style of a part; Textual leaves out `reverse` of a style sheet."""
+        """The style of a part; Textual ignores `reverse` in style sheets."""
         style = super().get_component_rich_style(*names, partial=partial, default=default)
         plain = self.app.native_ansi_color or self.app.no_color
         return style + Style(reverse=True) if plain and "input--cursor" in names else style
 
 
-class FindBar(Field):
-    """The text that is looked for."""
+class FindBar(SanitizedInput):
+    """The search field."""
 
     def __init__(self) -> None:
         super().__init__(id="wanted", compact=True, placeholder="Find", select_on_focus=True)

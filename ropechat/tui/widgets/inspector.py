@@ -1,4 +1,4 @@
-"""Why this token: its figures, and the candidates of its step with what the sampler did to each."""
+"""The token inspector: its figures, and what the sampler did to each candidate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ropechat.inspector.explain import explain
 from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
-from ropechat.tui.widgets.style_cache import COMPONENTS, Brush
+from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Row = list[StyledSpan]
 
 @dataclass(frozen=True)
 class Preview:
-    """How the text would go on after another token."""
+    """How the text would continue after an alternative."""
 
     id: int
     text: str
@@ -47,7 +47,7 @@ class Preview:
 
 
 class Inspector(Widget):
-    """A rail where the screen is wide, a sheet below the transcript where it is not."""
+    """A side panel where the screen is wide, a dialog below the transcript where it is not."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
@@ -55,23 +55,23 @@ class Inspector(Widget):
         super().__init__(id=id)
         self.display = False
         self.token: TokenPlace | None = None
-        self.choice = 0  # the alternative that keys act on
+        self.choice = 0  # the selected alternative
         self.preview: Preview | None = None
         self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
         self._explanation: Explanation | None = None
-        self._brush = Brush(self)
+        self._styles = StyleCache(self)
         self._rows: list[Row] = []
         self._counted = 0  # tokens of the answer, as the rows say
 
     @property
     def chosen(self) -> Candidate | None:
-        """The alternative that keys act on."""
+        """The selected alternative."""
         found = self._explanation.candidates if self._explanation else ()
         return found[self.choice] if self.choice < len(found) else None
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the inspector."""
         return "\n".join("".join(piece.text for piece in row).rstrip() for row in self._rows)
 
     def show(self, token: TokenPlace | None) -> None:
@@ -90,7 +90,7 @@ class Inspector(Widget):
         self._lay()
 
     def recount(self) -> None:
-        """Tell of how many tokens it is one, when more have come."""
+        """Update the number of tokens."""
         if self.token is not None and len(self.token.block.steps) != self._counted:
             self._lay()
 
@@ -101,7 +101,7 @@ class Inspector(Widget):
             self._lay()
 
     def choose_rank(self, rank: int) -> bool:
-        """Select the alternative of a rank; False where none is listed."""
+        """Select the alternative of a rank; False if it is not listed."""
         found = self._explanation.candidates if self._explanation else ()
         at = next((n for n, candidate in enumerate(found) if candidate.rank == rank), None)
         if at is None:
@@ -110,7 +110,7 @@ class Inspector(Widget):
         return True
 
     def another(self, without: Collection[int]) -> int | None:
-        """Draw again among the listed candidates that survived; after them the best; None: none is left."""
+        """Draw among the surviving candidates but `without`, then take the best; None if none is left."""
         found = self._explanation.candidates if self._explanation else ()
         left = [one for one in found if one.id not in without]
         drawn = [one for one in left if one.cut is None and one.sampled]
@@ -119,24 +119,22 @@ class Inspector(Widget):
         return left[0].id if left else None
 
     def show_preview(self, preview: Preview | None) -> None:
-        """Show how the text would go on."""
+        """Show a preview."""
         self.preview = preview
         self._lay()
 
     def on_resize(self) -> None:
-        """Lay out for the new size."""
         self._lay()
 
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._brush.forget()
+        self._styles.forget()
 
     def render_line(self, y: int) -> Strip:
-        """One row."""
         row = self._rows[y] if y < len(self._rows) else []
-        strip = Strip(self._brush.segments(row))
-        return strip.adjust_cell_length(self.size.width, self._brush.style(""))
+        strip = Strip(self._styles.segments(row))
+        return strip.adjust_cell_length(self.size.width, self._styles.style(""))
 
     # --- content ---
 
@@ -227,7 +225,7 @@ class Inspector(Widget):
         return [*row, StyledSpan(raw, look)]
 
     def _tail(self, width: int) -> list[Row]:
-        """What is not listed, what is uncertain, and the preview."""
+        """The lines after the candidates: what is not listed, what is uncertain, the preview."""
         assert self._explanation is not None
         found = self._explanation
         kept = "" if found.kept is None else f" · {found.kept:,} survived"
@@ -243,7 +241,7 @@ class Inspector(Widget):
         return rows
 
     def spelled(self, id: int, data: bytes | None = None) -> str:
-        """The token as people see it."""
+        """The text of a token for the screen."""
         if data is None:
             if self.spell is None:
                 return f"#{id}"
@@ -252,7 +250,7 @@ class Inspector(Widget):
 
 
 def _mark(candidate: Candidate) -> str:
-    """What is special about a candidate."""
+    """The mark of a candidate."""
     return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 
@@ -267,7 +265,7 @@ def probability(value: float | None, exact: bool = True) -> str:
 
 
 def barred(share: float, width: int) -> str:
-    """A bar of `width` cells, in eighths of a cell; anything above nothing shows."""
+    """A bar of `width` cells, in eighths of a cell; a share above 0 is visible."""
     eighths = round(min(1.0, share) * width * 8)
     if share > 0.0 and width:
         eighths = max(1, eighths)

@@ -1,4 +1,4 @@
-"""The sampler's settings, and what they would do with a token that was drawn."""
+"""The sampler's settings and their effect on a recorded token."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
 from ropechat.tui.terminal.textual_compat import bound_keys
-from ropechat.tui.widgets.bars import KeyLine, meter
-from ropechat.tui.widgets.input import Field
+from ropechat.tui.widgets.bars import KeyHints, meter
+from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.tui.widgets.inspector import CUTS, barred, probability
 from ropechat.util.text import one_line, visible
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Item, Keymap
     from ropechat.tui.render.cursor import TokenPlace
 
-METER, NOTE = 16, 26  # cells
+METER, NOTE = 16, 28  # cells
 TOKEN = 14
-AROUND = 5  # rows around settings and candidates; two more with a line of keys
+MARGIN = 5  # rows around settings and candidates; two more with a line of keys
 ITEMS = (
     ("↓ ↑", "setting"),
     ("← →", "value"),
@@ -45,20 +45,19 @@ ITEMS = (
 )
 
 
-class Dials(Vertical, can_focus=True):
-    """Every change is used from the next answer on, and tried at once on a recorded token.
+class SamplingPanel(Vertical, can_focus=True):
+    """Changes apply from the next answer on; their effect on a recorded token shows at once.
 
-    session: whose sampling is shown and set; spell: the text of a token id; items: what the last line tells
-    of the keys.
+    session: whose sampling is shown and set; spell: the text of a token id; items: the keys in the last line.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.DIALS))]
 
     class Closed(Message):
-        """It is to be left."""
+        """The panel asks to be closed."""
 
     class Changed(Message):
-        """The sampling of the session is another one."""
+        """The session's sampling changed."""
 
     def __init__(
         self,
@@ -76,34 +75,32 @@ class Dials(Vertical, can_focus=True):
         self._token: TokenPlace | None = None
         self._row = 0
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
-        self._field = Field(placeholder="value", classes="value")
-        self._key_line = KeyLine(items, keymap)
+        self._field = SanitizedInput(placeholder="value", classes="value")
+        self._key_hints = KeyHints(items, keymap)
 
     @property
     def sampling(self) -> Sampling:
-        """The settings that are in use."""
+        """The session's sampling."""
         return self._session.sampling
 
     def compose(self) -> ComposeResult:
-        """Settings, presets, what they do, keys."""
         self._field.display = False
         yield self._settings
         yield self._field
         yield self._choices
         yield self._effect
-        yield self._key_line
+        yield self._key_hints
 
     def on_resize(self) -> None:
-        """As many candidates as fit."""
         self.redraw()
 
     def begin(self, token: TokenPlace | None) -> None:
-        """Remember what is in use; the effect is shown on this token."""
+        """Remember the settings, and show their effect on a token."""
         self._before = self.sampling
         self.try_on(token)
 
     def try_on(self, token: TokenPlace | None) -> None:
-        """Show the effect on another token."""
+        """Show the effect of the settings on a token."""
         self._token = token
         self.redraw()
 
@@ -111,7 +108,7 @@ class Dials(Vertical, can_focus=True):
 
     @property
     def own_keys(self) -> Iterable[str]:
-        """The keys that mean something here."""
+        """The keys that the panel binds."""
         return bound_keys(self)
 
     # --- changing ---
@@ -126,41 +123,41 @@ class Dials(Vertical, can_focus=True):
         self.redraw()
 
     def action_move(self, by: int) -> None:
-        """Another setting."""
+        """Choose the next or previous setting."""
         self._row = (self._row + by) % len(presets.NAMES)
         self.redraw()
 
     def action_step(self, by: int) -> None:
-        """A step up or down."""
+        """Change the chosen setting by a step."""
         self._set(presets.step_value(self.sampling, self._chosen, by))
 
     def action_preset(self, name: str) -> None:
-        """All of a preset's values."""
+        """Use a preset."""
         self._set(presets.with_preset(self.sampling, name))
 
     def action_restore(self) -> None:
-        """As it was when this was opened."""
+        """Restore the settings of when the panel was opened."""
         if self._before is not None:
             self._set(self._before)
 
     def action_type(self) -> None:
-        """Let a value be typed."""
+        """Ask for a value."""
         self._field.display = True
         self._field.value = presets.format_value(self.sampling, self._chosen).replace(",", "")
         self._field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the value, or say what is allowed."""
+        """Take the value, or say what it must be."""
         event.stop()
         try:
             self._set(presets.with_value(self.sampling, self._chosen, event.value.strip()))
         except ValueError as error:
-            self._key_line.say(str(error))
+            self._key_hints.say(str(error))
             return
         self._end_typing()
 
     def action_leave(self) -> None:
-        """Out of typing first."""
+        """Close the panel, or end typing."""
         if self._field.display:
             self._end_typing()
         else:
@@ -169,12 +166,12 @@ class Dials(Vertical, can_focus=True):
     def _end_typing(self) -> None:
         self._field.display = False
         self.focus()
-        self._key_line.say("")
+        self._key_hints.say("")
 
     # --- showing ---
 
     def redraw(self) -> None:
-        """Show what is in use now."""
+        """Draw the panel."""
         if not self.is_attached or not self.size.width:
             return
         rows = [self._setting(row, name) for row, name in enumerate(presets.NAMES)]
@@ -203,7 +200,7 @@ class Dials(Vertical, can_focus=True):
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
-        words = f"{now}: {presets.describe_preset(now)}" if now else "settings of your own"
+        words = f"{now}: {presets.describe_preset(now)}" if now else "your own settings"
         lines = [words, *([f"bias: {biases}"] if (biases := self._biases()) else [])]
         parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
         return Content.assemble(*parts)
@@ -226,16 +223,16 @@ class Dials(Vertical, can_focus=True):
         info = self._session.info
         found = resample(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
         kept = "?" if found.kept is None else f"{found.kept:,}"
-        name, about = one_line(visible(step.bytes)), "" if found.exact else ", about"
+        name, about = one_line(visible(step.bytes)), "" if found.exact else "about "
         rows = [
             Content.assemble(
                 (f"\n   token {token.index + 1} ", "$quiet"),
                 (name, "bold"),
-                f": {kept} could be drawn{about}",
+                f": {about}{kept} tokens possible",
             )
         ]
         height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
-        room = height - len(presets.NAMES) - AROUND - bool(self.sampling.logit_bias)
+        room = height - len(presets.NAMES) - MARGIN - bool(self.sampling.logit_bias)
         if room < 1:
             return []
         return rows + [self._candidate(one, found, one.id == step.id) for one in found.candidates[:room]]

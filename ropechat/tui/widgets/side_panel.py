@@ -1,4 +1,4 @@
-"""What stands beside the transcript where the screen is wide, and below it where it is not."""
+"""The panel beside the transcript; below it on a narrow screen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
 
-class Rail(Vertical):
-    """Some widgets below each other; it takes no room while none of them is shown."""
+class SidePanel(Vertical):
+    """Several widgets below each other; hidden while none of them is shown."""
 
     def __init__(self, *held: Widget, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -27,7 +27,6 @@ class Rail(Vertical):
         self._held += more
 
     def compose(self) -> ComposeResult:
-        """One below the other."""
         yield from self._held
 
     def show(self, widget: Widget, shown: bool) -> None:

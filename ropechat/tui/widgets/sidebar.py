@@ -1,4 +1,4 @@
-"""What there is at the left of a wide screen: parts of lines, each part with its share of the rows."""
+"""The overview at the left of a wide screen: sections of lines that share its rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from textual import events
     from textual.strip import Strip
 
-Target = tuple[str, str]  # what kind of thing a click opens, and which
+Target = tuple[str, str]  # (kind, id) of what a click opens
 EDGE = 1  # cells that stay blank at the right
-LEAST = 3  # rows of a part that is cut: its heading, one of its things, how many more there are
+LEAST = 3  # rows of a cut section: heading, one item, the number of others
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """One part. items: the things in it, and texts that stand between them; draw: a thing as a line.
+    """One section. items: its things, and texts between them; draw: makes a line of a thing.
 
-    note: what stands beside the title; key: of what opens all of it; chosen: the item that must be in sight.
+    note: the text beside the title; key: opens the whole list; chosen: the item that must be visible.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Section:
 
 
 def shares(wanted: Sequence[int], rows: int) -> list[int]:
-    """How many of the rows each part gets: all that it wants, or as many as others that want more."""
+    """Divide the rows among the sections: each gets what it needs, or an equal share of the rest."""
     found = [0] * len(wanted)
     for order, place in enumerate(sorted(range(len(wanted)), key=lambda place: wanted[place])):
         found[place] = min(wanted[place], rows // (len(wanted) - order))
@@ -59,7 +59,7 @@ def shares(wanted: Sequence[int], rows: int) -> list[int]:
 
 
 def laid(sections: Sequence[Section], width: int, height: int) -> list[Line]:
-    """The rows of all parts; the last parts are left out where not every one gets a few."""
+    """The rows of all sections; the last ones are left out if the space is too small."""
     while len(sections) > 1 and (LEAST + 1) * len(sections) - 1 > height:
         sections = sections[:-1]
     rows = shares([1 + len(one.items) for one in sections], height - len(sections) + 1)
@@ -90,7 +90,7 @@ def _section(section: Section, width: int, rows: int) -> list[Line]:
 
 
 class Overview(Widget):
-    """Shows without taking the keyboard; a click on a line opens what stands there."""
+    """Takes no focus; a click on a line opens it."""
 
     ALLOW_SELECT = False
 
@@ -101,7 +101,7 @@ class Overview(Widget):
         target: Target
 
     class Resized(Message):
-        """There is more room, or less."""
+        """The size changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -111,11 +111,11 @@ class Overview(Widget):
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the overview."""
         return "\n".join("".join(text for text, _ in line.parts).rstrip() for line in self._lines)
 
     def show(self, sections: Sequence[Section]) -> None:
-        """Show these parts; rows that stay as they are are not drawn again."""
+        """Show these sections; unchanged rows are not drawn again."""
         width, height = self.content_size
         before, self._lines = self._lines, laid(sections, width, height)
         self._drawn = {line: self._drawn[line] for line in self._lines if line in self._drawn}
@@ -124,7 +124,7 @@ class Overview(Widget):
                 self.refresh(Region(0, y, width, 1))
 
     def render_line(self, y: int) -> Strip:
-        """One row, cut to the width; one that says what another said is not drawn again."""
+        """Draw a row, cut to the width; equal rows are drawn once."""
         line = self._lines[y] if y < len(self._lines) else Line()
         if line not in self._drawn:
             width = self.content_size.width
@@ -143,7 +143,7 @@ class Overview(Widget):
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
-        """Open what stands there."""
+        """Report the clicked line."""
         line = self._lines[event.y] if 0 <= event.y < len(self._lines) else Line()
         if line.target is not None:
             self.post_message(self.Chosen(line.target))

@@ -1,4 +1,4 @@
-"""What the engine did and what it takes up, as tables below or beside each other."""
+"""The engine's figures as tables below or beside each other."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ class EngineFacts(VerticalScroll):
         self._doing, self._being = Static(markup=False), Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        """Two columns."""
         with Horizontal(classes="columns"):
             yield self._doing
             yield self._being
 
     def on_resize(self) -> None:
-        """Fit the lines."""
         self.redraw()
 
     def redraw(self) -> None:
-        """Look again."""
+        """Update the figures."""
         last = self._session.last
         doing = [self._table("Newest answer", facts.answer_rows(last.answer))] if last else []
         doing.append(self._table("Memory", facts.memory_rows(self._session)))

@@ -1,4 +1,4 @@
-"""From pieces of a row to what Textual draws: names of looks become styles of the theme."""
+"""Textual segments from styled spans: names of looks become styles of the theme."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _CODE = {"block", "comment", "keyword", "name", "number", "string"}
 COMPONENTS = {f"look--{name}" for name in _TEXT | _MARKED | _MARKDOWN | _CODE}
 
 
-class Brush:
-    """The styles of one widget under the theme of now."""
+class StyleCache:
+    """The styles of one widget under the current theme."""
 
     def __init__(self, widget: Widget) -> None:
         self._widget = widget
         self._styles: dict[str, Style] = {}
 
     def forget(self) -> None:
-        """The theme changed."""
+        """Drop all styles, for a new theme."""
         self._styles.clear()
 
     def style(self, look: str) -> Style:

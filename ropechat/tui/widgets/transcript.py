@@ -1,4 +1,4 @@
-"""The conversation: one scroll view that draws only the rows in sight, however long the chat is."""
+"""The conversation: a scroll view that lays out and draws only visible rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import beside
-from ropechat.tui.widgets.style_cache import COMPONENTS, Brush, stylize
+from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache, stylize
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -34,7 +34,7 @@ BETWEEN = 0.25  # seconds between two scrolls while rows come fast
 
 
 class Transcript(CompatScrollView, can_focus=True):
-    """Blocks of wrapped rows. Follows the newest row; not while the reader has scrolled up."""
+    """Blocks of wrapped rows. Follows the newest row unless scrolled up."""
 
     FOCUS_ON_CLICK = False  # a click selects; the keyboard stays with the composer
     COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
@@ -44,11 +44,11 @@ class Transcript(CompatScrollView, can_focus=True):
         self.page = TranscriptLayout()
         self.follow = True
         self.tint = "surprisal"
-        self._scrolled = 0.0, 0  # when the end was scrolled to last, and how many rows there were
-        self._shown_rows = 0  # rows there were when rows were drawn last
-        self._news_from = 0  # rows there were when following ended
-        self._steering = False  # we scroll, not the reader
-        self._brush = Brush(self)
+        self._scrolled = 0.0, 0  # time and number of rows at the last scroll to the end
+        self._shown_rows = 0  # number of rows when last drawn
+        self._news_from = 0  # number of rows when following ended
+        self._steering = False  # this widget scrolls, not the user
+        self._styles = StyleCache(self)
         self._strips: dict[int, Strip] = {}
 
     # --- content ---
@@ -60,25 +60,25 @@ class Transcript(CompatScrollView, can_focus=True):
 
     @property
     def measure(self) -> int:
-        """Cells of a row of text: gutter and right margin aside."""
+        """The width of a row of text, without gutter and right margin."""
         return max(1, min(MEASURE, self.scrollable_content_region.width - GUTTER - MARGIN))
 
     def add(self, block: Block, at: int | None = None) -> None:
-        """Put in a block, at the end unless `at` names a place."""
+        """Insert a block, by default at the end."""
         self._fit()
         self.page.insert(block, at)
         self._grown(0)
 
     def feed(self, block: AnswerBlock) -> None:
-        """Draw the new tokens of an answer; cheap at the end of the transcript, where it happens."""
+        """Draw the new tokens of an answer; cheap for the last block."""
         index = len(self.blocks) - 1 if block is self.blocks[-1] else self.blocks.index(block)
-        last = block.body - 1  # the caret leaves it
+        last = block.body - 1  # removes the caret
         row = min(block.grow(), max(0, last))
         self.page.measure(index)
         self._grown(self.page.tops[index] + block.head + row)
 
     def finish(self, block: Block) -> None:
-        """Nothing more will come to a block: its last rows change, and the note in its heading."""
+        """Finish a block: draw its last rows and the note in its heading."""
         if block in self.blocks:
             index, row = self.blocks.index(block), max(0, block.end())
             self.page.measure(index)
@@ -87,7 +87,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self._grown(top + block.head + row)
 
     def remove_from(self, index: int) -> list[Block]:
-        """Take away a block and all after it, and tell which; the end is followed."""
+        """Remove a block and all after it, and return them; the end is followed."""
         gone = self.blocks[index:]
         self.page.remove_from(index)
         self.follow = True
@@ -95,19 +95,19 @@ class Transcript(CompatScrollView, can_focus=True):
         return gone
 
     def to_end(self) -> None:
-        """Go to the newest row and follow."""
+        """Scroll to the newest row and follow it."""
         self.follow = True
         self._grown(self.page.rows)
 
     def redraw(self) -> None:
-        """The looks of rows changed, not the rows."""
+        """Draw all rows again, with the same layout."""
         self._strips.clear()
         self.refresh()
 
     # --- layout ---
 
     def _grown(self, first_row: int) -> None:
-        """Rows from `first_row` on are new or changed."""
+        """Update the size for new or changed rows from `first_row` on."""
         if first_row:
             for y in [y for y in self._strips if y >= first_row]:
                 del self._strips[y]
@@ -136,9 +136,9 @@ class Transcript(CompatScrollView, can_focus=True):
             self._refresh_from(first_row)
 
     def _end(self) -> int:
-        """Where to scroll to follow. While rows come fast there is room below for those of a moment.
+        """The scroll position for following, with room below while rows come fast.
 
-        Each scroll repaints the whole screen, so it happens at most a few times a second.
+        Each scroll repaints the whole screen, so it should happen only a few times a second.
         """
         height, rows = self.scrollable_content_region.height, self.page.rows
         y, now = round(self.scroll_y), time.monotonic()
@@ -155,7 +155,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return exact + room
 
     def _extend(self, rows: int) -> None:
-        """Tell Textual how many rows there are; a layout of the whole screen is not needed for that."""
+        """Set Textual's virtual size without a layout of the screen."""
         size = Size(self.scrollable_content_region.width, rows)
         if size == self.virtual_size:
             return
@@ -166,20 +166,20 @@ class Transcript(CompatScrollView, can_focus=True):
     def _refresh_from(self, first_row: int) -> None:
         """Draw the rows in sight from `first_row` on, and the mark of new rows."""
         bottom, rows = round(self.scroll_y) + self.size.height, self.page.rows
-        end, self._shown_rows = max(rows, self._shown_rows), rows  # what lies below was blank and stays so
+        end, self._shown_rows = max(rows, self._shown_rows), rows  # rows below were blank and stay blank
         if first_row < bottom:
             self._refresh_rows(first_row, end)
         if not self.follow:
             self._refresh_rows(bottom - 1, bottom)
 
     def _redraw_rows(self, first: int, end: int) -> None:
-        """The looks of some rows changed."""
+        """Draw some rows again."""
         for y in range(first, end):
             self._strips.pop(y, None)
         self._refresh_rows(first, end)
 
     def _refresh_rows(self, first: int, end: int) -> None:
-        """Draw those of some rows that are in sight."""
+        """Draw the visible ones of some rows."""
         width, height = self.size
         top, bottom = (min(max(0, row - round(self.scroll_y)), height) for row in (first, end))
         if top < bottom:
@@ -195,7 +195,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self.page.reshape(self.page.view, self.measure)
 
     def on_resize(self, _: events.Resize) -> None:
-        """Wrap for the new width; the row at the top stays in place, or the end if we follow."""
+        """Wrap for the new width; the top row, or the end, stays in place."""
         if self.page.width == self.measure:
             self._grown(0)
         else:
@@ -221,7 +221,7 @@ class Transcript(CompatScrollView, can_focus=True):
     # --- scrolling ---
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Leave following when the reader goes up; take it up again at the end."""
+        """Stop following when scrolled up; resume at the end."""
         super().watch_scroll_y(old_value, new_value)
         if self._steering or round(old_value) == round(new_value):
             return
@@ -232,7 +232,7 @@ class Transcript(CompatScrollView, can_focus=True):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Lay out what came into sight; nothing to do if it was there before."""
+        """Lay out rows that became visible."""
         y, rows = round(self.scroll_y), self.page.rows
         settled = self.page.settle(y, self.scrollable_content_region.height)
         if self.page.rows != rows:
@@ -243,33 +243,29 @@ class Transcript(CompatScrollView, can_focus=True):
             self.refresh()
 
     def leave_end(self) -> None:
-        """Follow no more: the reader is elsewhere."""
+        """Stop following the end."""
         if self.follow:
             self.follow = False
             self._news_from = self.page.rows
             self._extend(self.page.rows)
 
     def on_mouse_scroll_up(self, _: events.MouseScrollUp) -> None:
-        """Stop following at once: the scrolling itself, which Textual does next, is animated."""
+        """Stop following at once; Textual's scrolling is animated."""
         if self.max_scroll_y > 0:
             self.leave_end()
 
     def action_page_up(self) -> None:
-        """One page back."""
         if self.max_scroll_y > 0:
             self.leave_end()
         self.scroll_page_up(animate=False)
 
     def action_page_down(self) -> None:
-        """One page on."""
         self.scroll_page_down(animate=False)
 
     def action_scroll_end(self) -> None:
-        """To the newest row, and follow."""
         self.to_end()
 
     def action_scroll_home(self) -> None:
-        """To the first row."""
         if self.max_scroll_y > 0:
             self.leave_end()
         self.scroll_to(y=0, animate=False, force=True)
@@ -279,11 +275,10 @@ class Transcript(CompatScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._brush.forget()
+        self._styles.forget()
         self._strips.clear()
 
     def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
         last = y == self.scrollable_content_region.height - 1
         y += round(self.scroll_y)
         span = None if self.text_selection is None else self.text_selection.get_span(y)
@@ -303,7 +298,7 @@ class Transcript(CompatScrollView, can_focus=True):
         if span is not None:
             style: Style = self.screen.get_component_rich_style("screen--selection")
             segments = stylize(segments, max(GUTTER, span[0]), span[1], style)
-        return Strip(segments).adjust_cell_length(self.size.width, self._brush.style("")).apply_offsets(0, y)
+        return Strip(segments).adjust_cell_length(self.size.width, self._styles.style("")).apply_offsets(0, y)
 
     def _segments(self, y: int) -> list[Segment]:
         spot = self.page.spot(y)
@@ -318,7 +313,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return self._heading(block) if block.head and y == self.page.tops[spot.block] else []
 
     def _news(self) -> str:
-        """What came while the reader is elsewhere."""
+        """The mark of new rows below the screen."""
         if self.follow or round(self.scroll_y) >= self.max_scroll_y:
             return ""
         new = self.page.rows - self._news_from
@@ -329,7 +324,7 @@ class Transcript(CompatScrollView, can_focus=True):
         if cell_len(news) + 2 > width:
             return strip
         at = width - cell_len(news) - 1
-        parts = [strip.crop(0, at), Strip([Segment(news, self._brush.style("more"))])]
+        parts = [strip.crop(0, at), Strip([Segment(news, self._styles.style("more"))])]
         return Strip.join([*parts, strip.crop(at + cell_len(news))])
 
     def _text_row(self, block: Block, row: int) -> list[Segment]:
@@ -339,14 +334,14 @@ class Transcript(CompatScrollView, can_focus=True):
         )
         last = block.live and row == block.body - 1
         ends = [StyledSpan(CARET, "caret")] if last else self.ghosts(block, row)
-        return self._brush.segments([self._gutter(block, row), *pieces, *ends], look)
+        return self._styles.segments([self._gutter(block, row), *pieces, *ends], look)
 
     def marks(self, block: Block, row: int) -> list[Mark]:
-        """More to lay over a row."""
+        """Further marks of a row."""
         return []
 
     def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
-        """What stands behind a row without being part of it."""
+        """Spans after a row that are not part of its text."""
         return []
 
     def _heading(self, block: Block) -> list[Segment]:
@@ -358,7 +353,7 @@ class Transcript(CompatScrollView, can_focus=True):
             StyledSpan(" " * gap),
             StyledSpan(note, "quiet"),
         ]
-        return self._brush.segments(pieces)
+        return self._styles.segments(pieces)
 
     def _gutter(self, block: Block, row: int | None = None) -> StyledSpan:
         """The bar at the left of what the user wrote."""
@@ -384,12 +379,12 @@ class Transcript(CompatScrollView, can_focus=True):
             kept = [
                 piece for piece in cut_spans(pieces, begin, end) if piece.at >= 0 or "block" not in piece.look
             ]
-            text = "".join(piece.text for piece in kept)  # the padding of code is not part of it
+            text = "".join(piece.text for piece in kept)  # without the padding of code
             parts.append(text + ("" if y == bottom else self._joint(spot.block, spot.row)))
         return "".join(parts), "\n"
 
     def _joint(self, number: int, row: int) -> str:
-        """What stands in the source between a row and the next: a blank where it was only wrapped."""
+        """The source text between a row and the next: a space if it was wrapped."""
         block = self.blocks[number]
         if row + 1 >= block.body:
             return "\n"

@@ -26,7 +26,7 @@ pub(super) fn unusable_type(path: &Path, name: &str, dtype: &str) -> Error {
         let what = format!("it is stored as {dtype}; F32, F16 or BF16 is expected; download the model again");
         return Error::Tensor { path, name, what };
     }
-    let what = format!("it is stored as {dtype}; {} are supported; use a copy in one of these", readable());
+    let what = format!("its type must be one of {} (got {dtype}); use a copy in one of these", readable());
     Error::Unsupported { path, key: name, what }
 }
 

@@ -46,7 +46,7 @@ impl Storage {
 pub struct Weight {
     shape: PanelShape,
     data: Storage,
-    /// Padded to the panels; empty when there is none.
+    /// Padded to the panels; empty without one.
     bias: Vec<f32>,
 }
 

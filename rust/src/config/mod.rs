@@ -141,9 +141,13 @@ impl Config {
         self.num_attention_heads / self.num_key_value_heads
     }
 
+    /// Values of a row of queries and keys together.
+    pub fn qk_width(&self) -> usize {
+        (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+    }
+
     /// Values of a row of queries, keys and values together.
     pub fn qkv_width(&self) -> usize {
-        (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
-            + self.num_key_value_heads * self.v_head_dim
+        self.qk_width() + self.num_key_value_heads * self.v_head_dim
     }
 }

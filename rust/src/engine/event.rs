@@ -27,11 +27,39 @@ impl Context {
 pub enum Goal {
     /// Continue it.
     Generate(Generation),
-    /// Score a given text: read out every row.
+    /// Score a given text.
     Score {
         /// Alternatives per row.
         readout_top_k: usize,
+        /// The position of the first token that is scored. Those before it are its context: their rows are not read out,
+        /// and may come from another sequence's cache.
+        from: usize,
+        /// Whether the row of the last token is computed too, which predicts the token after the text.
+        read_next: bool,
     },
+}
+
+impl Goal {
+    /// Scores all of a text and predicts the token after it.
+    pub fn score(readout_top_k: usize) -> Self {
+        Goal::Score { readout_top_k, from: 0, read_next: true }
+    }
+
+    /// How many of a text's `tokens` go through the forward pass: without `read_next` the last one is only compared.
+    pub(super) fn rows(&self, tokens: usize) -> usize {
+        match self {
+            Goal::Score { read_next: false, .. } => tokens - 1,
+            Goal::Score { .. } | Goal::Generate(_) => tokens,
+        }
+    }
+
+    /// The first of a text's `tokens` whose row is read out; all rows before it may come from a cache.
+    pub(super) fn first_row(&self, tokens: usize) -> usize {
+        match self {
+            Goal::Score { from, .. } => from.saturating_sub(1),
+            Goal::Generate(_) => tokens - 1,
+        }
+    }
 }
 
 /// How a sequence is continued.

@@ -6,6 +6,7 @@
 
 mod event;
 pub mod fit;
+pub mod inside;
 mod outcome;
 mod reuse;
 mod schedule;
@@ -16,7 +17,7 @@ use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
-use crate::kv_cache::{KvCache, KvSequence};
+use crate::kv_cache::KvCache;
 use crate::model::Model;
 use crate::sampling::Sampler;
 use outcome::{Outcome, RowJob, commit};
@@ -104,11 +105,8 @@ impl Engine {
     pub fn add(&mut self, ids: &[u32], goal: Goal) -> Result<u64> {
         self.validate(ids, &goal)?;
         let rope_variant = self.model.config.rope_variant(ids.len());
-        // Every row of a scored text has to be computed, so only generated sequences start from a cache.
-        let cache = match goal {
-            Goal::Generate(_) => self.cache.longest_prefix(self.sequences.values(), ids, rope_variant),
-            Goal::Score { .. } => KvSequence::default(),
-        };
+        let unread = &ids[..goal.first_row(ids.len())];
+        let cache = self.cache.longest_prefix(self.sequences.values(), unread, rope_variant);
         let number = self.next_number;
         self.next_number += 1;
         let (prompt_len, reused) = (ids.len(), cache.len());
@@ -141,10 +139,19 @@ impl Engine {
                 }
                 (ids.len() + 1, self.longest_generated())
             }
-            Goal::Score { .. } => match self.context {
-                Context::Stated(tokens) => (ids.len(), tokens),
-                Context::Trained(_) => (ids.len(), usize::MAX),
-            },
+            Goal::Score { from, read_next, .. } => {
+                let last = if *read_next { ids.len() } else { ids.len() - 1 };
+                if *from > last || last == 0 {
+                    return Err(Error::Request(format!(
+                        "start: must be at most {last} for {} tokens (got {from})",
+                        ids.len()
+                    )));
+                }
+                match self.context {
+                    Context::Stated(tokens) => (last, tokens),
+                    Context::Trained(_) => (last, usize::MAX),
+                }
+            }
         };
         let context = context.min(self.model.config.position_limit());
         if wanted > context {
@@ -200,7 +207,7 @@ impl Engine {
             for (&(i, rows), frequencies) in due.iter().zip(&frequencies) {
                 let Some(Sequence { ids, cache, .. }) = sequences[i].take() else { continue };
                 let start = cache.len();
-                runs.push(Run { ids: &ids[start..start + rows], cache, frequencies });
+                runs.push(Run { ids: &ids[start..start + rows], cache, frequencies, start_position: 0 });
             }
             if runs.is_empty() {
                 return Ok(Vec::new());
@@ -257,48 +264,6 @@ impl Engine {
             }
         }
         Ok(outcomes)
-    }
-
-    /// Raw logits at every position of `ids`.  // [ids.len(), vocab_size]
-    ///
-    /// # Errors
-    /// As [`Engine::add`] and [`Engine::step`]; Memory for the result.
-    pub fn logits(&mut self, ids: &[u32], cancel: &CancelToken) -> Result<Vec<f32>> {
-        self.validate(ids, &Goal::Score { readout_top_k: 0 })?;
-        self.revive_pool();
-        let mut cache = KvSequence::default();
-        let result = self.logits_into(ids, &mut cache, cancel);
-        self.cache.kv.rollback(&mut cache);
-        self.cache.kv.release(cache);
-        result
-    }
-
-    fn logits_into(&mut self, ids: &[u32], cache: &mut KvSequence, cancel: &CancelToken) -> Result<Vec<f32>> {
-        let vocab_size = self.model.config.vocab_size;
-        let mut all = Vec::new();
-        let bytes = ids.len() * vocab_size * 4;
-        all.try_reserve_exact(ids.len() * vocab_size).map_err(|_| Error::Memory {
-            what: format!(
-                "{} rows of logits need {bytes} bytes, more than the system gives; shorten the text",
-                ids.len()
-            ),
-        })?;
-        let frequencies = self.frequencies(self.model.config.rope_variant(ids.len()));
-        for chunk in ids.chunks(self.rows_per_step) {
-            self.cache.reserve(cache, chunk.len())?;
-            let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
-            let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies }];
-            forward(&self.model, &mut runs, &mut self.work, compute)?;
-            let rows: Vec<usize> = (0..chunk.len()).collect();
-            for rows in rows.chunks(READOUT_ROWS) {
-                lm_head(&self.model, rows, &mut self.work, &mut self.logits, compute);
-                for row in self.logits.chunks_exact(self.model.padded_vocab()) {
-                    all.extend_from_slice(&row[..vocab_size]);
-                }
-            }
-            cache.commit(chunk.len());
-        }
-        Ok(all)
     }
 }
 

@@ -30,7 +30,7 @@ impl RowJob<'_> {
     pub fn read(&mut self) -> Result<Outcome> {
         let Self { sequence, index, position, logits, .. } = *self;
         let (top_k, generation) = match &sequence.goal {
-            Goal::Score { readout_top_k } => (*readout_top_k, None),
+            Goal::Score { readout_top_k, .. } => (*readout_top_k, None),
             Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
         };
         let readout = read_logprobs(logits, top_k, position)?;
@@ -70,7 +70,9 @@ pub(super) fn commit(
             let done = sequence.cache.len().min(sequence.prompt_len);
             events.push((*number, Event::Prefill { done, total: sequence.prompt_len }));
         }
-        if start == 0 && matches!(sequence.goal, Goal::Score { .. }) {
+        let Goal::Score { from, .. } = sequence.goal else { continue };
+        sequence.finished = sequence.waiting() == 0;
+        if start == 0 && from == 0 {
             let first = Scored { position: 0, id: sequence.ids[0], logprob_and_rank: None, row: None };
             events.push((*number, Event::Score(first)));
         }
@@ -85,7 +87,6 @@ pub(super) fn commit(
 impl Outcome {
     fn into_event(self, sequence: &mut Sequence, context: usize) -> Event {
         let Some((id, logprob, rank)) = self.next else {
-            sequence.finished = true;
             return Event::Next { position: self.position + 1, row: self.readout };
         };
         let position = self.position + 1;

@@ -26,7 +26,7 @@ impl ReusableCache {
         Self { kv, retained: VecDeque::new() }
     }
 
-    /// A fork of the cache that shares most of `ids`; the last id is not taken, because its row has to be computed.
+    /// A fork of the cache that shares most of `ids`.
     pub fn longest_prefix<'a>(
         &'a self,
         live: impl Iterator<Item = &'a Sequence>,
@@ -37,7 +37,7 @@ impl ReusableCache {
         let ended = self.retained.iter().map(|r| (&r.ids, &r.cache, r.rope_variant));
         let shared = |other: &[u32], cached: usize| {
             let same = ids.iter().zip(other).take_while(|(a, b)| a == b).count();
-            same.min(cached).min(ids.len() - 1)
+            same.min(cached)
         };
         live.chain(ended)
             .filter(|&(_, _, other)| other == rope_variant)

@@ -1,6 +1,5 @@
 //! Which sequences take part in a step, and with how many rows.
 
-use super::event::Goal;
 use super::reuse::ReusableCache;
 use super::sequence::Sequence;
 use crate::config::Config;
@@ -61,10 +60,7 @@ pub(super) fn readout_rows(
     for &(index, rows) in due {
         let sequence = &sequences[index].1;
         let start = sequence.cache.len();
-        let first = match sequence.goal {
-            Goal::Score { .. } => start,
-            Goal::Generate(_) => start.max(sequence.ids.len() - 1).min(start + rows),
-        };
+        let first = sequence.goal.first_row(sequence.ids.len()).clamp(start, start + rows);
         wanted.extend((first..start + rows).map(|position| (row + position - start, index, position)));
         row += rows;
     }

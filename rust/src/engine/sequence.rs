@@ -16,8 +16,8 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Tokens that are not cached yet.
+    /// Tokens that still have to go through the forward pass.
     pub fn waiting(&self) -> usize {
-        self.ids.len() - self.cache.len()
+        self.goal.rows(self.ids.len()) - self.cache.len()
     }
 }

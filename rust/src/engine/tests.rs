@@ -120,7 +120,7 @@ fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread:
 fn a_step_that_fails_anywhere_leaves_every_sequence_as_it_was() {
     let folder = write_model(SHAPES[0]);
     let begin = |engine: &mut Engine| {
-        let score = Goal::Score { readout_top_k: 3 };
+        let score = Goal::score(3);
         [engine.add(&ids(1, LENGTH), greedy()).unwrap(), engine.add(&ids(2, 33), score).unwrap()]
     };
     let expected = {
@@ -209,7 +209,7 @@ fn a_sequence_of_nan_harms_no_other() {
                 assert!(!events.is_empty());
                 events
             };
-            let score = || Goal::Score { readout_top_k: 3 };
+            let score = || Goal::score(3);
             for damaged_goal in [greedy(), score()] {
                 let mut engine = make(true);
                 let damaged = engine.add(&ids(4, 2 * LENGTH), damaged_goal).unwrap();

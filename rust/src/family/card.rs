@@ -1,11 +1,12 @@
 //! What the files of a model folder say of the model: config.json and generation_config.json.
 
 use std::cell::RefCell;
+use std::path::Path;
 
 use super::keys::generation::{self, GenerationConfig};
 use super::keys::metadata::{Metadata, read_object};
 use super::{models, tensors};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Folder};
 use crate::config::Config;
 use crate::error::Result;
 
@@ -33,4 +34,18 @@ pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
     config.names = tensors::with_base_of(config.names, checkpoint);
     let generation = generation::read(folder, config.vocab_size, &warnings)?;
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
+}
+
+/// The config of a config.json, or of the one in a folder. No weights need to lie beside it.
+///
+/// Errors: as [`super::model_card`].
+pub fn of_file(path: &Path) -> Result<Config> {
+    let (folder, name) = match path.file_name().and_then(|name| name.to_str()) {
+        Some(name) if !path.is_dir() => (path.parent().unwrap_or(Path::new("")), name),
+        _ => (path, FILE),
+    };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder }; // of a bare file name
+    let folder = Folder::open(folder)?;
+    let values = read_object(&folder, name)?;
+    models::from_metadata(Metadata::new(&folder.join(name), &values, &RefCell::default()))
 }

@@ -9,7 +9,7 @@ pub mod keys;
 mod models;
 mod tensors;
 
-pub use card::ModelCard;
+pub use card::{ModelCard, of_file as config_of_file};
 pub use keys::base::Family;
 pub use keys::generation::GenerationConfig;
 pub use keys::metadata;

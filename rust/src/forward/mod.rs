@@ -11,13 +11,16 @@
 mod attention;
 mod mlp;
 mod moe;
+mod observer;
 mod residual;
 mod rope;
 mod state;
 
+pub use attention::ObservedHeads;
+pub use observer::Observer;
 pub use state::{Compute, Run};
 
-use crate::compute::activations::{RowSource, by_rows};
+use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, Residual};
 use crate::error::Result;
@@ -51,12 +54,27 @@ pub fn forward(
     work: &mut Workspace,
     compute: Compute<'_>,
 ) -> Result<()> {
+    observed_forward(model, runs, work, compute, None)
+}
+
+/// As [`forward`], with an observer of the first run: the same computation, and after each layer a look at it.
+///
+/// # Errors
+/// As [`forward`].
+pub fn observed_forward(
+    model: &Model,
+    runs: &mut [Run<'_>],
+    work: &mut Workspace,
+    compute: Compute<'_>,
+    mut observer: Option<&mut dyn Observer>,
+) -> Result<()> {
     let pass = Pass::new(model, compute);
     let Workspace { x, branch, attention: buffers, gated, moe } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     for layer in &model.layers {
         compute.cancel.check()?;
+        buffers.keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
         match (model.config.residual, &layer.mlp) {
             (Residual::Parallel, Mlp::Dense(mlp)) => {
@@ -77,6 +95,12 @@ pub fn forward(
                 moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], x, branch, moe);
             }
         }
+        if let (Some(observer), Some(run)) = (observer.as_deref_mut(), runs.first()) {
+            observer.after_layer(layer.index, x);
+            if observer.wants_heads(layer.index) {
+                observer.heads(&buffers.observed(pass, layer, run));
+            }
+        }
     }
     Ok(())
 }
@@ -89,8 +113,32 @@ pub fn lm_head(
     logits: &mut Vec<f32>,
     compute: Compute<'_>,
 ) {
-    let (pass, weight) = (Pass::new(model, compute), model.lm_head());
     let Workspace { x, branch: BranchBuffers { input, .. }, .. } = work;
+    unembed(model, x, rows, input, logits, compute);
+}
+
+/// The logits of rows of a residual stream of any layer.  // x [rows, hidden_size], logits [rows, model.padded_vocab()]
+pub fn lm_head_of(
+    model: &Model,
+    x: &[f32],
+    work: &mut Workspace,
+    logits: &mut Vec<f32>,
+    compute: Compute<'_>,
+) {
+    let rows: Vec<usize> = (0..x.len() / model.config.hidden_size).collect();
+    unembed(model, x, &rows, &mut work.branch.input, logits, compute);
+}
+
+/// The final norm and the projection to the vocabulary.
+fn unembed(
+    model: &Model,
+    x: &[f32],
+    rows: &[usize],
+    input: &mut Activations,
+    logits: &mut Vec<f32>,
+    compute: Compute<'_>,
+) {
+    let (pass, weight) = (Pass::new(model, compute), model.lm_head());
     let hidden_size = model.config.hidden_size;
     input.quantize_rows(
         rows.len(),
@@ -121,7 +169,7 @@ fn scale_and_cap(pass: Pass<'_>, logits: &mut [f32], stride: usize) {
 fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles], x: &mut Vec<f32>) {
     let (config, kernels) = (&model.config, pass.kernels);
     let tokens: Vec<(u32, usize)> =
-        runs.iter().flat_map(|run| run.ids.iter().copied().zip(run.cache.len()..)).collect();
+        runs.iter().flat_map(|run| run.ids.iter().copied().zip(run.position()..)).collect();
     let hidden_size = config.hidden_size;
     x.resize(tokens.len() * hidden_size, 0.0);
     by_rows(pass.pool, x, hidden_size, |row, x| {

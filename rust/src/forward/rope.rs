@@ -24,7 +24,7 @@ impl RopeAngles {
             let pairs = rope.rotary_dim / 2;
             let (mut cos, mut sin) = (vec![0.0; rows * pairs], vec![0.0; rows * pairs]);
             let positions = runs.iter().flat_map(|run| {
-                let start = run.cache.len() + first;
+                let start = run.position() + first;
                 (start..start + run.ids.len()).map(|position| (&run.frequencies[index], position))
             });
             let angles = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));

@@ -8,12 +8,21 @@ use crate::model::Model;
 
 /// Consecutive tokens of one sequence.
 pub struct Run<'a> {
-    /// Token ids; the first one has the position `cache.len()`.
+    /// Token ids; the first one has the position `start_position + cache.len()`.
     pub ids: &'a [u32],
     /// The sequence's cache, with room reserved for the ids.
     pub cache: &'a mut KvSequence,
     /// The frequencies of each of the model's ropes, for the sequence's length.
     pub frequencies: &'a [RopeFrequencies],
+    /// Position of the sequence's first token: 0, except where a test moves a text to other positions.
+    pub start_position: usize,
+}
+
+impl Run<'_> {
+    /// Position of the first id.
+    pub fn position(&self) -> usize {
+        self.start_position + self.cache.len()
+    }
 }
 
 /// What a forward pass runs on.

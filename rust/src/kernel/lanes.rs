@@ -2,7 +2,7 @@
 //!
 //! A file in `arch/` implements [`Lanes`] with the widest registers of its ISA (one zmm, two ymm, or an array). The
 //! methods are `#[inline(always)]` and are called in `#[target_feature]` functions of the same file, where the intrinsics
-//! are allowed; that is why they are `unsafe`.
+//! may be used; that is why they are `unsafe`.
 
 pub use crate::quant::LANES;
 

@@ -175,20 +175,26 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(args: &MatmulArgs
         let mut sums = [V::splat(0.0); M];
         for _ in 0..args.steps {
             let number = |m: usize, at: usize| row_of(&numbers, m).add(at);
-            macro_rules! part {
-                ($block:literal, $part:literal) => {
-                    let mut ints = [V::int_splat(BIASED_ZERO); M];
-                    for m in 0..M {
-                        ints[m] = V::int_splat(compensation::<F, $part>(number(m, 4 * $block), args.steps));
-                    }
-                    for t in 8 * $part / F::SCALES..8 * ($part + 1) / F::SCALES {
-                        prefetch_ahead::<F>(step, 8 * $block + t);
-                        let values = F::four_values::<V, $block>(step.add(F::VALUES_AT), t);
+            let mut ints = [V::int_splat(BIASED_ZERO); M];
+            macro_rules! quads {
+                ($block:literal, $part:literal, $($t:literal)*) => {$(
+                    if $t * F::SCALES / 8 == $part {
+                        prefetch_ahead::<F>(step, 8 * $block + $t);
+                        let values = F::four_values::<V, $block>(step.add(F::VALUES_AT), $t);
                         for m in 0..M {
-                            let at = row_of(&x, m).add($block * BLOCK + 4 * t);
+                            let at = row_of(&x, m).add($block * BLOCK + 4 * $t);
                             ints[m] = V::dot4(ints[m], values, at.cast::<u32>().read_unaligned());
                         }
                     }
+                )*};
+            }
+            macro_rules! part {
+                ($block:literal, $part:literal) => {
+                    for m in 0..M {
+                        ints[m] = V::int_splat(compensation::<F, $part>(number(m, 4 * $block), args.steps));
+                    }
+                    // Written out, so that every offset and every prefetch is a constant of the loop over steps.
+                    quads!($block, $part, 0 1 2 3 4 5 6 7);
                     let scale = F::scale::<V, $block, $part>(step).mul(V::splat(1.0 / F::DIVISOR));
                     for m in 0..M {
                         let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());

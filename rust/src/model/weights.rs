@@ -9,7 +9,7 @@ use crate::quant::PackedType;
 pub struct NormWeights {
     /// The weight.
     pub weight: Vec<f32>,
-    /// The bias; zeros when there is none.
+    /// The bias; zeros without one.
     pub bias: Vec<f32>,
 }
 

@@ -2,11 +2,14 @@
 
 use super::call::{Failure, call_engine};
 use super::events::PyEvent;
+use super::facts::config_facts;
+use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
+use super::rope;
 use crate::checkpoint::Checkpoint;
 use crate::compute::{cancel::CancelToken, pool::Pool};
-use crate::config::Config;
 use crate::engine::fit::{self, KvRoom};
+use crate::engine::inside::Capture;
 use crate::engine::{Context, Engine, Event, Generation, Goal};
 use crate::error::Error;
 use crate::family;
@@ -145,6 +148,7 @@ impl PyEngine {
         facts.set_item("threads", self.threads)?;
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;
+        facts.set_item("context_is_stated", matches!(self.context, Context::Stated(_)))?;
         facts.set_item("num_parameters", self.num_parameters)?;
         facts.set_item("tensor_types", self.tensor_types.clone())?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
@@ -152,6 +156,11 @@ impl PyEngine {
         facts.set_item("notes", &self.notes)?;
         facts.set_item("from_pack", self.from_pack)?;
         Ok(facts)
+    }
+
+    #[pyo3(signature = (length = 0))]
+    fn rope_spec<'py>(&self, py: Python<'py>, length: usize) -> PyResult<Bound<'py, PyDict>> {
+        rope::spec(py, &self.model.config, length)
     }
 
     fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
@@ -189,9 +198,17 @@ impl PyEngine {
         self.with(py, |engine| engine.add(&ids, goal))
     }
 
-    #[pyo3(signature = (ids, *, readout_top_k))]
-    fn score(&self, py: Python<'_>, ids: Vec<u32>, readout_top_k: usize) -> PyResult<u64> {
-        self.with(py, |engine| engine.add(&ids, Goal::Score { readout_top_k }))
+    #[pyo3(signature = (ids, *, readout_top_k, start = 0, read_next = true))]
+    fn score(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        readout_top_k: usize,
+        start: usize,
+        read_next: bool,
+    ) -> PyResult<u64> {
+        let goal = Goal::Score { readout_top_k, from: start, read_next };
+        self.with(py, |engine| engine.add(&ids, goal))
     }
 
     fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {
@@ -215,15 +232,77 @@ impl PyEngine {
         })
     }
 
+    #[pyo3(signature = (ids, cancel, *, start_position = 0))]
     fn logits<'py>(
         &self,
         py: Python<'py>,
         ids: Vec<u32>,
         cancel: &PyCancelToken,
+        start_position: usize,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let cancel = Arc::clone(&cancel.0);
-        let all = self.with(py, |engine| engine.logits(&ids, &cancel))?;
+        let all = self.with(py, |engine| engine.logits_at(&ids, start_position, &cancel))?;
         PyArray1::from_vec(py, all).reshape([ids.len(), self.model.config.vocab_size])
+    }
+
+    fn read(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<PyReading> {
+        self.with(py, |engine| engine.read(&ids, 0)).map(PyReading::new)
+    }
+
+    #[pyo3(signature = (reading, layers, cancel, *, top_k))]
+    fn lens(
+        &self,
+        py: Python<'_>,
+        reading: &PyReading,
+        layers: Vec<usize>,
+        cancel: &PyCancelToken,
+        top_k: usize,
+    ) -> PyResult<Vec<PyLensRow>> {
+        let cancel = Arc::clone(&cancel.0);
+        let rows = self.with(py, |engine| reading.with(|text| engine.lens(text, &layers, top_k, &cancel)))?;
+        rows.into_iter().map(|row| PyLensRow::new(py, row)).collect()
+    }
+
+    #[pyo3(signature = (ids, layers, heads, rows, cancel, *, what, start_position = 0))]
+    #[allow(clippy::too_many_arguments)] // what is wanted by name; Python passes keywords
+    fn capture<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u32>,
+        layers: Vec<usize>,
+        heads: Vec<usize>,
+        rows: Vec<usize>,
+        cancel: &PyCancelToken,
+        what: Vec<String>,
+        start_position: usize,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let cancel = Arc::clone(&cancel.0);
+        let wants = |name: &str| what.iter().any(|wanted| wanted == name);
+        let wanted = Capture {
+            layers,
+            heads,
+            rows,
+            q_pre: wants("q_pre"),
+            k_pre: wants("k_pre"),
+            scores: wants("attn_logit"),
+            weights: wants("attn_row"),
+        };
+        let found = self.with(py, |engine| engine.capture(&ids, start_position, &wanted, &cancel))?;
+        captured(py, found, ids.len(), self.model.config.head_dim)
+    }
+
+    fn attention_by_distance<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u32>,
+        layers: Vec<usize>,
+        distances: usize,
+        cancel: &PyCancelToken,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let cancel = Arc::clone(&cancel.0);
+        let found =
+            self.with(py, |engine| engine.attention_by_distance(&ids, &layers, distances, &cancel))?;
+        by_distance(py, found, self.model.config.num_attention_heads)
     }
 }
 
@@ -249,22 +328,6 @@ pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py
 pub(super) fn read_config<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
     let config = call_engine(py, || Ok(family::config(&Checkpoint::open(Path::new(directory))?)?))?;
     config_facts(py, &config)
-}
-
-fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyDict>> {
-    let facts = PyDict::new(py);
-    facts.set_item("model_type", &config.model_type)?;
-    facts.set_item("vocab_size", config.vocab_size)?;
-    facts.set_item("hidden_size", config.hidden_size)?;
-    facts.set_item("intermediate_size", config.intermediate_size)?;
-    facts.set_item("num_hidden_layers", config.layers.len())?;
-    facts.set_item("num_attention_heads", config.num_attention_heads)?;
-    facts.set_item("num_key_value_heads", config.num_key_value_heads)?;
-    facts.set_item("head_dim", config.head_dim)?;
-    facts.set_item("max_position_embeddings", config.max_position_embeddings)?;
-    facts.set_item("bos_token_id", config.bos_token_id)?;
-    facts.set_item("eos_token_id", &config.eos_token_id)?;
-    Ok(facts)
 }
 
 /// Calls a Python function from code that released the GIL.

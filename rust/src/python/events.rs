@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 /// What one logit row says.
 #[pyclass(frozen, name = "Row", module = "ropechat.engine._core")]
-pub struct PyRow(Logprobs);
+pub struct PyRow(pub(super) Logprobs);
 
 #[pymethods]
 impl PyRow {

@@ -4,14 +4,19 @@
 mod call;
 mod engine;
 mod events;
+mod facts;
 mod gguf;
+mod inside;
 mod options;
+mod rope;
 
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
 use engine::{PyCancelToken, PyEngine, check, read_config};
 use events::{PyEvent, PyRow, PyStage};
+use inside::{PyLensRow, PyReading};
 use pyo3::prelude::*;
+use rope::rope_spec;
 
 /// Bytes that the process may still use; None where the system does not say.
 #[pyfunction]
@@ -32,7 +37,8 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyRow, PyStage, check, exit_when_cut, free_memory, read_config,
+        PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyStage, check, exit_when_cut,
+        free_memory, read_config, rope_spec,
     };
     use pyo3::prelude::*;
 

@@ -33,10 +33,10 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Refuses values without a meaning. Errors: [`Error::Request`] with the field, its value and what is allowed.
+    /// Refuses values without a meaning. Errors: [`Error::Request`] with the field, what it must be and its value.
     pub fn validate(&self) -> Result<()> {
         let refuse = |field: &str, value: f32, allowed: &str| {
-            Err(Error::Request(format!("{field}: {value}; {allowed} is allowed; change {field}")))
+            Err(Error::Request(format!("{field}: must be {allowed} (got {value}); change {field}")))
         };
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return refuse("temperature", self.temperature, "a finite number >= 0 (0 is greedy, 1 is off)");
@@ -192,7 +192,7 @@ fn biased(logit: f32, id: u32, biases: &[(u32, f32)]) -> f32 {
 /// Copy the logits, add the biases, and penalize each id of the history once; finite logits stay finite.
 fn adjust(row: &mut Vec<f32>, logits: &[f32], history: &[u32], sampling: &Sampling) -> Result<()> {
     let at = |field: &str, id: u32| {
-        let refused = || Error::Request(format!("{field}: id {id}; ids below {} are allowed", logits.len()));
+        let refused = || Error::Request(format!("{field}: ids must be below {} (got {id})", logits.len()));
         logits.get(id as usize).copied().ok_or_else(refused)
     };
     row.clear();

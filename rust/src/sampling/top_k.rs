@@ -40,7 +40,7 @@ impl TopK {
     pub fn scan(&mut self, logits: &[f32], position: usize) -> Result<f32> {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
             return Err(Error::Request(format!(
-                "logits: {} of them; 1 to 2^32 - 1 are allowed",
+                "logits: there must be 1 to 2^32 - 1 of them (got {})",
                 logits.len()
             )));
         }
@@ -125,11 +125,12 @@ fn scan_block(block: &[f32]) -> (f32, bool) {
 fn non_finite(logits: &[f32], position: usize) -> Error {
     let what = match logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
         Some(id) => format!(
-            "the logit of id {id} is {}; finite numbers or -inf are allowed; the weights are damaged or overflow this dtype",
+            "the logit of id {id} must be finite or -inf (got {}); the weights are damaged or overflow this dtype",
             logits[id]
         ),
-        None => "every logit is -inf; at least one id must be allowed; the mask or the weights are wrong"
-            .to_owned(),
+        None => {
+            "at least one logit must be above -inf (got none); the mask or the weights are wrong".to_owned()
+        }
     };
     Error::NonFinite { position, what }
 }

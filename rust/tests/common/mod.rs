@@ -3,11 +3,12 @@
 
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::compute::pool::Pool;
-use ropechat_core::engine::{Context, Engine};
+use ropechat_core::engine::{Context, Engine, Generation, Goal};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
 use ropechat_core::model::Model;
 use ropechat_core::quant::PackedType;
+use ropechat_core::sampling::Sampling;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -163,4 +164,19 @@ pub fn engine_with_kv(
     let config = family::config(&checkpoint).unwrap();
     let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap().with_kv(kv));
     Some(Engine::new(model, kernels, pool, Context::Stated(700)))
+}
+
+/// Greedy generation of `max_tokens`.
+pub fn greedy(max_tokens: usize) -> Goal {
+    let sampling = Sampling {
+        logit_bias: vec![],
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        seed: 0,
+        stream: 0,
+    };
+    Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
 }

@@ -36,7 +36,7 @@ impl<'a> Cursor<'a> {
         self.path
     }
 
-    /// `what` is `<what it is>; <what is allowed>; <what to do>`; `field` is escaped here.
+    /// `what` is `must be X (got Y); <what to do>`; `field` is escaped here.
     pub fn fault(&self, field: &str, what: &str) -> Error {
         Error::Format { path: self.path.to_owned(), field: escape_for_terminal(field), what: what.to_owned() }
     }
@@ -75,8 +75,9 @@ impl<'a> Cursor<'a> {
     pub fn text(&mut self, field: &str) -> Result<&'a [u8]> {
         let len = self.u64(field)?;
         if len > LONGEST_TEXT {
-            let what =
-                format!("a text of {len} bytes; at most {LONGEST_TEXT} are allowed; download the file again");
+            let what = format!(
+                "must be a text of at most {LONGEST_TEXT} bytes (got {len}); download the file again"
+            );
             return Err(self.fault(field, &what));
         }
         self.take(len, field)

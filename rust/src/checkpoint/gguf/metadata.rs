@@ -53,7 +53,7 @@ impl Kind {
     fn read(cursor: &mut Cursor<'_>, key: &str) -> Result<Kind> {
         let number = cursor.u32(key)?;
         Self::ALL.get(number as usize).copied().ok_or_else(|| {
-            cursor.fault(key, &format!("type {number}; 0 to 12 are allowed; download the file again"))
+            cursor.fault(key, &format!("its type must be 0 to 12 (got {number}); download the file again"))
         })
     }
 
@@ -194,7 +194,7 @@ impl Keys {
             let key = cursor.name(&field)?;
             if key.is_empty() || key.len() > LONGEST_KEY {
                 let what = format!(
-                    "its name has {} bytes; 1 to {LONGEST_KEY} are allowed; download the file again",
+                    "its name must have 1 to {LONGEST_KEY} bytes (got {}); download the file again",
                     key.len()
                 );
                 return Err(cursor.fault(&field, &what));
@@ -227,12 +227,12 @@ impl Place {
                 let count = cursor.u64(key)?;
                 if element == Kind::List {
                     let what =
-                        "a list of lists; lists of numbers and texts are allowed; download the file again";
+                        "must be a list of numbers or texts (got a list of lists); download the file again";
                     return Err(cursor.fault(key, what));
                 }
                 if count > LONGEST_LIST {
                     let what = format!(
-                        "{count} values; at most {LONGEST_LIST} are allowed; download the file again"
+                        "must have at most {LONGEST_LIST} values (got {count}); download the file again"
                     );
                     return Err(cursor.fault(key, &what));
                 }
@@ -259,7 +259,7 @@ fn skip(cursor: &mut Cursor<'_>, kind: Kind, count: u64, key: &str) -> Result<()
         Kind::Bool => {
             match cursor.take(count, key)?.iter().find(|&&byte| byte > 1) {
                 Some(byte) => Err(cursor
-                    .fault(key, &format!("{byte} as a bool; 0 and 1 are allowed; download the file again"))),
+                    .fault(key, &format!("a bool must be 0 or 1 (got {byte}); download the file again"))),
                 None => Ok(()),
             }
         }

@@ -177,14 +177,14 @@ fn header<'a>(path: &'a Path, file: &'a [u8]) -> Result<(Counts, Cursor<'a>)> {
         |what: String| Error::Unsupported { path: path.to_owned(), key: "version".to_owned(), what };
     match version {
         2 | 3 => {}
-        0 => return Err(cursor.fault("version", "0; 2 and 3 are allowed; download the file again")),
+        0 => return Err(cursor.fault("version", "must be 2 or 3 (got 0); download the file again")),
         _ if version & 0xffff == 0 => {
-            let what = "the file is big endian; little endian is supported; use a copy for x86 or ARM";
+            let what = "must be little endian (got big endian); use a copy for x86 or ARM";
             return Err(unsupported(what.to_owned()));
         }
         _ => {
             return Err(unsupported(format!(
-                "{version}; 2 and 3 are supported; use a newer copy of the model"
+                "must be 2 or 3 (got {version}); use a newer copy of the model"
             )));
         }
     }
@@ -205,7 +205,7 @@ fn not_gguf(file: &[u8]) -> String {
             "this is a web page, probably an error; a GGUF file is expected; download the file again"
         }
         _ if [&b"ggml"[..], b"lmgg", b"tjgg", b"fmgg"].iter().any(|magic| file.starts_with(magic)) => {
-            "this is a GGML file, the form before GGUF; GGUF is supported; use a newer copy of the model"
+            "must be GGUF (got GGML, the format before GGUF); use a newer copy of the model"
         }
         _ => {
             let first = file[..file.len().min(4)].to_vec();
@@ -233,7 +233,7 @@ fn alignment(path: &Path, metadata: Metadata<'_>) -> Result<u64> {
             path: path.to_owned(),
             field: ALIGNMENT.to_owned(),
             what: format!(
-                "{other}; a power of two up to {MOST_ALIGNMENT} of type u32 is allowed; download the file again"
+                "must be a power of two up to {MOST_ALIGNMENT} of type u32 (got {other}); download the file again"
             ),
         }),
     }

@@ -29,7 +29,7 @@ impl Split {
             Some(other) => Err(Error::Format {
                 path: path.to_owned(),
                 field: key.to_owned(),
-                what: format!("{other}; a whole number up to {most} is allowed; download the file again"),
+                what: format!("must be a whole number up to {most} (got {other}); download the file again"),
             }),
         };
         let count = number("split.count", MOST_FILES)?.unwrap_or(0);

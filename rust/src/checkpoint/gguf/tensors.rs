@@ -81,7 +81,7 @@ impl Tensors {
             let name = cursor.name(&field)?;
             if name.is_empty() || name.len() > LONGEST_NAME {
                 let what = format!(
-                    "its name has {} bytes; 1 to {LONGEST_NAME} are allowed; download the file again",
+                    "its name must have 1 to {LONGEST_NAME} bytes (got {}); download the file again",
                     name.len()
                 );
                 return Err(cursor.fault(&field, &what));
@@ -116,7 +116,7 @@ impl RawTensor {
         let dimensions = cursor.u32(name)?;
         if dimensions > MAX_DIMENSIONS {
             let what = format!(
-                "{dimensions} dimensions; at most {MAX_DIMENSIONS} are allowed; download the file again"
+                "must have at most {MAX_DIMENSIONS} dimensions (got {dimensions}); download the file again"
             );
             return Err(cursor.fault(name, &what));
         }
@@ -126,8 +126,8 @@ impl RawTensor {
         shape.reverse();
         let Some(kind) = type_of(number) else {
             let what = format!(
-                "its type has the number {number}, which is no type of weights; F32, F16, BF16, Q8_0, Q4_0 and others \
-                 are supported; use another copy of the model"
+                "its type must be one of F32, F16, BF16, Q8_0, Q4_0 and others (got number {number}); \
+                 use another copy of the model"
             );
             return Err(Error::Unsupported {
                 path: cursor.path().to_owned(),
@@ -138,25 +138,23 @@ impl RawTensor {
         let offset = cursor.u64(name)?;
         if row.is_some_and(|row| !row.is_multiple_of(kind.values)) {
             let what = format!(
-                "rows of {} values of {}; whole blocks of {} are allowed; download the file again",
-                row.unwrap_or(0),
+                "a row of {} must be whole blocks of {} values (got {}); download the file again",
                 kind.name,
-                kind.values
+                kind.values,
+                row.unwrap_or(0)
             );
             return Err(cursor.fault(name, &what));
         }
         if !offset.is_multiple_of(alignment) {
             let what = format!(
-                "it begins at byte {offset} of the data; multiples of the alignment ({alignment}) are allowed; \
+                "its offset must be a multiple of the alignment {alignment} (got {offset}); \
                  download the file again"
             );
             return Err(cursor.fault(name, &what));
         }
         let size = kind.size(&shape).ok_or_else(|| {
-            let what = format!(
-                "{} x {shape:?} is no size in bytes; one that fits the file is allowed; download it again",
-                kind.name
-            );
+            let what =
+                format!("its size must fit the file (got {} x {shape:?}); download it again", kind.name);
             cursor.fault(name, &what)
         })?;
         Ok(RawTensor { dtype: kind.name, shape, size, offset })
@@ -191,10 +189,8 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
                 return Err(cursor.fault(name, &what));
             }
             None => {
-                let what = format!(
-                    "it begins at byte {} of the data; a place in the file is allowed; download it again",
-                    tensor.offset
-                );
+                let what =
+                    format!("its offset must be in the file (got {}); download it again", tensor.offset);
                 return Err(cursor.fault(name, &what));
             }
         }

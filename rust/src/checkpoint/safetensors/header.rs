@@ -42,7 +42,7 @@ const DTYPES: [(&str, u64); 21] = [
 pub struct Malformed {
     /// Tensor name, or the part of the file.
     pub field: String,
-    /// `<what it is>; <what is allowed>; <what to do>`.
+    /// `must be X (got Y); <what to do>`.
     pub what: String,
 }
 

@@ -114,8 +114,9 @@ fn header_text(file: &[u8]) -> std::result::Result<(String, usize), Malformed> {
         return Err(at_header(format!("the file has {len} bytes; 8 or more are needed; download it again")));
     };
     if !(2..=MAX_HEADER).contains(&length) {
-        let allowed = format!("2 to {MAX_HEADER} are allowed; download the file again");
-        return Err(at_header(format!("it claims {length} bytes; {allowed}")));
+        let what =
+            format!("its length must be 2 to {MAX_HEADER} bytes (got {length}); download the file again");
+        return Err(at_header(what));
     }
     let Some(bytes) = rest.get(..length as usize) else {
         let (short, there) = (length - rest.len() as u64, rest.len());
@@ -242,11 +243,9 @@ fn check_layout(
 /// Checks that a tensor's extent is that of its type and shape; says what is wrong if not.
 fn check_size(tensor: &RawTensor) -> std::result::Result<(), String> {
     let RawTensor { dtype, shape: Shape(shape), begin, end, .. } = tensor;
-    let size = tensor.size().ok_or_else(|| {
-        format!(
-            "{dtype} x {shape:?} is no size in bytes; one that fits the file is allowed; download it again"
-        )
-    })?;
+    let size = tensor
+        .size()
+        .ok_or_else(|| format!("its size must fit the file (got {dtype} x {shape:?}); download it again"))?;
     if end.checked_sub(*begin) == Some(size) {
         return Ok(());
     }

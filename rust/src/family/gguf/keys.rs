@@ -148,7 +148,7 @@ fn vocabulary(source: &Source<'_>, out: &mut Translated) -> Result<()> {
             && !allowed.contains(&list.kind())
         {
             let found = format!("{:?}", list.kind()).to_lowercase();
-            return Err(source.bad(key, format!("a list of {found}; a list of {word} is allowed")));
+            return Err(source.bad(key, format!("must be a list of {word} (got a list of {found})")));
         }
     }
     Ok(())
@@ -171,7 +171,7 @@ fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
         }
         None => {
             let what = format!(
-                "{count}; {} is computed without experts; 0 is supported",
+                "must be 0, since {} has no experts here (got {count})",
                 escape_for_terminal(arch.name)
             );
             Err(source.unsupported(&source.full(EXPERTS), what))
@@ -188,7 +188,7 @@ fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
         (None, Some(hidden @ 1..=WIDEST), Some(heads @ 1..)) => {
             if !hidden.is_multiple_of(heads) {
                 let count = source.full("attention.head_count");
-                let what = format!("{hidden}; a multiple of {count} ({heads}) is allowed");
+                let what = format!("must be a multiple of {heads}, {count} (got {hidden})");
                 return Err(source.bad(&source.full("embedding_length"), what));
             }
             out.set("head_dim", hidden / heads);
@@ -198,7 +198,7 @@ fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
     };
     const VALUE_DIM: &str = "attention.value_length";
     if let Some(other) = source.get(VALUE_DIM)?.filter(|value| value.as_u64() != Some(head_dim)) {
-        let what = format!("{other}; values as wide as keys ({head_dim}) are supported");
+        let what = format!("must be {head_dim}, the width of keys (got {other})");
         return Err(source.unsupported(&source.full(VALUE_DIM), what));
     }
     Ok(Some(head_dim))
@@ -215,7 +215,7 @@ fn windows(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
             let kind = |slides| if slides { "sliding_attention" } else { "full_attention" };
             let slides = |flag: &Value| flag.as_bool().or(flag.as_u64().map(|flag| flag != 0));
             let types: Option<Vec<&str>> = flags.iter().map(|flag| slides(flag).map(kind)).collect();
-            let what = || "a list; a flag per layer is allowed".to_owned();
+            let what = || "must be one flag per layer (got a list)".to_owned();
             let types = types.ok_or_else(|| source.bad(&source.full(WINDOW_PATTERN), what()))?;
             out.set("layer_types", json!(types));
         }
@@ -247,7 +247,7 @@ fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Tra
             Rotary::Share => format!("an even number up to the head's width ({head_dim})"),
             _ => format!("the head's width ({head_dim})"),
         };
-        return Err(source.bad(&source.full(ROTARY_DIM), format!("{stated}; {allowed} is allowed")));
+        return Err(source.bad(&source.full(ROTARY_DIM), format!("must be {allowed} (got {stated})")));
     }
     if arch.rotary == Rotary::Share {
         out.origins.insert("partial_rotary_factor".to_owned(), source.full(ROTARY_DIM));

@@ -21,7 +21,7 @@ pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()>
     let rope = source.whole("rope.dimension_count")?;
     if let (Some(key), Some(rope)) = (width("attention.key_length")?, rope) {
         let nope = key.checked_sub(rope).filter(|nope| *nope > 0).ok_or_else(|| {
-            let what = format!("{key}; more than rope.dimension_count ({rope}) is allowed");
+            let what = format!("must be more than rope.dimension_count, {rope} (got {key})");
             source.bad(&source.full("attention.key_length"), what)
         })?;
         out.values.insert("qk_nope_head_dim".to_owned(), nope.into());
@@ -51,7 +51,7 @@ fn mixture(source: &Source<'_>, out: &mut Translated) -> Result<()> {
             set("topk_method", if limited { "group_limited_greedy" } else { "greedy" }.into());
             const NORMALIZED: &str = "expert_weights_norm";
             if source.get(NORMALIZED)? == Some(Value::Bool(true)) {
-                let what = "true with softmax; false is supported".to_owned();
+                let what = "must be false (got true with softmax)".to_owned();
                 return Err(source.unsupported(&source.full(NORMALIZED), what));
             }
         }
@@ -64,7 +64,7 @@ fn mixture(source: &Source<'_>, out: &mut Translated) -> Result<()> {
             }
         }
         _ => {
-            let what = format!("{}; 1 (softmax) and 2 (sigmoid) are supported", describe(&gating));
+            let what = format!("must be 1 (softmax) or 2 (sigmoid) (got {})", describe(&gating));
             return Err(source.unsupported(&source.full(GATING), what));
         }
     }

@@ -63,7 +63,7 @@ pub(super) fn scaling(source: &Source<'_>, arch: &Arch, out: &mut Translated) ->
             put(ORIGINAL_KEY, original);
         }
         _ => {
-            let what = format!("{}; none, linear, yarn and longrope are supported", describe(&stated));
+            let what = format!("must be none, linear, yarn or longrope (got {})", describe(&stated));
             return Err(source.unsupported(&source.full(TYPE), what));
         }
     }
@@ -82,7 +82,7 @@ fn yarn(
 ) -> Result<()> {
     const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
     if let Some(other) = source.get(EXTRAPOLATION)?.filter(|value| value.as_f64() != Some(1.0)) {
-        let what = format!("{}; 1 is supported", describe(&other));
+        let what = format!("must be 1 (got {})", describe(&other));
         return Err(source.unsupported(&source.full(EXTRAPOLATION), what));
     }
     put("beta_fast", source.get("rope.scaling.yarn_beta_fast")?);
@@ -115,7 +115,7 @@ pub(super) fn divisors(source: &Source<'_>, name: &str) -> Result<Vec<f64>> {
     let mut values = vec![0.0; length];
     tensor.tensor_type.dequantize(tensor.bytes, &mut values);
     match values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
-        Some(value) => Err(source.bad(name, format!("it holds {value}; numbers above 0 are allowed"))),
+        Some(value) => Err(source.bad(name, format!("must hold numbers above 0 (got {value})"))),
         None => Ok(values.into_iter().map(f64::from).collect()),
     }
 }

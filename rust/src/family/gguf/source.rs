@@ -45,7 +45,7 @@ impl<'a> Source<'a> {
             Some(value) if value.text().as_deref() == Some("model") => Ok(source),
             Some(other) => {
                 let what =
-                    format!("{other}; \"model\" is supported; open the model that this file belongs to");
+                    format!("must be \"model\" (got {other}); open the model that this file belongs to");
                 Err(source.unsupported("general.type", what))
             }
         }
@@ -75,7 +75,10 @@ impl<'a> Source<'a> {
             return Ok(None);
         };
         json(value).map(Some).ok_or_else(|| {
-            self.bad(key, format!("{value}; a finite number, UTF-8 text or a short list of them is allowed"))
+            self.bad(
+                key,
+                format!("must be a finite number, UTF-8 text or a short list of them (got {value})"),
+            )
         })
     }
 
@@ -84,13 +87,13 @@ impl<'a> Source<'a> {
         Ok(self.get(key)?.and_then(|value| value.as_u64()))
     }
 
-    /// `what` is `<what it is>; <what is allowed>`; `key` is whole.
+    /// `what` is `must be X (got Y)`; `key` is whole.
     pub fn bad(&self, key: &str, what: String) -> Error {
         let what = format!("{what}; correct the file, or download it again");
         Error::Config { path: self.path().to_owned(), key: escape_for_terminal(key), what }
     }
 
-    /// `what` is `<what it is>; <what is supported>`; `key` is whole.
+    /// `what` is `must be X (got Y)`; `key` is whole.
     pub fn unsupported(&self, key: &str, what: String) -> Error {
         Error::Unsupported { path: self.path().to_owned(), key: escape_for_terminal(key), what }
     }

@@ -82,7 +82,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     }
     if let Some(scale) = source.get(SCALE)? {
         let number = scale.as_f64().filter(|scale| (1e-9..=1e9).contains(scale));
-        let what = || format!("{}; a number from 1e-9 to 1e9 is allowed", describe(&scale));
+        let what = || format!("must be a number from 1e-9 to 1e9 (got {})", describe(&scale));
         config.attention_multiplier = number.ok_or_else(|| source.bad(&source.full(SCALE), what()))? as f32;
     }
     if arch.rotary != Rotary::None && source.checkpoint.contains(FREQS) {
@@ -139,11 +139,11 @@ fn divide(config: &mut Config, source: &Source<'_>) -> Result<()> {
     for rope in &mut config.ropes {
         if divisors.len() != rope.rotary_dim / 2 {
             let what =
-                format!("{} numbers; one per pair ({}) is allowed", divisors.len(), rope.rotary_dim / 2);
+                format!("must have one number per pair, {} (got {})", rope.rotary_dim / 2, divisors.len());
             return Err(source.bad(FREQS, what));
         }
         if rope.scaling != RopeScaling::None {
-            let what = "the file has it beside rope.scaling; one of the two is supported";
+            let what = "must not stand beside rope.scaling";
             return Err(source.unsupported(FREQS, what.to_owned()));
         }
         rope.scaling = RopeScaling::Divided { factors: divisors.clone() };

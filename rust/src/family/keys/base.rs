@@ -235,7 +235,7 @@ fn heads(metadata: &Metadata<'_>, hidden_size: usize, defaults: &Defaults) -> Re
         _ if !hidden_size.is_multiple_of(num_attention_heads) => {
             return Err(metadata.bad(
                 "num_attention_heads",
-                &format!("{num_attention_heads}; a divisor of hidden_size ({hidden_size}) is allowed"),
+                &format!("must be a divisor of hidden_size, {hidden_size} (got {num_attention_heads})"),
             ));
         }
         (stated, _) => stated.unwrap_or(quotient),
@@ -253,14 +253,14 @@ fn heads(metadata: &Metadata<'_>, hidden_size: usize, defaults: &Defaults) -> Re
         return Err(metadata.bad(
             "num_key_value_heads",
             &format!(
-                "{num_key_value_heads}; a divisor of num_attention_heads ({num_attention_heads}) is allowed"
+                "must be a divisor of num_attention_heads, {num_attention_heads} (got {num_key_value_heads})"
             ),
         ));
     }
     if num_attention_heads * head_dim > 1 << 22 {
         return Err(metadata.bad(
             "head_dim",
-            &format!("{head_dim} x {num_attention_heads} heads; at most {} is allowed", 1 << 22),
+            &format!("must be at most {} in all heads (got {head_dim} x {num_attention_heads})", 1 << 22),
         ));
     }
     Ok(Heads { num_attention_heads, num_key_value_heads, head_dim })
@@ -292,7 +292,7 @@ fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result
         Some(other) => Err(metadata.unsupported(
             key,
             &format!(
-                "\"{}\"; silu, gelu, gelu_new, gelu_pytorch_tanh and relu2 are supported",
+                "must be silu, gelu, gelu_new, gelu_pytorch_tanh or relu2 (got \"{}\")",
                 escape_for_terminal(other)
             ),
         )),

@@ -46,7 +46,7 @@ impl<'a> Metadata<'a> {
         Metadata { origins: Some(origins), ..self }
     }
 
-    /// The same object, whose keys a family names otherwise: (usual key, the family's own).
+    /// The same object, whose keys a family names differently: (usual key, the family's own).
     pub fn with_aliases(self, aliases: &'static [(&'static str, &'static str)]) -> Metadata<'a> {
         Metadata { aliases, ..self }
     }
@@ -80,7 +80,7 @@ impl<'a> Metadata<'a> {
             value.as_u64().filter(|number| range.contains(number)).and_then(|n| usize::try_from(n).ok());
         number.map(Some).ok_or_else(|| {
             let (least, most) = (range.start(), range.end());
-            self.bad(key, &format!("{}; a whole number from {least} to {most} is allowed", describe(value)))
+            self.bad(key, &format!("must be a whole number from {least} to {most} (got {})", describe(value)))
         })
     }
 
@@ -100,7 +100,7 @@ impl<'a> Metadata<'a> {
             .as_f64()
             .filter(|number| range.contains(number))
             .map(Some)
-            .ok_or_else(|| self.bad(key, &format!("{}; {} is allowed", describe(value), in_words(&range))))
+            .ok_or_else(|| self.bad(key, &format!("must be {} (got {})", in_words(&range), describe(value))))
     }
 
     /// A finite number in a range that the file must state.
@@ -123,7 +123,7 @@ impl<'a> Metadata<'a> {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(self.bad(key, &format!("{}; true or false is allowed", describe(other)))),
+            Some(other) => Err(self.bad(key, &format!("must be true or false (got {})", describe(other)))),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Metadata<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.bad(key, &format!("{}; a text is allowed", describe(other)))),
+            Some(other) => Err(self.bad(key, &format!("must be a text (got {})", describe(other)))),
         }
     }
 
@@ -147,7 +147,7 @@ impl<'a> Metadata<'a> {
                 read: RefCell::default(),
                 ..*self
             })),
-            Some(other) => Err(self.bad(key, &format!("{}; an object is allowed", describe(other)))),
+            Some(other) => Err(self.bad(key, &format!("must be an object (got {})", describe(other)))),
         }
     }
 
@@ -160,10 +160,7 @@ impl<'a> Metadata<'a> {
             list.iter().map(|number| number.as_f64().filter(|number| range.contains(number))).collect()
         });
         numbers.map(Some).ok_or_else(|| {
-            self.bad(
-                key,
-                &format!("{}; a list of numbers, each {}, is allowed", describe(value), in_words(&range)),
-            )
+            self.bad(key, &format!("must be a list, each {} (got {})", in_words(&range), describe(value)))
         })
     }
 
@@ -175,7 +172,7 @@ impl<'a> Metadata<'a> {
         let texts = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
         texts
             .map(Some)
-            .ok_or_else(|| self.bad(key, &format!("{}; a list of texts is allowed", describe(value))))
+            .ok_or_else(|| self.bad(key, &format!("must be a list of texts (got {})", describe(value))))
     }
 
     /// Token ids below `vocab_size`: one number or a list, as both are written.
@@ -197,9 +194,9 @@ impl<'a> Metadata<'a> {
                 self.bad(
                     key,
                     &format!(
-                        "{}; token ids from 0 to {} (the rows of embed_tokens) are allowed",
-                        describe(value),
-                        vocab_size - 1
+                        "must be token ids from 0 to {}, the rows of embed_tokens (got {})",
+                        vocab_size - 1,
+                        describe(value)
                     ),
                 )
             })
@@ -212,12 +209,12 @@ impl<'a> Metadata<'a> {
         self.warnings.borrow_mut().push(format!("{}: {}: {what}", self.path.display(), self.full(key)));
     }
 
-    /// A value that no model can have. `what` is `<what it is>; <what is allowed>`.
+    /// A value that no model can have. `what` is `must be X (got Y)`.
     pub fn bad(&self, key: &str, what: &str) -> Error {
         Error::Config { path: self.path.to_owned(), key: self.full(key), what: format!("{what}; {ADVICE}") }
     }
 
-    /// A sound value that the engine does not compute. `what` is `<what it is>; <what is supported>`.
+    /// A sound value that the engine does not compute. `what` is `must be X (got Y)`.
     pub fn unsupported(&self, key: &str, what: &str) -> Error {
         Error::Unsupported { path: self.path.to_owned(), key: self.full(key), what: what.to_owned() }
     }
@@ -265,12 +262,14 @@ pub(crate) fn read_object(folder: &Folder, name: &str) -> Result<Map<String, Val
     match json::parse(&text) {
         Ok(Value::Object(values)) => Ok(values),
         Ok(other) => {
-            Err(bad("JSON", format!("{}; an object is expected; download the file again", describe(&other))))
+            Err(bad("JSON", format!("must be an object (got {}); download the file again", describe(&other))))
         }
         Err(fault) => {
-            let allowed =
-                "plain JSON is allowed (no NaN, no infinity); correct the file, or download it again";
-            Err(bad(&fault.field, format!("{}; {allowed}", fault.what)))
+            let advice = "correct the file, or download it again";
+            Err(bad(
+                &fault.field,
+                format!("must be JSON without NaN or infinity (got {}); {advice}", fault.what),
+            ))
         }
     }
 }

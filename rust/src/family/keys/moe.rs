@@ -17,7 +17,7 @@ pub(crate) fn experts_per_token(
         return Err(metadata.bad(key, "it is missing; a number of experts is needed"));
     };
     if chosen > num_experts {
-        let what = format!("{chosen} of {num_experts} experts; at most all of them is allowed");
+        let what = format!("must be at most {num_experts}, the number of experts (got {chosen})");
         return Err(metadata.bad(key, &what));
     }
     Ok(chosen)

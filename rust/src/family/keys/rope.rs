@@ -121,8 +121,7 @@ fn share(
         Partial::Cut(default) if proportional && stated.unwrap_or(default) != 1.0 => Err(top.unsupported(
             PARTIAL,
             &format!(
-                "{} with the rope type proportional, which rotates whole heads, and this family cuts them; \
-                 1.0 or another rope type is supported",
+                "must be 1.0 with the rope type proportional, which rotates whole heads (got {})",
                 stated.unwrap_or(default)
             ),
         )),
@@ -130,7 +129,7 @@ fn share(
         Partial::Whole | Partial::Dimensions(_) => match stated {
             Some(factor) if factor != 1.0 && !proportional => Err(top.unsupported(
                 PARTIAL,
-                &format!("{factor}; this family is computed with whole heads rotated; 1.0 is supported"),
+                &format!("must be 1.0, since this family rotates whole heads (got {factor})"),
             )),
             _ => Ok(stated.unwrap_or(1.0)),
         },
@@ -145,7 +144,8 @@ fn rotary_dim(top: &Metadata<'_>, facts: &RopeFacts, share: f64) -> Result<usize
         Partial::Usually(_) | Partial::Cut(_) => ((facts.head_dim as f64 * share) as usize, PARTIAL),
     };
     if dim == 0 || dim > facts.head_dim || !dim.is_multiple_of(2) {
-        let what = format!("{dim}; an even width up to the head's is allowed, since rotation takes pairs");
+        let what =
+            format!("must be even and at most the head's width, since rotation takes pairs (got {dim})");
         return Err(top.bad(key, &what));
     }
     Ok(dim)
@@ -156,10 +156,8 @@ pub(crate) fn rope_object<'a>(metadata: &Metadata<'a>) -> Result<Option<Metadata
     let new = metadata.object_if_any("rope_parameters")?;
     let old = metadata.object_if_any("rope_scaling")?;
     if new.is_some() && old.is_some() && metadata.get("rope_parameters") != metadata.get("rope_scaling") {
-        return Err(metadata.bad(
-            "rope_scaling",
-            "it differs from rope_parameters; one of them, or both the same, is allowed",
-        ));
+        return Err(metadata
+            .bad("rope_scaling", "must be the same as in rope_parameters, or stand in one of them only"));
     }
     Ok(new.or(old))
 }
@@ -170,8 +168,7 @@ fn rope_type<'a>(parameters: &Metadata<'a>) -> Result<&'a str> {
     let old = parameters.text_if_any("type")?;
     match (new, old) {
         (Some(new), Some(old)) if new != old => {
-            Err(parameters
-                .bad("rope_type", "it differs from type; one of them, or both the same, is allowed"))
+            Err(parameters.bad("rope_type", "must be the same as type, or only one of them stated"))
         }
         _ => Ok(new.or(old).unwrap_or("default")),
     }
@@ -204,7 +201,7 @@ fn scaling(
         "yarn" => yarn(top, parameters, facts, theta),
         other => Err(parameters.unsupported(
             "rope_type",
-            &format!("\"{}\"; {TYPES} are supported", crate::checkpoint::escape_for_terminal(other)),
+            &format!("must be one of {TYPES} (got \"{}\")", crate::checkpoint::escape_for_terminal(other)),
         )),
     }
 }
@@ -216,7 +213,7 @@ fn llama3(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<RopeScaling> 
     if high_freq_factor <= low_freq_factor {
         return Err(parameters.bad(
             "high_freq_factor",
-            &format!("{high_freq_factor}; more than low_freq_factor ({low_freq_factor}) is allowed"),
+            &format!("must be more than low_freq_factor, {low_freq_factor} (got {high_freq_factor})"),
         ));
     }
     let original = original_length(top, parameters)?;
@@ -237,7 +234,8 @@ fn longrope(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts) ->
         let missing = || parameters.bad(key, "it is missing; a list of numbers is needed");
         let factors = parameters.numbers_if_any(key, FACTORS)?.ok_or_else(missing)?;
         if factors.len() != facts.head_dim / 2 {
-            let what = format!("{} numbers; one per pair ({}) is allowed", factors.len(), facts.head_dim / 2);
+            let what =
+                format!("must have one number per pair, {} (got {})", facts.head_dim / 2, factors.len());
             return Err(parameters.bad(key, &what));
         }
         Ok(factors)
@@ -246,7 +244,7 @@ fn longrope(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts) ->
     let stated = original_length(top, parameters)?;
     let original = stated.unwrap_or(facts.max_position_embeddings);
     if original < 2 {
-        let what = format!("{original}; longrope divides by its logarithm, so 2 or more is allowed");
+        let what = format!("must be at least 2, since longrope divides by its logarithm (got {original})");
         return Err(parameters.bad("original_max_position_embeddings", &what));
     }
     let ratio = facts.max_position_embeddings as f64 / original as f64;
@@ -270,7 +268,7 @@ fn yarn(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts, theta:
     if theta <= 1.0 {
         return Err(top.bad(
             "rope_theta",
-            &format!("{theta}; yarn divides by its logarithm, so more than 1 is allowed"),
+            &format!("must be more than 1, since yarn divides by its logarithm (got {theta})"),
         ));
     }
     let stated = original_length(top, parameters)?;
@@ -283,9 +281,8 @@ fn yarn(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts, theta:
     let beta_fast = parameters.number_if_any("beta_fast", FACTORS)?.unwrap_or(32.0);
     let beta_slow = parameters.number_if_any("beta_slow", FACTORS)?.unwrap_or(1.0);
     if beta_fast < beta_slow {
-        return Err(
-            parameters.bad("beta_fast", &format!("{beta_fast}; at least beta_slow ({beta_slow}) is allowed"))
-        );
+        return Err(parameters
+            .bad("beta_fast", &format!("must be at least beta_slow, {beta_slow} (got {beta_fast})")));
     }
     let mscale = parameters.number_if_any("mscale", 0.0..=1e6)?.unwrap_or(0.0);
     let mscale_all_dim = parameters.number_if_any("mscale_all_dim", 0.0..=1e6)?.unwrap_or(0.0);
@@ -337,8 +334,7 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling, own_keys:
         };
         if !inert {
             let what = format!(
-                "{}; this key is not known for the rope type in use, and it may change the angles; \
-                 {TYPES} are supported",
+                "must be absent for this rope type, since it may change the angles (got {}); known types: {TYPES}",
                 crate::checkpoint::json::describe(value)
             );
             return Err(parameters.unsupported(key, &what));

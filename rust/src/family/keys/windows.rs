@@ -36,7 +36,7 @@ pub(crate) fn layer_types(metadata: &Metadata<'_>, layers: usize) -> Result<Opti
         return Ok(None);
     };
     if types.len() != layers {
-        let what = format!("{} entries; one per layer ({layers}) is allowed", types.len());
+        let what = format!("must have one entry per layer, {layers} (got {})", types.len());
         return Err(metadata.bad("layer_types", &what));
     }
     let slides = |kind: &&str| match *kind {
@@ -44,10 +44,7 @@ pub(crate) fn layer_types(metadata: &Metadata<'_>, layers: usize) -> Result<Opti
         "sliding_attention" => Ok(true),
         other => Err(metadata.unsupported(
             "layer_types",
-            &format!(
-                "\"{}\"; full_attention and sliding_attention are supported",
-                escape_for_terminal(other)
-            ),
+            &format!("must be full_attention or sliding_attention (got \"{}\")", escape_for_terminal(other)),
         )),
     };
     types.iter().map(slides).collect::<Result<Vec<_>>>().map(Some)
@@ -67,7 +64,7 @@ pub(crate) fn refuse_window(metadata: &Metadata<'_>, max_position_embeddings: us
     match window {
         Some(window) if in_use && window < max_position_embeddings => Err(metadata.unsupported(
             "sliding_window",
-            &format!("{window}; this family is computed without a window; null is supported"),
+            &format!("must be null, since this family is computed without a window (got {window})"),
         )),
         _ => Ok(()),
     }
@@ -81,5 +78,5 @@ pub(crate) fn layer_numbers(metadata: &Metadata<'_>, key: &str) -> Result<Vec<us
     let numbers = value
         .as_array()
         .and_then(|list| list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect());
-    numbers.ok_or_else(|| metadata.bad(key, &format!("{}; a list of layers is allowed", describe(value))))
+    numbers.ok_or_else(|| metadata.bad(key, &format!("must be a list of layers (got {})", describe(value))))
 }

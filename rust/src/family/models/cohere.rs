@@ -54,7 +54,7 @@ fn cohere2(metadata: &Metadata<'_>) -> Result<Config> {
         [("order_of_interleaved_layers", "local_attn_first"), ("position_embedding_type", "rope_gptj")]
     {
         if metadata.text_if_any(key)?.is_some_and(|stated| stated != word) {
-            return Err(metadata.unsupported(key, &format!("\"{word}\" is supported")));
+            return Err(metadata.unsupported(key, &format!("must be \"{word}\"")));
         }
     }
     metadata.number_if_any("rotary_pct", 1.0..=1.0)?;

@@ -115,7 +115,7 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
     let q_lora_rank = metadata.integer_if_any("q_lora_rank", 1..=1 << 16)?;
     let q_lora_rank = if metadata.has("q_lora_rank") { q_lora_rank } else { Some(1536) };
     if q_lora_rank.is_none() && base.attention_bias == Bias::Added {
-        let what = "true without q_lora_rank; no such model is known; false is supported";
+        let what = "must be false without q_lora_rank (got true)";
         return Err(metadata.unsupported("attention_bias", what));
     }
     if metadata.integer_if_any("qk_head_dim", 1..=1 << 17)?.is_some_and(|width| width != nope + rope) {
@@ -161,8 +161,8 @@ fn moe(metadata: &Metadata<'_>, facts: &Facts) -> Result<Moe> {
         let fits = num_experts.is_multiple_of(n_group) && topk_group <= n_group && per_group >= group_top_k;
         if !fits || topk_group * per_group < per_token {
             let what = format!(
-                "{n_group} groups, {topk_group} of them open, of {num_experts} experts, {per_token} per token; \
-                 whole groups with room for those are allowed"
+                "must make whole groups with room for the chosen experts (got {n_group} groups, {topk_group} open, of \
+                 {num_experts} experts, {per_token} per token)"
             );
             return Err(metadata.bad("n_group", &what));
         }
@@ -197,5 +197,5 @@ fn score_scale(metadata: &Metadata<'_>) -> Result<f32> {
 
 fn wrong_word(metadata: &Metadata<'_>, key: &str, supported: &str) -> crate::error::Error {
     let found = metadata.get(key).map_or_else(String::new, crate::checkpoint::json::describe);
-    metadata.unsupported(key, &format!("{found}; {supported} is supported"))
+    metadata.unsupported(key, &format!("must be {supported} (got {found})"))
 }

@@ -80,14 +80,14 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         ("activation", "gelu (exact, erf)"),
     ] {
         if metadata.text_if_any(key)?.is_some_and(|stated| stated != said) {
-            return Err(metadata.unsupported(key, &format!("\"{said}\" is supported")));
+            return Err(metadata.unsupported(key, &format!("must be \"{said}\"")));
         }
     }
     let first_position = metadata.integer_if_any("first_position", 0..=1)?.unwrap_or(1);
     let theta = metadata.number_or("rope_theta", 1e-3..=1e18, 10_000.0)?;
     let config = base(metadata, &defaults)?;
     if !config.hidden_size.is_multiple_of(2) {
-        let what = format!("{}; an even width is allowed, since rotation takes pairs", config.hidden_size);
+        let what = format!("must be even, since rotation takes pairs (got {})", config.hidden_size);
         return Err(metadata.bad("hidden_size", &what));
     }
     let rope = Rope {

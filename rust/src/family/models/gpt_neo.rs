@@ -98,7 +98,7 @@ fn local_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Vec<bool>> {
     let all: Vec<bool> = all.unwrap_or_default().concat();
     if all.len() != layers {
         let what = format!(
-            "{}; a list like [[[\"global\", \"local\"], 12]] for {layers} layers is allowed",
+            "must be a list like [[[\"global\", \"local\"], 12]] for {layers} layers (got {})",
             describe(value)
         );
         return Err(metadata.bad(KEY, &what));

@@ -119,7 +119,7 @@ fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
         return Err(metadata.unsupported(
             key,
             &format!(
-                "quant_method is {method}; F32, F16 and BF16 weights are supported; use an unquantized copy"
+                "must be absent: only F32, F16 and BF16 weights are read (got quant_method {method}); use an unquantized copy"
             ),
         ));
     }

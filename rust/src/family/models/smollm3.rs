@@ -29,7 +29,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         false => Vec::new(),
     };
     if !rotates.is_empty() && rotates.len() < config.layers.len() {
-        let what = format!("{} entries; one per layer ({}) is allowed", rotates.len(), config.layers.len());
+        let what = format!("must have one entry per layer, {} (got {})", config.layers.len(), rotates.len());
         return Err(metadata.bad("no_rope_layers", &what));
     }
     for (index, layer) in config.layers.iter_mut().enumerate() {

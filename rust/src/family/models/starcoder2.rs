@@ -32,7 +32,7 @@ const DEFAULTS: Defaults = Defaults {
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     for (key, word) in [("norm_type", "layer_norm"), ("mlp_type", "default")] {
         if metadata.text_if_any(key)?.is_some_and(|stated| stated != word) {
-            return Err(metadata.unsupported(key, &format!("\"{word}\" is supported")));
+            return Err(metadata.unsupported(key, &format!("must be \"{word}\"")));
         }
     }
     let config = Config { mlp: MlpShape::Plain, ..base(metadata, &DEFAULTS)? };

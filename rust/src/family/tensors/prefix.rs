@@ -10,7 +10,7 @@ pub(super) struct Prefix<'a> {
     pub path: String,
 }
 
-/// The sources where there is a bias, nothing otherwise.
+/// The sources if there is a bias, else none.
 pub(super) fn with_bias(bias: Bias, sources: Vec<TensorRows>) -> Vec<TensorRows> {
     match bias {
         Bias::None => Vec::new(),

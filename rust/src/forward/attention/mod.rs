@@ -2,6 +2,7 @@
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
 mod mla;
+mod observed;
 mod online_softmax;
 mod tiles;
 
@@ -14,6 +15,7 @@ use crate::config::{LayerRope, QkNorm, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Layer, NormWeights, Projection};
 use mla::MlaBuffers;
+pub use observed::ObservedHeads;
 use online_softmax::Partials;
 use std::cell::RefCell;
 
@@ -23,6 +25,20 @@ pub(super) struct AttentionBuffers {
     qkv: Vec<f32>, // [rows, Projection::stride]
     mla: MlaBuffers,
     partials: Partials,
+    /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
+    unrotated: Option<Vec<f32>>,
+}
+
+impl AttentionBuffers {
+    /// Whether the next layer keeps its q and k before rotation.
+    pub fn keep_unrotated(&mut self, wanted: bool) {
+        self.unrotated = wanted.then(|| self.unrotated.take().unwrap_or_default());
+    }
+
+    /// The heads of the layer that these buffers are left by.
+    pub fn observed<'a>(&'a self, pass: Pass<'a>, layer: &'a Layer, run: &'a Run<'_>) -> ObservedHeads<'a> {
+        ObservedHeads::new(pass, layer, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
+    }
 }
 
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
@@ -36,7 +52,7 @@ pub(super) fn attention(
     buffers: &mut AttentionBuffers,
 ) {
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, partials } = buffers;
+    let AttentionBuffers { qkv, mla, partials, unrotated } = buffers;
     let rows = pass.rows(x);
     normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
     qkv.resize(rows * layer.projection.stride(config), 0.0);
@@ -48,7 +64,7 @@ pub(super) fn attention(
         LayerRope::None => None,
         LayerRope::Rotary(rope) => Some(&angles[rope]),
     };
-    rotate_and_store(pass, layer, runs, angles, qkv);
+    rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
     tiles::attend(pass, layer, &caches, qkv, partials);
@@ -70,6 +86,8 @@ pub(super) fn attention(
 /// Rows of one run that fall into one block.
 struct Segment<'a> {
     qkv: &'a mut [f32],
+    /// Where q and k go before rotation; empty where nobody wants them.  // [rows, q and k of all heads]
+    unrotated: &'a mut [f32],
     /// The first row's index among the rows of all runs.
     row: usize,
     /// Position of the first row.
@@ -86,18 +104,28 @@ fn rotate_and_store(
     runs: &mut [Run<'_>],
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
+    unrotated: Option<&mut Vec<f32>>,
 ) {
     let stride = layer.projection.stride(pass.config);
+    let (mut unrotated, kept_width): (&mut [f32], usize) = match unrotated {
+        None => (&mut [], 0),
+        Some(kept) => {
+            let width = pass.config.qk_width();
+            kept.resize(qkv.len() / stride * width, 0.0);
+            (kept, width)
+        }
+    };
     let mut segments = Vec::new();
     let (mut qkv, mut first) = (qkv, 0);
     for run in runs {
-        let (mut position, mut left) = (run.cache.len(), run.ids.len());
+        let (mut position, mut left) = (run.position(), run.ids.len());
+        let mut offset = run.cache.len() % BLOCK;
         for block in run.cache.writable() {
-            let offset = position % BLOCK;
             let rows = left.min(BLOCK - offset);
             let (head, tail) = std::mem::take(&mut qkv).split_at_mut(rows * stride);
-            segments.push(Segment { qkv: head, row: first, position, block, offset });
-            qkv = tail;
+            let (kept, kept_later) = std::mem::take(&mut unrotated).split_at_mut(rows * kept_width);
+            segments.push(Segment { qkv: head, unrotated: kept, row: first, position, block, offset });
+            (qkv, unrotated, offset) = (tail, kept_later, 0);
             (first, position, left) = (first + rows, position + rows, left - rows);
             if left == 0 {
                 break;
@@ -107,13 +135,14 @@ fn rotate_and_store(
     }
     pass.pool.for_each(&mut segments, |segment| {
         for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
-            norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row);
+            let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
+            norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
             store(pass, layer, qkv, segment.block, segment.offset + row);
         }
     });
 }
 
-/// Clips, norms, rotates and scales one row.  // qkv [stride]
+/// Clips, norms, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
 fn norm_and_rotate(
     pass: Pass<'_>,
     layer: &Layer,
@@ -121,6 +150,7 @@ fn norm_and_rotate(
     qkv: &mut [f32],
     row: usize,
     position: usize,
+    unrotated: &mut [f32],
 ) {
     let Pass { config, kernels, .. } = pass;
     let dim = config.head_dim;
@@ -133,6 +163,7 @@ fn norm_and_rotate(
         norm_heads(pass, &mut qkv[..queries], q_norm);
         norm_heads(pass, &mut qkv[queries..queries + keys], k_norm);
     }
+    unrotated.copy_from_slice(&qkv[..unrotated.len()]);
     if let Some(angles) = angles {
         apply_rope(angles, row, &mut qkv[..queries + keys], dim, kernels);
     }

@@ -287,7 +287,7 @@ impl LayerAttention<'_> {
 
 impl Mask {
     /// The first position that `position` sees.
-    fn first(self, position: usize) -> usize {
+    pub(super) fn first(self, position: usize) -> usize {
         match self {
             Mask::Causal => 0,
             Mask::Sliding(window) => (position + 1).saturating_sub(window),

@@ -56,7 +56,7 @@ impl PanelSource {
         }
     }
 
-    /// PanelSource nothing: weights have shapes, and no panels.
+    /// A source without panels: weights have shapes only.
     pub fn measuring() -> Self {
         Self { mode: Mode::Measure, ..Self::none() }
     }

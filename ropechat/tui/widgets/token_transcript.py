@@ -26,64 +26,43 @@ if TYPE_CHECKING:
 
     from ropechat.tui.render.blocks import AnswerBlock, Block
 
-GHOST = 12  # characters shown of a token that the row does not show
+GHOST = 12  # characters of a token that its row does not show
 
 
-class Reader(Transcript):
-    """Keys move a cursor from token to token; a click sets it."""
+class TokenTranscript(Transcript):
+    """A transcript with a token cursor, which keys move and a click sets."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings(keys.READING))
-    FOCUS_ON_CLICK = False  # who selects text, or clicks beside a token, goes on writing
+    FOCUS_ON_CLICK = False  # a click beside a token keeps the focus in the composer
 
     @dataclass
     class Moved(Message):
-        """The cursor is on another token; `clicked` by the mouse."""
+        """The cursor moved to another token; clicked: by the mouse."""
 
         clicked: bool = False
 
     @dataclass
     class Choose(Message):
-        """Another alternative of the token under the cursor is wanted."""
+        """Select another alternative of the token under the cursor."""
 
         step: int
 
-    class Take(Message):
-        """The token, or the alternative, is to be used."""
-
-    @dataclass
-    class Number(Message):
-        """The alternative of this number is to be used."""
-
-        number: int
-
-    @dataclass
-    class Bias(Message):
-        """The alternative is to become more or less likely."""
-
-        by: float
-
-    class Other(Message):
-        """Any other token is wanted in the place of this one."""
-
-    class AskPreview(Message):
-        """How would it go on from the alternative?"""
-
     class Found(Message):
-        """Another match is the current one."""
+        """The current match changed."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor: TokenPlace | None = None
-        self.choosing = False  # up and down go through alternatives
-        self.commands = False  # letters are commands: from when a key goes to a token until people write
+        self.choosing = False  # up and down select alternatives
+        self.commands = False  # letters are commands; ends when the composer is focused
         self.finder = Finder(self.page)
         self._filling = False
-        self._awaited: TokenPlace | None = None  # where the cursor goes once that token is there
-        self._held = False  # does the cursor stay in sight, whatever comes?
+        self._awaited: TokenPlace | None = None  # the token that the cursor waits for
+        self._held = False  # whether the cursor must stay visible
 
     @property
     def awaits(self) -> bool:
-        """Is the cursor about to stand on a token that is not there yet?"""
+        """Whether the cursor waits for a token that was not generated yet."""
         return self._awaited is not None
 
     def cursor_token(self) -> tuple[str, int] | None:
@@ -93,7 +72,6 @@ class Reader(Transcript):
     # --- content ---
 
     def add(self, block: Block, at: int | None = None) -> None:
-        """Put in a block."""
         super().add(block, at)
         self.finder.look(block)
 
@@ -105,14 +83,14 @@ class Reader(Transcript):
             self._arrive(self._awaited)
 
     def remove_from(self, index: int) -> list[Block]:
-        """Take away a block and all after it, and tell which; the end is followed."""
+        """Remove a block and all after it, and return them."""
         for block in self.blocks[index:]:
             self._gone(block)
         return super().remove_from(index)
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Blocks come and go; only what is there at the end is laid out, and only what is new is drawn."""
+        """Change many blocks, with one layout at the end; only new rows are drawn."""
         blocks, tops, width = self.blocks[:], self.page.tops[:], self.page.width
         self._filling = True
         try:
@@ -141,7 +119,7 @@ class Reader(Transcript):
     # --- views ---
 
     def toggle_view(self) -> str:
-        """Tokens or prose; the token under the cursor, or at the top, stays in its row of the screen."""
+        """Switch between tokens and prose; the token under the cursor, or at the top, stays in its row."""
         place, below = self._anchor()
         self.page.view = "prose" if self.page.view == "tokens" else "tokens"
         self._reshape(place, below)
@@ -161,11 +139,11 @@ class Reader(Transcript):
         return self.page.place(top), 0
 
     def next_tint(self) -> str:
-        """Show another figure as tint."""
+        """Tint by the next figure."""
         return self.set_tint(NAMES[(NAMES.index(self.tint) + 1) % len(NAMES)])
 
     def set_tint(self, name: str) -> str:
-        """Show a figure as tint; "off" shows none."""
+        """Tint by a figure; "off" for none."""
         self.tint = name
         self.redraw()
         return name
@@ -173,7 +151,7 @@ class Reader(Transcript):
     # --- cursor ---
 
     def move_to(self, token: TokenPlace | None, clicked: bool = False) -> None:
-        """Put the cursor on a token and bring it into sight; None takes it away."""
+        """Move the cursor to a token and scroll there; None removes it."""
         if token == self.cursor:
             return
         before, self.cursor = self.cursor, token
@@ -187,7 +165,7 @@ class Reader(Transcript):
         self.post_message(self.Moved(clicked))
 
     def _redraw_token(self, token: TokenPlace) -> None:
-        """Draw the rows of a token again; in prose those may be any of its block."""
+        """Draw the rows of a token again; in prose all rows of its block."""
         if token.block not in self.blocks or not token.block.laid_out:
             return
         first, last = 0, token.block.body - 1
@@ -208,11 +186,11 @@ class Reader(Transcript):
             self.move_to(token)
 
     def bring_into_sight(self, token: TokenPlace) -> None:
-        """Scroll if need be."""
+        """Scroll to a token if it is not visible."""
         self._show(moves.place_of(self.page, token))
 
     def go_to(self, block: Block) -> None:
-        """Scroll to the beginning of a block, if it is not in sight."""
+        """Scroll to the beginning of a block if it is not visible."""
         self._show(TextPosition(self.blocks.index(block), 0))
 
     def _show(self, place: TextPosition) -> None:
@@ -229,18 +207,18 @@ class Reader(Transcript):
     # --- the cursor stays in sight ---
 
     def to_end(self) -> None:
-        """Go to the newest row and follow, away from the cursor if need be."""
+        """Scroll to the newest row and follow, even away from the cursor."""
         self._held = False
         super().to_end()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """A reader who scrolls to the end follows, as with `to_end`."""
+        """Scrolling to the end follows, as `to_end` does."""
         followed = self.follow
         super().watch_scroll_y(old_value, new_value)
         self._held = self._held and (followed or not self.follow)
 
     def _end(self) -> int:
-        """Following ends before it takes a cursor out of sight."""
+        """Stop following before the cursor would scroll out of view."""
         end = super()._end()
         if self._held and self.cursor is not None:
             row, top = self.page.y_of(moves.place_of(self.page, self.cursor)), round(self.scroll_y)
@@ -253,16 +231,16 @@ class Reader(Transcript):
         return moves.in_sight(self.page, round(self.scroll_y), self.scrollable_content_region.height)
 
     def action_token(self, step: int) -> None:
-        """One token on or back."""
+        """Move the cursor by one token."""
         self._walk_to(moves.by_token(self.page, self.cursor, step) if self.cursor else self._start())
 
     def _walk_to(self, token: TokenPlace | None) -> None:
-        """A key moves the cursor: from here on letters are commands."""
+        """Move the cursor by a key; from then on letters are commands."""
         self.move_to(token)
         self.commands = self.commands or token is not None
 
     def action_word(self, step: int) -> None:
-        """One word on or back."""
+        """Move the cursor by one word."""
         self._walk_to(moves.by_word(self.page, self.cursor, step) if self.cursor else self._start())
 
     def action_row(self, step: int) -> None:
@@ -277,28 +255,8 @@ class Reader(Transcript):
         else:
             self.scroll_up(animate=False)
 
-    def action_take(self) -> None:
-        """Use the token, or the alternative."""
-        self.post_message(self.Take())
-
-    def action_number(self, number: int) -> None:
-        """Use the alternative of this number."""
-        self.post_message(self.Number(number))
-
-    def action_bias(self, by: float) -> None:
-        """Make the alternative more or less likely."""
-        self.post_message(self.Bias(by))
-
-    def action_other(self) -> None:
-        """Draw again, without this token."""
-        self.post_message(self.Other())
-
-    def action_ask_preview(self) -> None:
-        """Ask how it would go on from the alternative."""
-        self.post_message(self.AskPreview())
-
     def action_next(self, step: int) -> None:
-        """The next match, or the next surprising token while nothing is looked for."""
+        """Go to the next match, or without a search to the next surprising token."""
         if self.finder.active:
             self.find_next(step)
         elif token := self.cursor or self._start():
@@ -308,7 +266,7 @@ class Reader(Transcript):
             self._walk_to(found or token)
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor on the token that was clicked; on the mark of new rows: go there."""
+        """Move the cursor to the clicked token; the mark of new rows scrolls to them."""
         if self.text_selection is not None:
             return
         if self._news() and event.y == self.scrollable_content_region.height - 1:
@@ -323,14 +281,14 @@ class Reader(Transcript):
     # --- find ---
 
     def find(self, wanted: str) -> None:
-        """Mark all places of a text and go to the nearest one above; "" ends it."""
+        """Mark all matches of a text and go to the nearest one above; "" ends the search."""
         self.finder.want(wanted)
         self.redraw()
         if self.finder.count:
             self.find_next(-1)
 
     def find_next(self, step: int) -> None:
-        """To the next match."""
+        """Go to the next match."""
         height = self.scrollable_content_region.height
         start = self.page.place(min(round(self.scroll_y) + height - 1, self.page.rows - 1))
         if place := self.finder.go(step, start or TextPosition(0, 0)):
@@ -357,7 +315,7 @@ class Reader(Transcript):
         return [span for span in spans if span[0] < end and span[1] > start]
 
     def ghosts(self, block: Block, row: int) -> list[StyledSpan]:
-        """The token under the cursor where the rows do not show it: a line break, marks of Markdown."""
+        """The token under the cursor if the rows do not show it, such as a line break."""
         if self.cursor is None or self.cursor.block is not block:
             return []
         start, end = self.cursor.span

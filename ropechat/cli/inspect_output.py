@@ -1,0 +1,277 @@
+"""What `ropechat inspect` reads and writes: files of text, formats by suffix, one output file or stdout."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream, wants_color
+from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.inspector.by_line import Sort
+    from ropechat.inspector.look_up import Found
+    from ropechat.inspector.reading import Reading
+
+F = TypeVar("F", bound=Callable[..., Any])
+FORMATS = ("table", "jsonl", "csv", "html", "svg")
+BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html", ".svg": "svg"}
+TOP_K = {"table": 5, "jsonl": 20, "csv": 5, "html": 5, "svg": 0}
+TEXT_WIDTH = 100  # of a table in a file
+
+
+def output_options(function: F) -> F:
+    """-f, -o, --overwrite, --format, --by, --sort, --head, --look-up."""
+    for option in (
+        click.option(
+            "--look-up",
+            "look_up",
+            multiple=True,
+            metavar="STRING",
+            help="Also show the probability of STRING directly after the text. Repeatable.",
+        ),
+        click.option(
+            "--head", type=click.IntRange(1), metavar="N", help="With --by line: the first N lines."
+        ),
+        click.option(
+            "--sort",
+            type=click.Choice(["line", "bits", "bits-per-byte"]),
+            help="With --by line: in the order of the text (default), or most surprising lines first.",
+        ),
+        click.option(
+            "--by",
+            type=click.Choice(["token", "line"]),
+            default="token",
+            show_default=True,
+            help="A row for each token, or the sums of each line (table, jsonl, csv).",
+        ),
+        click.option(
+            "--format", "form", type=click.Choice(FORMATS), help="[default: by the suffix of OUT, else table]"
+        ),
+        click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
+        click.option(
+            "-o",
+            "--out",
+            type=FileName(),
+            default=STREAM,
+            metavar="OUT",
+            help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
+        ),
+        click.option(
+            "-f",
+            "--file",
+            "files",
+            multiple=True,
+            type=FileName(),
+            metavar="FILE",
+            help="A text. Repeatable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the results go, and in which form. Made by `output_of`."""
+
+    out: Path | str
+    form: str
+    by_line: bool
+    sort: "Sort"
+    head: int | None
+    look_up: tuple[str, ...]
+    top_k: int
+
+
+def output_of(given: dict[str, Any], top_k: int | None) -> Output:
+    """Remove the output options from `given` and check them. top_k: None for the default of the format.
+
+    Raises UsageError for options that do not fit together, BatchInputError and FileAccessError for an output
+    that exists or cannot be written.
+    """
+    out, form, by, sort = given.pop("out"), given.pop("form"), given.pop("by"), given.pop("sort")
+    head, look_up, overwrite = given.pop("head"), given.pop("look_up"), given.pop("overwrite")
+    files: Sequence[Path | str] = given["files"]
+    if form is None and isinstance(out, Path):
+        form = BY_SUFFIX.get(out.suffix.lower())
+        if form is None:
+            raise click.UsageError(
+                f"-o: must end in {', '.join(BY_SUFFIX)} (got {out.name!r}); or add --format"
+            )
+    form = form or "table"
+    if by == "line" and form not in ("table", "jsonl", "csv"):
+        raise click.UsageError(f"--by line: not possible as {form}; use table, jsonl or csv")
+    if by != "line" and (sort or head):
+        raise click.UsageError("--sort and --head require --by line; add it or omit them")
+    if look_up and (by == "line" or form in ("csv", "svg")):
+        raise click.UsageError("--look-up: only in a table, jsonl or html by token")
+    if "" in look_up:
+        raise click.UsageError("--look-up: must have at least one character")
+    if isinstance(out, Path):
+        from ropechat.batch.output import refuse_output
+
+        inputs = [file for file in files if isinstance(file, Path) and file.exists()]
+        refuse_output(
+            out,
+            lambda path: path.exists() and any(path.samefile(file) for file in inputs),
+            overwrite=overwrite,
+        )
+    if top_k is None:
+        top_k = 0 if by == "line" else TOP_K[form]
+    return Output(out, form, by == "line", sort or "line", head, look_up, top_k)
+
+
+def name_of(file: Path | str) -> str:
+    """The name of an input in messages and results."""
+    return str(file) if isinstance(file, Path) else "stdin"
+
+
+def read_file(file: Path | str) -> str:
+    """The text of a file, or of stdin for `-`. Raises RequestError, FileAccessError."""
+    name = name_of(file)
+    try:
+        data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
+    except FileNotFoundError:
+        raise RequestError(f"{name}: file not found") from None
+    except OSError as error:
+        raise FileAccessError(f"{name}: {error.strerror or error}") from None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+        ) from None
+    if not text:
+        raise RequestError(f"{name}: must have at least one character (the file is empty)")
+    return text
+
+
+class Failures:
+    """Counts files: one that fails of several is reported, and the others go on."""
+
+    def __init__(self, files: int) -> None:
+        self._files, self.failed = files, 0
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """While a file is read and scored."""
+        try:
+            yield
+        except CancelledError:
+            raise
+        except RopechatError as error:
+            self.failed += 1
+            if self._files <= 1 or self.failed == self._files:
+                raise  # nothing to show: the command fails with this error
+            text = str(error)
+            say(f"error: {text if text.startswith(name) else f'{name}: {text}'}")
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a file failed."""
+        return SOME_FAILED if self.failed else OK
+
+
+def looking_up(
+    engine: "Engine", meta: Mapping[str, Any], wanted: Sequence[str]
+) -> "Callable[[Sequence[int]], Sequence[Found]]":
+    """Looks up the strings after the text of `meta`, given its last tokens' ids."""
+
+    def run(ids: Sequence[int]) -> "Sequence[Found]":
+        from ropechat.inspector.look_up import look_up
+
+        return look_up(engine, ids, meta.get("text") or "", wanted)
+
+    return run
+
+
+def write(readings: Iterable["Reading"], engine: "Engine", output: Output, title: str) -> None:
+    """Write the results. title: of an HTML page. Raises FileAccessError, and what `readings` raises."""
+    is_file = isinstance(output.out, Path)
+    width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
+    pieces = _pieces(readings, engine, output, title, width, color=not is_file and wants_color())
+    if isinstance(output.out, Path):
+        write_file(output.out, pieces)
+        return
+    out = StdoutWriter()
+    for piece in pieces:
+        if output.form == "table":
+            out.raw_line(piece.removesuffix("\n"))
+        else:
+            out.write(piece)
+
+
+def write_file(path: Path, pieces: Iterable[str]) -> None:
+    """Write a file, which gets its name when it is complete. Raises FileAccessError, and as `pieces`."""
+    from ropechat.batch.output import partial_name
+
+    partial = partial_name(path)
+    try:
+        try:
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="") as file:
+                file.writelines(pieces)
+            partial.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None
+
+
+def _pieces(
+    readings: Iterable["Reading"], engine: "Engine", output: Output, title: str, width: int, *, color: bool
+) -> Iterator[str]:
+    """Yield the output in pieces; of a table, whole lines."""
+    bytes_of = engine.token_bytes
+    if output.by_line:
+        yield from _by_line(readings, output, width)
+    elif output.form == "html":
+        from ropechat.inspector import trace_page
+
+        yield from trace_page.render(readings, title, bytes_of)
+    elif output.form == "svg":
+        from ropechat.inspector import strip
+
+        yield from strip.render(readings)
+    elif output.form == "csv":
+        from ropechat.inspector import csv_table
+
+        yield from csv_table.lines(readings, bytes_of, output.top_k)
+    elif output.form == "jsonl":
+        from ropechat.inspector import jsonl
+
+        for reading in readings:
+            yield from jsonl.lines(reading, bytes_of)
+    else:
+        from ropechat.inspector import table
+
+        for reading in readings:
+            if reading.name:
+                yield f"{one_line(reading.name)}\n"
+            for line in table.render(reading, bytes_of, width, color=color):
+                yield f"{line}\n"
+
+
+def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Iterator[str]:
+    from ropechat.inspector import by_line, jsonl
+
+    lines = by_line.chosen(
+        (line for reading in readings for line in by_line.lines_of(reading)), output.sort, output.head
+    )
+    if output.form == "csv":
+        yield from by_line.csv_lines(lines)
+    elif output.form == "jsonl":
+        yield from (jsonl.line_of(by_line.record(line)) for line in lines)
+    else:
+        yield from (f"{line}\n" for line in by_line.table(lines, width))

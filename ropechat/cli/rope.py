@@ -1,0 +1,257 @@
+"""`ropechat rope`: what a model does with positions."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import (
+    STREAM,
+    FileName,
+    StdoutWriter,
+    load_engine,
+    model_options,
+    model_path,
+    stdin_stream,
+    wants_color,
+)
+from ropechat.errors import FileAccessError, RequestError
+
+if TYPE_CHECKING:
+    from ropechat.inspector.rope.blocks import View
+    from ropechat.inspector.rope.report import Wishes
+
+_CONFIG = ("bands", "map", "matrix", "decay", "kernel", "properties", "compare", "length")
+_WEIGHTS = ("shift", "split", "usage", "distance")
+_FORMATS = ("term", "json", "csv", "svg", "html")
+_LONGEST_DISTANCE, _FURTHEST = 1 << 20, 1 << 30
+
+
+def _views(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Parse names of views: "bands,decay"; "all": those that need no weights."""
+    names: list[str] = []
+    for name in (value or "").split(",") if value else ():
+        name = name.strip()
+        if name != "all" and name not in (*_CONFIG, *_WEIGHTS):
+            allowed = ", ".join((*_CONFIG, *_WEIGHTS, "all"))
+            raise click.BadParameter(f"must be some of {allowed} (got {name!r:.40})", ctx, parameter)
+        names += _CONFIG if name == "all" else (name,)
+    return tuple(dict.fromkeys(names))
+
+
+def _shifts(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """Parse "1,1000,32768"."""
+    texts = [text.strip() for text in value.split(",")] if value is not None else []
+    if not all(text.isdecimal() and 0 < int(text) <= _FURTHEST for text in texts):
+        raise click.BadParameter(
+            f"must be positions from 1 to {_FURTHEST}, as in 1,1000 (got {value!r:.40})", ctx, parameter
+        )
+    return tuple(map(int, texts))
+
+
+_EXAMPLES = """\b
+Examples:
+  ropechat rope
+  ropechat rope --shape llama-3.2-1b --view decay,properties
+  ropechat rope --view all -o rope.html
+  ropechat rope --shift-test 1,1000,131072
+  ropechat rope --view split,distance --layer 2 --head 0
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@model_options
+@click.option(
+    "--shape",
+    metavar="NAME",
+    help="Instead of a model: the published config of a well-known one; `list` lists them.",
+)
+@click.option(
+    "--view",
+    "names",
+    metavar="NAME[,NAME]",
+    callback=_views,
+    help=f"From the config: {', '.join(_CONFIG)}; all: all of these. With the weights and a text: "
+    f"{', '.join(_WEIGHTS)}. [default: bands]",
+)
+@click.option(
+    "--shift-test",
+    "shifts",
+    metavar="N[,N]",
+    callback=_shifts,
+    help="Adds the view `shift`: the text again at positions N .., and how much its logits change.",
+)
+@click.option(
+    "--text", type=FileName(), help="Text for the views with weights; - is stdin [default: a sample]."
+)
+@click.option("--layer", type=click.IntRange(0), help="Layer of `split`, `distance` and `matrix`.")
+@click.option("--head", type=click.IntRange(0), help="Query head of `split`, `distance` and `matrix`.")
+@click.option("--query", type=click.IntRange(0), help="Token of `split` and `matrix` [default: the last].")
+@click.option("--key", type=click.IntRange(0), help="Token it attends to [default: the most attended one].")
+@click.option("--max-distance", type=click.IntRange(2, _LONGEST_DISTANCE), default=4096, show_default=True)
+@click.option(
+    "--length",
+    type=click.IntRange(1, 1 << 40),
+    help="Tokens of the text, for `length` and for ropes that depend on it.",
+)
+@click.option(
+    "--position", type=click.IntRange(0, 1 << 40), default=10, show_default=True, help="Position of `matrix`."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of drawn queries and keys."
+)
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of -o, else term]"
+)
+@click.option(
+    "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
+)
+def rope(
+    shape: str | None,
+    names: tuple[str, ...],
+    shifts: tuple[int, ...],
+    text: Path | str | None,
+    form: str | None,
+    output: Path | str,
+    **given: Any,
+) -> None:
+    """Show what a model does with positions: frequencies, decay, properties, use.
+
+    Views of the config need no weights: -m may also name a config.json, or a folder that holds only that.
+    The other views load the model, in f32 unless --dtype and --kv-dtype name another type.
+    """
+    from ropechat.inspector.rope.report import Wishes
+
+    form = form or _format_of(output)
+    if shape == "list":
+        _list_shapes()
+        return
+    if shifts:
+        names = (*names, "shift") if "shift" not in names else names
+        given["shifts"] = shifts
+    names = names or ("bands",)
+    wishes = Wishes(
+        **{name: given.pop(name) for name in Wishes.__dataclass_fields__ if given.get(name) is not None}
+    )
+    title, found = _report(shape, names, text, wishes, given)
+    _write(found, title, form, output)
+
+
+def _list_shapes() -> None:
+    from ropechat.inspector.rope import shapes
+
+    for name in shapes.names():
+        StdoutWriter().write(f"{name}\n")
+
+
+def _format_of(output: Path | str) -> str:
+    """The format that a file's suffix names. Raises UsageError for another suffix."""
+    if not isinstance(output, Path):
+        return "term"
+    suffix = output.suffix.lower().removeprefix(".")
+    if suffix == "txt":
+        return "term"
+    if suffix not in _FORMATS:
+        raise click.UsageError(
+            f"-o: must end in .txt, .json, .csv, .svg or .html (got {output.name}); or add --format"
+        )
+    return suffix
+
+
+def _report(
+    shape: str | None, names: Sequence[str], text: Path | str | None, wishes: "Wishes", given: dict[str, Any]
+) -> "tuple[str, list[View]]":
+    from ropechat.inspector.rope import report, shapes
+
+    wanted = [name for name in names if name in _WEIGHTS]
+    of_text = text is not None or any(
+        getattr(wishes, name) is not None for name in ("layer", "head", "query")
+    )
+    if (of_text or wanted) and "matrix" in names:
+        wanted.append("matrix")  # of a query of the text
+    if of_text and not wanted:
+        used = ", ".join(("matrix", *_WEIGHTS))
+        raise click.UsageError(
+            f"--text, --layer, --head and --query: used by the views {used}; add one to --view"
+        )
+    if shape is not None:
+        source = click.get_current_context().get_parameter_source("model")
+        if source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("--model and --shape exclude each other; give one of them")
+        if wanted:
+            raise click.UsageError(f"--shape has no weights, which the view {wanted[0]} needs; give a model")
+        return f"RoPE of {shape}", list(report.config_views(shapes.config_path(shape), names, wishes))
+    if not wanted:
+        path = _config_path(given)
+        name = path.absolute().parent.name if path.name == "config.json" else path.name
+        return f"RoPE of {name}", list(report.config_views(path, names, wishes))
+    for name in ("dtype", "kv_dtype"):
+        given[name] = "f32" if given[name] == "auto" else given[name]
+    engine = load_engine(given)
+    ids = engine.tokenizer.encode(_text(text))
+    found = list(report.config_views(engine, [name for name in names if name not in wanted], wishes))
+    return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, wanted, wishes))
+
+
+def _config_path(given: dict[str, Any]) -> Path:
+    """The config.json or folder that -m names, or the path of the model."""
+    model = given["model"]
+    if model is not None:
+        path = Path(model).expanduser()
+        if path.suffix == ".json" or (path / "config.json").is_file():
+            return path
+    return model_path(given)
+
+
+def _text(text: Path | str | None) -> str:
+    from ropechat.inspector.rope.report import SAMPLE
+
+    if text is None:
+        return SAMPLE
+    try:
+        data = text.read_bytes() if isinstance(text, Path) else stdin_stream().read()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise FileAccessError(f"{text}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        name = text if isinstance(text, Path) else "stdin"
+        raise RequestError(
+            f"{name}: must be UTF-8 (byte {error.start} is not); convert it to UTF-8"
+        ) from None
+
+
+def _write(views: "list[View]", title: str, form: str, output: Path | str) -> None:
+    if form == "term":
+        _write_term(views, output)
+        return
+    from ropechat.inspector.rope.output import WRITERS
+
+    pieces: Iterator[str] = WRITERS[form](views, title)
+    if isinstance(output, Path):
+        _write_file(output, pieces)
+        return
+    out = StdoutWriter()
+    for piece in pieces:
+        out.write(piece)
+
+
+def _write_term(views: "list[View]", output: Path | str) -> None:
+    from ropechat.inspector.rope import term
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    if isinstance(output, Path):
+        _write_file(output, (line + "\n" for line in term.render(views, 100)))
+        return
+    out = StdoutWriter()
+    for line in term.render(views, width, color=wants_color()):
+        out.raw_line(line)
+
+
+def _write_file(path: Path, pieces: Iterator[str]) -> None:
+    try:
+        with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+            file.writelines(pieces)
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None

@@ -1,0 +1,388 @@
+"""Scoring of texts of any length: windows over a text, many of them in one forward pass, results in order.
+
+A text that fits into the window is one sequence. A longer one is cut into windows, which are sequences of
+their own: each begins at position 0, with BOS if the text does. Every token is scored once.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ropechat.engine.convert import EventLike, to_distribution, to_token_score
+from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer, counts
+from ropechat.errors import CancelledError, InternalError, RopechatError
+from ropechat.tokenizer import EncodedToken, Tokenizer
+from ropechat.trace import Score, TokenDistribution, TokenScore, Totals, Trace
+
+if TYPE_CHECKING:
+    from ropechat.engine import _core
+
+LOOKAHEAD = 4
+"""How many times the sequences of a pass may be read ahead."""
+SIZE = 16
+"""Windows of one text in a forward pass at most."""
+ROWS_AHEAD = 1024
+"""Tokens of windows that are read ahead of the window whose scores are being yielded."""
+SHARED = 32
+"""A common beginning of this many tokens is computed once: the others wait for the first."""
+_NOTHING = Trace((), TokenDistribution(-1, (), math.nan, math.nan, 0.0))
+
+
+@dataclass
+class Window:
+    """A sequence to score.
+
+    ids: its tokens. start: the position of the first one that is scored. begin: the index in the text of
+    position 0. tokens: the scored ones. is_last: whether the row after the last token is wanted. owner: what
+    it is part of. error: why it cannot be scored.
+    """
+
+    ids: list[int]
+    start: int
+    begin: int
+    tokens: list[EncodedToken]
+    is_last: bool
+    owner: Any = None
+    error: RopechatError | None = None
+
+
+def windows(tokens: TokenBuffer, first: int, size: int, stride: int) -> Iterator[Window]:
+    """Yield the windows that score the tokens from `first` on, each of them once.
+
+    A window has at most `size` rows. Row r (the token at index r) predicts token r + 1. The first window
+    reads out all its rows; each later one the last `stride` rows, so a token has at least size - stride + 1
+    tokens of context. A window ends where the text does.
+    """
+    bos = [token for token in tokens[0:1] if token.role == "bos"] if tokens.reaches(1) else []
+    stride = min(stride, size - len(bos))
+    row, is_last = max(first - 1, 0), False
+    while not is_last:
+        end = max(row + stride, size)
+        is_last = not tokens.reaches(end + 1)
+        end = min(end, tokens.known) if is_last else end
+        lead = bos if end > size else []
+        begin = end - size + len(lead) if end > size else 0
+        part = tokens[begin : end if is_last else end + 1]
+        start = row + 1 - begin if first or row else 0
+        ids = [token.id for token in (*lead, *part)]
+        yield Window(ids, len(lead) + start, begin - len(lead), part[start:], is_last)
+        row = end
+        tokens.forget(row + 1 - size)
+
+
+@dataclass
+class _Run:
+    """A window in progress: waiting, active (with a sequence) or done."""
+
+    window: Window
+    sequence: int | None = None
+    done: bool = False
+    error: RopechatError | None = None
+    events: list[EventLike] = field(default_factory=list)
+    cached: int = 0
+    leader: "_Run | None" = None
+    """The run that computes the beginning which both have in common, `shared` tokens."""
+    shared: int = 0
+    is_checked: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        return self.sequence is not None and not self.done
+
+
+class Request(Protocol):
+    """A running request of an engine."""
+
+    core: "_core.Engine"
+    token: "_core.CancelToken"
+
+
+class ScorePool:
+    """Scores windows, up to `size` in each forward pass, and returns their events in order.
+
+    rows: tokens of windows that are read ahead; None for any number.
+    """
+
+    def __init__(self, request: Request, top_k: int, size: int, rows: int | None = None) -> None:
+        self._request = request  # kept: the engine cancels the requests that exist
+        self._core, self._cancel = request.core, request.token
+        self._top_k, self._size, self._rows = top_k, size, rows
+        self._runs: deque[_Run] = deque()
+
+    def run(self, source: Iterator[Window]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
+        """Yield (window, events, state) for the oldest window whenever it has new events or is done."""
+        more = True
+        try:
+            while more or self._runs:
+                while more and self._has_room():
+                    window = next(source, None)
+                    if window is None:
+                        more = False
+                    else:
+                        self._runs.append(_Run(window, done=window.error is not None, error=window.error))
+                self._start()
+                self._advance()
+                while self._runs and (self._runs[0].events or self._runs[0].done):
+                    head = self._runs[0]
+                    events, head.events = head.events, []
+                    if head.done:
+                        self._runs.popleft()
+                    yield head.window, events, head
+                    if not head.done:
+                        break
+        finally:
+            for run in self._runs:
+                if run.is_active:
+                    self._end(run)
+
+    def _has_room(self) -> bool:
+        ahead = len(self._runs)
+        if self._rows is not None and ahead and sum(len(run.window.ids) for run in self._runs) >= self._rows:
+            return False
+        return ahead < LOOKAHEAD * self._size
+
+    def _start(self) -> None:
+        """Start waiting windows, as many as a pass takes."""
+        free = self._size - sum(run.is_active for run in self._runs)
+        for run in self._runs:
+            if free == 0:
+                return
+            if run.sequence is not None or run.done or self._waits(run):
+                continue
+            window = run.window
+            try:
+                run.sequence = self._core.score(
+                    window.ids, readout_top_k=self._top_k, start=window.start, read_next=window.is_last
+                )
+            except RopechatError as error:
+                run.error, run.done = error, True
+            else:
+                free -= 1
+
+    def _waits(self, run: _Run) -> bool:
+        """Whether an active sequence is still computing what both have in common."""
+        if not run.is_checked:
+            run.is_checked = True
+            ids, most = run.window.ids, run.window.start - 1
+            for other in self._runs:
+                theirs = other.window.ids
+                if most < SHARED or not other.is_active or theirs[:SHARED] != ids[:SHARED]:
+                    continue
+                shared = min(most, _common(ids, theirs))
+                if shared > run.shared:
+                    run.leader, run.shared = other, shared
+        if run.leader is not None and (run.leader.done or run.leader.cached >= run.shared):
+            run.leader = None
+        return run.leader is not None
+
+    def _advance(self) -> None:
+        """Run one forward pass over the active sequences."""
+        active = {run.sequence: run for run in self._runs if run.sequence is not None and not run.done}
+        if not active:
+            return
+        try:
+            events: Sequence[EventLike] = self._core.step(list(active), self._cancel)
+        except CancelledError:
+            raise
+        except RopechatError:
+            events = self._advance_each(active)
+        if not events and not any(run.done for run in active.values()):
+            raise InternalError("engine: a pass over unfinished sequences made no progress")
+        for event in events:
+            run = active[event.sequence]
+            if event.kind == "prefill":
+                run.cached = event.done
+            else:
+                run.events.append(event)
+        for run in active.values():
+            if run.events and not run.done and _is_end(run.events[-1], run.window):
+                self._end(run)
+
+    def _advance_each(self, active: dict[int, _Run]) -> list[EventLike]:
+        """After a failed pass, which changed nothing, run each sequence alone to find the faulty one."""
+        events: list[EventLike] = []
+        for number, run in active.items():
+            try:
+                events += self._core.step([number], self._cancel)
+            except CancelledError:
+                raise
+            except RopechatError as error:
+                run.error = error
+                self._end(run)
+        return events
+
+    def _end(self, run: _Run) -> None:
+        run.done = True
+        if run.sequence is not None:
+            self._core.free(run.sequence)
+
+
+def _common(left: list[int], right: list[int]) -> int:
+    """Number of ids that both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(left), len(right)))
+
+
+def _is_end(event: EventLike, window: Window) -> bool:
+    return event.kind == "next" if window.is_last else event.position == len(window.ids) - 1
+
+
+class ScoreStream(Iterator[TokenScore]):
+    """The scores of a text's tokens, in order, while the rest is still being computed.
+
+    meta: as `Trace.meta`; meta["tokens"] is None while a long text is not encoded to its end. next: the
+    distribution of the token after the last one, once the iterator has ended. Close it to stop.
+    """
+
+    def __init__(
+        self, meta: dict[str, Any], chunks: Generator[list[TokenScore], None, TokenDistribution]
+    ) -> None:
+        """Use `Engine.score_stream`."""
+        self.meta = meta
+        self.next: TokenDistribution | None = None
+        self._chunks = chunks
+        self._ready: deque[TokenScore] = deque()
+
+    @property
+    def text(self) -> str | None:
+        """The text that spans refer to; None for ids without a tokenizer."""
+        text: str | None = self.meta["text"]
+        return text
+
+    def __next__(self) -> TokenScore:
+        while not self._ready:
+            self._ready.extend(self._take())  # raises StopIteration at the end
+        return self._ready.popleft()
+
+    def _take(self) -> list[TokenScore]:
+        try:
+            return next(self._chunks)
+        except StopIteration as end:
+            if end.value is not None:
+                self.next = end.value
+            raise
+
+    def chunks(self) -> Iterator[list[TokenScore]]:
+        """The scores in the lists in which they are computed: one for each forward pass."""
+        while True:
+            try:
+                yield self._take()
+            except StopIteration:
+                return
+
+    def close(self) -> None:
+        """Stop computing; scores that were not taken are dropped."""
+        self._ready.clear()
+        self._chunks.close()
+
+    def trace(self) -> Trace:
+        """The trace of all tokens, if none was taken before. Raises as the iterator."""
+        tokens = tuple(self)
+        if self.next is None:
+            raise CancelledError("scoring: closed before the end of the text")
+        return Trace(tokens, self.next, self.meta)
+
+
+def stream_scores(
+    pool: ScorePool, source: Iterator[Window], tokenizer: Tokenizer
+) -> Generator[list[TokenScore], None, TokenDistribution]:
+    """Yield the scores of one text's windows in lists; return the distribution after its last token."""
+    scored = _Converter(tokenizer)
+    for window, events, state in pool.run(source):
+        if state.error is not None:
+            raise state.error
+        if tokens := scored.take(window, events):
+            yield tokens
+    if scored.next is None:
+        raise InternalError("engine: the text has no row after its last token")
+    return scored.next
+
+
+class _Converter:
+    """Converts the events of one text's windows, and checks that no token is missing."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._expected: int | None = None
+        self.next: TokenDistribution | None = None
+
+    def take(self, window: Window, events: Sequence[EventLike]) -> list[TokenScore]:
+        """The scores of these events."""
+        scores = []
+        for event in events:
+            if event.kind == "next" and event.row is not None:
+                self.next = to_distribution(event.row, window.begin + len(window.ids) - 1)
+                continue
+            token = window.tokens[event.position - window.start]
+            score = to_token_score(event, token, self._tokenizer, window.begin)
+            if score.index != (score.index if self._expected is None else self._expected):
+                raise InternalError(f"engine: token {score.index} scored in place of {self._expected}")
+            self._expected = score.index + 1
+            scores.append(score)
+        return scores
+
+
+class _Item:
+    """An item of `score_items` whose windows are in progress."""
+
+    def __init__(self, item: ScoreItem | RopechatError, tokenizer: Tokenizer) -> None:
+        self.item = item
+        self.joined = False
+        self.meta: dict[str, Any] = {}
+        self.is_done = False
+        self.converter = _Converter(tokenizer)
+        self.tokens: list[TokenScore] = []
+
+    def result(self, error: RopechatError | None) -> Score:
+        """The score, once the last window is done or one of them failed."""
+        self.is_done = True
+        following = self.converter.next
+        if error is not None or isinstance(self.item, RopechatError) or following is None:
+            return Score(math.nan, 0, 0, False, _NOTHING, error=error or InternalError("engine: no scores"))
+        item = self.item
+        scored = [token for token in self.tokens if counts(token, item)]
+        totals = Totals(sorted({token.role for token in scored}))
+        for token in scored:
+            totals.add(token)
+        greedy = bool(scored) and all(token.rank == 1 for token in scored)
+        trace = Trace(tuple(self.tokens), following, self.meta)
+        return Score(0.0 - totals.nll, totals.scored, totals.bytes, greedy, trace, self.joined)
+
+
+def score_items(
+    items: Iterable[ScoreItem | RopechatError],
+    encode: Callable[[ScoreItem], tuple[ScoreInput, dict[str, Any], Iterator[Window]]],
+    pool: ScorePool,
+    tokenizer: Tokenizer,
+) -> Iterator[tuple[int, Score]]:
+    """Yield (index, Score) in the order of the items; windows of different items share passes.
+
+    encode: the encoded item, its trace's meta, and its windows. An error in place of an item is returned.
+    """
+
+    def source() -> Iterator[Window]:
+        for item in items:
+            entry = _Item(item, tokenizer)
+            try:
+                if isinstance(item, RopechatError):
+                    raise item
+                given, entry.meta, planned = encode(item)
+                entry.joined = given.joined
+                for window in planned:
+                    window.owner = entry
+                    yield window
+            except RopechatError as error:
+                yield Window([], 0, 0, [], is_last=True, owner=entry, error=error)
+
+    index = 0
+    for window, events, state in pool.run(source()):
+        entry: _Item = window.owner
+        if entry.is_done:  # an earlier window of it failed
+            continue
+        if state.error is None:
+            entry.tokens += entry.converter.take(window, events)
+        if state.error is not None or (state.done and window.is_last):
+            yield index, entry.result(state.error)
+            index += 1

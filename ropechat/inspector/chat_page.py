@@ -1,0 +1,71 @@
+"""A conversation as one HTML page: answers as tinted tokens with candidates, see `page`, `spans`."""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from ropechat.conversation import Node, Role
+from ropechat.inspector import page
+from ropechat.inspector.spans import Token, TokenSpans
+from ropechat.inspector.trace_page import columns
+from ropechat.store.queries import Chat
+from ropechat.trace import Step
+from ropechat.util.text import visible
+
+Spell = Callable[[str, int], bytes]
+"""(model's name, id) -> the bytes of the token, b"" if unknown."""
+
+
+def to_html(chat: Chat, spell: Spell) -> Iterator[str]:
+    """Yield the page of the branch on screen in pieces. spell: for the alternatives."""
+    style = page.asset("tokens.css") + page.asset("chat.css")
+    title = " ".join(chat.title.split())
+    yield from page.page(title, _body(chat, spell), style=style, script=page.asset("tokens.js"))
+
+
+def _body(chat: Chat, spell: Spell) -> Iterator[str]:
+    path = chat.tree.path()
+    said = {(node.model, step.id): step.bytes for node in path for step in node.steps if step.bytes}
+    spans = TokenSpans()
+
+    def bytes_of(model: str, id: int) -> bytes:
+        return spell(model, id) or said.get((model, id), b"")
+
+    def articles() -> Iterator[str]:
+        for node in path:
+            if node.steps:
+                spans.use(node.model, partial(bytes_of, node.model))
+            yield _article(chat, node, spans)
+
+    yield from columns(articles(), spans)
+
+
+def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
+    who = {Role.SYSTEM: "system", Role.USER: "you", Role.ASSISTANT: node.model or "answer"}[node.role]
+    place, of = chat.tree.sibling_position(node.id)
+    facts = [page.line(who)]
+    facts += [f"{place}/{of}"] if of > 1 else []
+    if node.steps:
+        facts.append(f"{len(node.steps)} tokens")
+        facts += [] if math.isnan(node.ppl) else [f"{node.bits:.1f} bits", f"perplexity {node.ppl:.2f}"]
+    if node.steps:
+        said = "".join(spans.span(_token(step)) for step in node.steps if step.text or step.bytes)
+    else:
+        said = page.text(node.text)
+        said = f"\n{said}" if said.startswith("\n") else said  # HTML drops a newline after <pre>
+    head = f'<article class="{node.role}">\n<h2>{" · ".join(facts)}</h2>\n'
+    return f'{head}<pre class="prose">{said}</pre>\n</article>\n'
+
+
+def _token(step: Step) -> Token:
+    given = math.isnan(step.logprob)
+    return Token(
+        step.id,
+        step.text,
+        visible(step.bytes),
+        "given" if given else "",
+        None if given else step.logprob,
+        step.rank,
+        step.entropy,
+        step.top,
+    )

@@ -1,0 +1,140 @@
+"""The logit lens as a heat map for a terminal, tokens by layers, and as JSON lines, schema `ropechat.lens/1`.
+
+A cell is the best token of a layer and the rank of the text's token there, coloured by that rank:
+
+#  token    0            1            2            3
+1  ·upon    ·door  1204  ·time    38  ·upon     1  ·upon     1
+
+JSON: line 1 describes the text; one line per token and layer follows: `i` is the token that is predicted,
+`logprob` and `rank` are those of the text's token (null after the last token), `top` has [id, logprob] and
+`top_text` the tokens' text. All numbers are raw (temperature 1, no filter), in nats.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ropechat.trace import LensRow
+from ropechat.util.text import fit, visible
+
+SCHEMA = "ropechat.lens/1"
+_RESET, _DIM = "\x1b[0m", "\x1b[2m"
+_RANK_COLORS = ((1, "\x1b[32m"), (10, "\x1b[36m"), (100, "\x1b[33m"), (1000, "\x1b[35m"))
+_FAR_COLOR = "\x1b[31m"
+_TOKEN, _RANK, _GAP = 12, 4, 2
+_CELL = range(10, 17)
+"""Columns of a cell, at least and at most, with the gap after it."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Column widths of the heat map."""
+
+    index: int
+    word: int
+    layers: tuple[int, ...]
+    color: bool
+
+
+def layers_that_fit(layers: Sequence[int], tokens: int, width: int) -> list[int]:
+    """As many of the layers as fit into `width` columns: evenly spaced, with the last and the first."""
+    room = max(1, (width - _fixed(tokens)) // _CELL.start)
+    if room >= len(layers):
+        return list(layers)
+    if room == 1:
+        return [layers[-1]]
+    return [layers[round(place * (len(layers) - 1) / (room - 1))] for place in range(room)]
+
+
+def layout(layers: Sequence[int], tokens: int, width: int, *, color: bool) -> Layout:
+    """Choose the widths."""
+    cell = (width - _fixed(tokens)) // len(layers)
+    cell = max(_CELL.start, min(_CELL.stop - 1, cell))
+    return Layout(_index(tokens), cell - _RANK - 1 - _GAP, tuple(layers), color)
+
+
+def _index(tokens: int) -> int:
+    return max(2, len(str(tokens)))
+
+
+def _fixed(tokens: int) -> int:
+    return _index(tokens) + _GAP + _TOKEN + _GAP
+
+
+def render(
+    rows: Iterable[LensRow], ids: Sequence[int], bytes_of: Callable[[int], bytes], at: Layout
+) -> Iterator[str]:
+    """Yield the lines of the heat map, each as soon as its token is read. bytes_of: id -> a token's bytes."""
+    cells = "".join(f"{layer:<{at.word + _RANK + 1 + _GAP}}" for layer in at.layers)
+    yield _paint(f"{'#'.rjust(at.index)}  {'token'.ljust(_TOKEN)}  {cells}".rstrip(), _DIM, at)
+    sums = dict.fromkeys(at.layers, 0.0)
+    for i, of_token in groupby(rows, lambda row: row.i):
+        name = fit(_name(ids[i], bytes_of), _TOKEN) if i < len(ids) else "next".ljust(_TOKEN)
+        number = (str(i) if i < len(ids) else "→").rjust(at.index)
+        found = list(of_token)
+        for row in found:
+            sums[row.layer] += 0.0 if row.logprob is None else -row.logprob / math.log(2)
+        yield (f"{number}  {name}  " + (" " * _GAP).join(_cell(row, bytes_of, at) for row in found)).rstrip()
+    if len(ids) > 1:
+        bits = "".join(
+            f"{sums[layer] / (len(ids) - 1):<{at.word + _RANK + 1 + _GAP}.2f}" for layer in at.layers
+        )
+        yield _paint(f"{' ' * at.index}  {'bits/token'.ljust(_TOKEN)}  {bits}".rstrip(), _DIM, at)
+
+
+def _name(id: int, bytes_of: Callable[[int], bytes]) -> str:
+    return visible(bytes_of(id)) or f"#{id}"
+
+
+def _cell(row: LensRow, bytes_of: Callable[[int], bytes], at: Layout) -> str:
+    word = fit(_name(row.top[0][0], bytes_of) if row.top else "", at.word)
+    text = f"{word} {_short(row.rank):>{_RANK}}"
+    return _paint(text, _rank_color(row.rank), at)
+
+
+def _short(rank: int | None) -> str:
+    """The rank in at most four columns."""
+    if rank is None:
+        return ""
+    return str(rank) if rank < 10_000 else f"{rank // 1000}k"
+
+
+def _rank_color(rank: int | None) -> str:
+    if rank is None:
+        return _DIM
+    return next((color for limit, color in _RANK_COLORS if rank <= limit), _FAR_COLOR)
+
+
+def _paint(text: str, code: str, at: Layout) -> str:
+    return f"{code}{text}{_RESET}" if at.color else text
+
+
+def record(row: LensRow, bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
+    """The JSON record of a token and layer."""
+    return {
+        "i": row.i,
+        "layer": row.layer,
+        "rank": row.rank,
+        "logprob": _number(row.logprob),
+        "entropy": _number(row.entropy),
+        "top": [[id, _number(logprob)] for id, logprob in row.top],
+        "top_text": [bytes_of(id).decode("utf-8", "replace") for id, _ in row.top],
+    }
+
+
+def lines(rows: Iterable[LensRow], meta: dict[str, Any], bytes_of: Callable[[int], bytes]) -> Iterator[str]:
+    """Yield the lines of the file, without line endings. meta: what line 1 says of the text and the model."""
+    yield _json({"schema": SCHEMA, "log_base": "e", "stage": "raw", **meta})
+    for row in rows:
+        yield _json(record(row, bytes_of))
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,238 @@
+{
+  const LN2 = Math.log(2);
+  const rows = read("rows"), words = read("words");
+  const spans = [...document.querySelectorAll(".tokens > span, .prose > span")];
+  const panel = byId("panel");
+  const counted = spans.map((span) => !/\b(template|special|given)\b/.test(span.className));
+  const fixed = spans.map((span) => span.className.replace(/\bt\d\b/, "").trim());
+  const scored = (i) => rows[i].length > 1 && rows[i][1] !== null;
+  const bits = (i) => (scored(i) ? Math.max(0, -rows[i][1] / LN2) : NaN);
+  const margin = (i) => {
+    const top = scored(i) ? rows[i][4] : [];
+    return top.length > 3 ? Math.exp(top[1]) - Math.exp(top[3]) : NaN;
+  };
+  // Of each tint: the share of the full tint at a token, and the ends of its scale.
+  const tints = {
+    surprisal: [(i) => bits(i) / 12, "0 bits", "12 or more"],
+    rank: [(i) => (scored(i) ? Math.log10(rows[i][2]) / 3.34 : NaN), "rank 1", "1,000 or more"],
+    entropy: [(i) => (scored(i) && rows[i][3] !== null ? rows[i][3] / LN2 / 10 : NaN), "0 bits", "10 or more"],
+    margin: [(i) => 1 - margin(i), "sure", "two equally likely"],
+  };
+  let tint = "surprisal", least = 0, at = -1, pinned = false, matches = [], match = -1;
+  const found = new Set();
+
+  const paint = (i) => {
+    const share = counted[i] ? tints[tint][0](i) : NaN;
+    const level = Number.isNaN(share) ? 0 : Math.min(9, Math.max(0, Math.floor(share * 10)));
+    let name = fixed[i];
+    if (level) name += " t" + level;
+    if (least > 0 && !(counted[i] && bits(i) >= least)) name += " hidden";
+    if (found.has(i)) name += " found";
+    if (i === at) name += " at";
+    name = name.trim();
+    if (spans[i].className !== name) spans[i].className = name;
+  };
+  const paintAll = () => spans.forEach((_, i) => paint(i));
+
+  const make = (tag, name, text) => {
+    const made = document.createElement(tag);
+    if (name) made.className = name;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  const percent = (logprob) => {
+    const share = 100 * Math.exp(Math.min(0, logprob));
+    return share >= 1 ? share.toFixed(1) + "%" : share >= 0.001 ? share.toPrecision(2) + "%" : "<0.001%";
+  };
+  const facts = (pairs) => {
+    const list = make("dl", "facts");
+    for (const [name, value] of pairs) {
+      const item = make("div");
+      item.append(make("dt", "", name), make("dd", "", value));
+      list.append(item);
+    }
+    return list;
+  };
+  const candidate = (rank, id, logprob, best, chosen, apart) => {
+    const item = make("li", (chosen ? "chosen" : "") + (apart ? " apart" : ""));
+    const word = make("span", "word"), bar = make("span", "bar");
+    bar.style.width = 100 * Math.exp(logprob - best) + "%";
+    word.append(bar, words[id]);
+    item.append(make("span", "rank", rank.toLocaleString("en")), word, make("span", "share", percent(logprob)));
+    return item;
+  };
+  const show = (i) => {
+    const row = rows[i];
+    const parts = [make("h3", "", words[row[0]])];
+    if (row[0] === -1) {
+      parts.push(facts([["entropy", row[3] === null ? "–" : (row[3] / LN2).toFixed(2) + " bits"]]));
+      const list = make("ol"), top = row[4];
+      for (let k = 0; k < top.length; k += 2) {
+        if (top[k + 1] !== null) list.append(candidate(k / 2 + 1, top[k], top[k + 1], top[1], false, false));
+      }
+      parts.push(list);
+    } else if (!scored(i)) {
+      parts.push(facts([["id", String(row[0] % 2 ** 32)]]), make("p", "", "This token has no score."));
+    } else {
+      const [id, logprob, rank, entropy, top] = row;
+      const gap = margin(i);
+      parts.push(facts([
+        ["surprisal", bits(i).toFixed(2) + " bits"],
+        ["probability", percent(logprob)],
+        ["rank", rank.toLocaleString("en")],
+        ["entropy", entropy === null ? "–" : (entropy / LN2).toFixed(2) + " bits"],
+        ["margin", Number.isNaN(gap) ? "–" : (100 * gap).toFixed(1) + "%"],
+        ["id", String(id % 2 ** 32)],
+      ]));
+      const list = make("ol");
+      let seen = false;
+      for (let k = 0; k < top.length; k += 2) {
+        const chosen = top[k] === id;
+        seen = seen || chosen;
+        if (top[k + 1] !== null) list.append(candidate(k / 2 + 1, top[k], top[k + 1], top[1], chosen, false));
+      }
+      if (!seen) list.append(candidate(rank, id, logprob, top.length ? top[1] : logprob, true, top.length > 0));
+      parts.push(list);
+    }
+    panel.replaceChildren(...parts, keys());
+  };
+  const keys = () => {
+    const line = make("p", "keys");
+    for (const [key, what] of [["←", ""], ["→", "next token "], ["n", ""], ["p", "next surprise "], ["/", "search "], ["Esc", "back"]]) {
+      line.append(make("kbd", "", key), " " + what);
+    }
+    return line;
+  };
+  const rest = () => {
+    const order = spans.map((_, i) => i).filter((i) => counted[i] && scored(i));
+    order.sort((a, b) => bits(b) - bits(a) || a - b);
+    const list = make("ol");
+    for (const i of order.slice(0, 10)) {
+      const item = make("li"), button = make("button");
+      button.addEventListener("click", () => { pinned = true; go(i, true); });
+      const word = make("span", "word"), bar = make("span", "bar");
+      bar.style.width = 100 * bits(i) / bits(order[0]) + "%";
+      word.append(bar, words[rows[i][0]]);
+      button.append(make("span", "rank", String(i)), word, make("span", "share", bits(i).toFixed(1) + " b"));
+      item.append(button);
+      list.append(item);
+    }
+    panel.replaceChildren(make("p", "", "Point at a token, or move with the arrow keys. Most surprising here:"), list, keys());
+  };
+  const go = (i, scroll) => {
+    const before = at;
+    at = i;
+    if (before >= 0) paint(before);
+    if (i < 0) { rest(); return; }
+    paint(i);
+    spans[i].removeAttribute("title");  // the panel says more
+    show(i);
+    if (scroll) {
+      const box = spans[i].getBoundingClientRect();
+      if (box.top < 90 || box.bottom > innerHeight - 60) spans[i].scrollIntoView({ block: "center" });
+    }
+  };
+
+  const index = new Map(spans.map((span, i) => [span, i]));
+  document.addEventListener("pointerover", (event) => {
+    const i = index.get(event.target);
+    if (i !== undefined && !pinned && i !== at) go(i, false);
+  });
+  document.addEventListener("click", (event) => {
+    const i = index.get(event.target);
+    if (i === undefined || !getSelection().isCollapsed) return;
+    pinned = !(pinned && at === i);
+    go(i, false);
+  });
+
+  const line = (i, direction) => {
+    // The token nearest to the middle of token i on the next line in this direction.
+    const from = spans[i].getClientRects()[0], x = from.left + from.width / 2;
+    let best = i, top = null, distance = Infinity;
+    for (let k = i + direction; k >= 0 && k < spans.length; k += direction) {
+      const box = spans[k].getClientRects()[0];
+      if (!box || (direction > 0 ? box.top < from.bottom - 2 : box.bottom > from.top + 2)) continue;
+      if (top !== null && Math.abs(box.top - top) > 4) break;
+      top = box.top;
+      const away = Math.abs(box.left + box.width / 2 - x);
+      if (away < distance) { distance = away; best = k; }
+    }
+    return best;
+  };
+  const surprise = (direction) => {
+    for (let i = at + direction; i >= 0 && i < spans.length; i += direction) {
+      if (counted[i] && bits(i) >= Math.max(least, 6)) return i;
+    }
+    return at;
+  };
+  const search = byId("search"), count = byId("count");
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !spans.length) return;
+    if (event.target === search) {
+      if (event.key === "Enter") { event.preventDefault(); step(event.shiftKey ? -1 : 1); }
+      if (event.key === "Escape") { search.value = ""; find(); search.blur(); }
+      return;
+    }
+    if (event.target.tagName === "INPUT") return;
+    let i = at;
+    if (event.key === "ArrowRight") i = Math.min(spans.length - 1, at + 1);
+    else if (event.key === "ArrowLeft") i = Math.max(0, at - 1);
+    else if (event.key === "ArrowDown" && pinned && at >= 0) i = line(at, 1);
+    else if (event.key === "ArrowUp" && pinned && at >= 0) i = line(at, -1);
+    else if (event.key === "n") i = surprise(1);
+    else if (event.key === "p") i = surprise(-1);
+    else if (event.key === "/") { event.preventDefault(); search.focus(); return; }
+    else if (event.key === "Escape") { pinned = false; go(-1, false); return; }
+    else return;
+    event.preventDefault();
+    pinned = true;
+    if (i !== at) go(i, true);
+  });
+
+  for (const input of document.querySelectorAll('input[name="tint"]')) {
+    input.addEventListener("change", () => { tint = input.value; scale(); paintAll(); });
+  }
+  const scale = () => {
+    byId("least-tint").textContent = tints[tint][1];
+    byId("full-tint").textContent = tints[tint][2];
+  };
+  const slider = byId("least");
+  slider.addEventListener("input", () => {
+    least = Number(slider.value);
+    byId("least-shown").textContent = least + (least === 1 ? " bit" : " bits");
+    paintAll();
+  });
+
+  let starts = null, all = "";
+  const find = () => {
+    if (starts === null) {
+      starts = [];
+      for (const span of spans) { starts.push(all.length); all += span.textContent.toLowerCase(); }
+    }
+    const wanted = search.value.toLowerCase(), before = [...found];
+    found.clear();
+    matches = [];
+    match = -1;
+    let i = 0;
+    for (let place = wanted ? all.indexOf(wanted) : -1; place >= 0; place = all.indexOf(wanted, place + 1)) {
+      while (i + 1 < starts.length && starts[i + 1] <= place) i++;
+      matches.push(i);
+      for (let k = i; k < starts.length && starts[k] < place + wanted.length; k++) found.add(k);
+    }
+    count.textContent = wanted ? (matches.length ? matches.length.toLocaleString("en") + " found" : "not found") : "";
+    for (const k of new Set([...before, ...found])) paint(k);
+  };
+  const step = (direction) => {
+    if (!matches.length) return;
+    match = (match + direction + matches.length + (match < 0 && direction < 0 ? 1 : 0)) % matches.length;
+    count.textContent = `${match + 1} of ${matches.length.toLocaleString("en")}`;
+    pinned = true;
+    go(matches[match], true);
+  };
+  search.addEventListener("input", find);
+  scale();
+  rest();
+  for (const input of document.querySelectorAll('input[name="tint"]')) if (input.checked) tint = input.value;
+  if (tint !== "surprisal") { scale(); paintAll(); }
+  document.documentElement.classList.add("ready");
+}

@@ -1,0 +1,119 @@
+"""Scored texts as one HTML page: tinted tokens with candidates, see `page` and `spans`."""
+
+import codecs
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+from ropechat.inspector import page
+from ropechat.inspector.look_up import Found
+from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.spans import Token, TokenSpans, percent
+from ropechat.trace import TokenScore
+from ropechat.util.text import visible
+
+_TINTS = (("surprisal", "surprisal"), ("rank", "rank"), ("entropy", "entropy"), ("margin", "margin"))
+_FOUND = ("string", "tokens", "probability", "bits", "rank")
+_PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"></aside>\n'
+
+
+def render(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
+    """Yield the page in pieces. title: plain text. bytes_of: id -> the bytes of a token."""
+    style = page.asset("tokens.css")
+    yield from page.page(title, _body(readings, title, bytes_of), style=style, script=page.asset("tokens.js"))
+
+
+def toolbar() -> str:
+    """The switch of the tint, the threshold, the search, and the scale of the tint."""
+    steps = "".join(f'<i class="t{step}"></i>' for step in range(page.TINTS))
+    return (
+        '<div class="toolbar">\n'
+        + page.choice("tint", "Tint by", _TINTS)
+        + f'<span class="legend"><span class="without-script">Tint: surprisal</span>'
+        f'<span id="least-tint">0 bits</span><span class="gradient">{steps}</span>'
+        f'<span id="full-tint">{page.FULL_TINT_BITS:g} or more</span></span>\n'
+        '<label class="needs-script">Hide below <input type="range" id="least" min="0" max="16" step="0.5" '
+        'value="0"> <output id="least-shown" for="least">0 bits</output></label>\n'
+        '<label class="needs-script"><input type="search" id="search" placeholder="Search" '
+        'aria-label="Search the text"> <output id="count" for="search"></output></label>\n</div>\n'
+    )
+
+
+def columns(content: Iterable[str], spans: TokenSpans) -> Iterator[str]:
+    """Yield the toolbar, the content beside the panel, and the data of `spans`, which content fills."""
+    yield toolbar()
+    yield '<div class="columns">\n<main>\n'
+    yield from content
+    yield f"</main>\n{_PANEL}</div>\n"
+    yield from spans.blocks()
+
+
+def _body(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
+    spans = TokenSpans()
+    spans.use("", bytes_of)
+    content = (piece for reading in readings for piece in _section(reading, title, spans))
+    yield from columns(content, spans)
+
+
+def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
+    summary = Summary(reading.roles)
+    name = f"<h2>{page.line(reading.name)}</h2>\n" if reading.name not in ("", title) else ""
+    yield f'<section class="text card">\n{name}<pre class="tokens">'
+    complete = TextOfTokens(reading.meta.get("text"))
+    for token in summary.watch(reading.tokens):
+        kind = "" if token.role in summary.roles else token.role
+        kind = "special" if kind == "bos" else kind
+        text, label = complete.next(token)
+        yield spans.span(
+            Token(
+                token.id,
+                text,
+                label,
+                kind,
+                token.logprob,
+                token.rank,
+                token.entropy,
+                () if token.row is None else token.row.top,
+            )
+        )
+    yield "</pre>\n" if reading.next is None else f"{spans.next(reading.next)}</pre>\n"
+    yield page.facts(_facts(reading, summary))  # known only now; the style shows them above the text
+    if found := reading.looked_up():
+        yield "<h3>Looked up after the text</h3>\n"
+        yield from page.table(_FOUND, map(_looked_up, found), numbers=range(1, len(_FOUND)))
+    yield "</section>\n"
+
+
+def _looked_up(found: Found) -> tuple[str, ...]:
+    bits = page.number(-found.logprob / math.log(2))
+    return visible(found.text.encode()), str(len(found.ids)), percent(found.logprob), bits, str(found.rank)
+
+
+def _facts(reading: Reading, summary: Summary) -> Iterator[tuple[str, str]]:
+    meta, sums = reading.meta, summary.counted
+    yield "model", str(meta.get("model") or "–")
+    yield "weights", str(meta.get("dtype") or "–")
+    yield "tokens", page.number(summary.tokens, 0)
+    if sums.scored:
+        yield "surprisal", f"{page.number(sums.nll / math.log(2), 1)} bits"
+        yield "perplexity", page.number(sums.ppl)
+        yield "bits per byte", page.number(sums.bits_per_byte, 3)
+    if meta.get("window"):
+        yield "window, stride", f"{meta['window']}, {meta.get('stride')}"
+
+
+class TextOfTokens:
+    """The part of a text that becomes complete with each token. text: None if unknown (ids only)."""
+
+    def __init__(self, text: str | None) -> None:
+        self._bytes = None if text is None else text.encode("utf-8", "surrogatepass")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._end = 0
+
+    def next(self, token: TokenScore) -> tuple[str, str]:
+        """(text, label) of the next token; one of them is empty."""
+        label = visible(token.bytes) or token.text or f"#{token.id}"
+        if self._bytes is None:
+            return "", label
+        text = self._decoder.decode(self._bytes[self._end : token.span[1]])
+        self._end = max(self._end, token.span[1])
+        return text, "" if text else label

@@ -1,0 +1,119 @@
+//! What an observer sees of a layer's attention: q and k before rotation, and scores and weights, which [`super::tiles`]
+//! computes tile by tile and drops. They are computed again here, from the rotated queries and the cache's keys.
+
+use crate::compute::pool::Pool;
+use crate::config::Config;
+use crate::forward::state::{Pass, Run};
+use crate::kernel::{Panels, Rows};
+use crate::kv_cache::{BLOCK, KvSequence};
+use crate::model::Layer;
+use std::ops::Range;
+
+/// The heads of one layer in a pass over one run.
+pub struct ObservedHeads<'a> {
+    pass: Pass<'a>,
+    layer: &'a Layer,
+    cache: &'a KvSequence,
+    /// Rows of the run.
+    rows: usize,
+    qkv: &'a [f32],       // [rows, stride], rotated
+    unrotated: &'a [f32], // [rows, q and k of all heads]
+}
+
+impl<'a> ObservedHeads<'a> {
+    pub(super) fn new(
+        pass: Pass<'a>,
+        layer: &'a Layer,
+        run: &'a Run<'_>,
+        qkv: &'a [f32],
+        unrotated: &'a [f32],
+    ) -> Self {
+        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated }
+    }
+
+    /// The layer's index.
+    pub fn layer(&self) -> usize {
+        self.layer.index
+    }
+
+    /// The run's rows as places in the sequence.
+    pub fn places(&self) -> Range<usize> {
+        self.cache.len()..self.cache.len() + self.rows
+    }
+
+    /// The threads of the pass.
+    pub fn pool(&self) -> &'a Pool {
+        self.pass.pool
+    }
+
+    fn config(&self) -> &'a Config {
+        self.pass.config
+    }
+
+    /// A query head's query of a row before rotation, after its norm.  // [head_dim]
+    pub fn query(&self, row: usize, head: usize) -> &'a [f32] {
+        let dim = self.config().head_dim;
+        &self.unrotated[row * self.config().qk_width() + head * dim..][..dim]
+    }
+
+    /// The key of a row that a query head reads, before rotation, after its norm.  // [head_dim]
+    pub fn key(&self, row: usize, head: usize) -> &'a [f32] {
+        let Config { head_dim: dim, num_attention_heads: queries, .. } = *self.config();
+        let at = (queries + head / self.config().group_size()) * dim;
+        &self.unrotated[row * self.config().qk_width() + at..][..dim]
+    }
+
+    /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does
+    /// not see the key. Returns the stride.  // out [rows.len(), stride], stride >= the last row's place + 1
+    pub fn scores(&self, head: usize, rows: Range<usize>, out: &mut Vec<f32>) -> usize {
+        let (config, kernels) = (self.config(), self.pass.kernels);
+        let dim = config.head_dim;
+        let stride = (self.cache.len() + rows.end).next_multiple_of(BLOCK);
+        out.clear();
+        out.resize(rows.len() * stride, f32::NEG_INFINITY);
+        let qkv_stride = self.layer.projection.stride(config);
+        let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
+        let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
+        let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
+        let (mask, mut scratch) = (self.layer.spec.mask, Vec::new());
+        for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
+            let block = &self.cache.blocks()[tile];
+            let head = head / config.group_size();
+            let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch, kernels);
+            let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
+            kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
+        }
+        let scale = config.attention_multiplier * self.layer.spec.attention_scale;
+        for (row, scores) in rows.zip(out.chunks_exact_mut(stride)) {
+            let place = self.cache.len() + row;
+            let first = mask.first(place);
+            scores[..first].fill(f32::NEG_INFINITY);
+            scores[place + 1..].fill(f32::NEG_INFINITY);
+            kernels.scale(&mut scores[first..=place], scale);
+        }
+        stride
+    }
+
+    /// Turns a row of [`Self::scores`] into attention weights; returns the weight of the head's sink, 0 without one.
+    pub fn weights(&self, head: usize, row: usize, scores: &mut [f32]) -> f32 {
+        let kernels = self.pass.kernels;
+        let seen = self.layer.spec.mask.first(self.cache.len() + row)..self.cache.len() + row + 1;
+        if let Some(cap) = self.config().attn_logit_softcapping {
+            kernels.softcap(&mut scores[seen.clone()], 1.0, cap);
+        }
+        let (max, sum) = kernels.softmax(scores, seen.end, 1.0);
+        let (scale, sink) = match self.layer.sinks.get(head) {
+            None => (1.0 / sum, 0.0),
+            Some(&sink) => {
+                let with_sink = max.max(sink);
+                let scale = (max - with_sink).exp();
+                let sink = (sink - with_sink).exp();
+                let total = sum * scale + sink;
+                (scale / total, sink / total)
+            }
+        };
+        kernels.scale(&mut scores[..seen.end], scale);
+        scores[seen.end..].fill(0.0);
+        sink
+    }
+}

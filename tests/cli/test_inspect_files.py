@@ -1,0 +1,217 @@
+"""`ropechat inspect` with files: several in, one out, by suffix; what it refuses and its exit codes."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from cli_door import Door
+from model_folders import byte_folder
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return byte_folder(tmp_path / "model")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> tuple[Path, Path]:
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("ab\ncd\n")
+    second.write_text("é")
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"),
+    [
+        (".txt", " #  token"),
+        (".jsonl", '{"schema": "ropechat.trace/1", '),
+        (".csv", "file,i,id,token,"),
+        (".html", "<!DOCTYPE html>"),
+        (".svg", "<svg "),
+        (".HTML", "<!DOCTYPE html>"),
+    ],
+)
+def test_the_suffix_decides_the_format(
+    door: Door, model: Path, tmp_path: Path, suffix: str, start: str
+) -> None:
+    out = tmp_path / f"out{suffix}"
+    assert door("inspect", "-m", model, "ab", "-o", out) == (0, "", "")
+    assert out.read_text("utf-8").startswith(start)
+    assert not out.with_name(out.name + ".partial").exists()
+
+
+def test_format_overrides_the_suffix(door: Door, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.data"
+    code, _, err = door("inspect", "-m", model, "ab", "-o", out)
+    assert (code, "--format" in err) == (2, True)
+    assert door("inspect", "-m", model, "ab", "-o", out, "--format", "csv")[0] == 0
+    assert out.read_text().startswith("file,")
+
+
+def test_several_files_are_in_one_output(
+    door: Door, model: Path, tmp_path: Path, texts: tuple[Path, Path]
+) -> None:
+    files = [part for path in texts for part in ("-f", path)]
+    code, out, err = door("inspect", "-m", model, *files, "--format", "jsonl")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [record["file"] for record in records if "schema" in record] == list(map(str, texts))
+    assert [record["tokens"] for record in records if "summary" in record] == [6, 2]
+    rows = list(csv.DictReader(io.StringIO(door("inspect", "-m", model, *files, "--format", "csv")[1])))
+    assert [row["file"] for row in rows] == [str(texts[0])] * 6 + [str(texts[1])] * 2
+    page = door("inspect", "-m", model, *files, "--format", "html")[1]
+    assert page.count("<section") == 2
+    assert "2 inspected texts" in page
+
+
+def test_one_failed_file_of_several_is_3_and_the_others_are_written(
+    door: Door, model: Path, tmp_path: Path, texts: tuple[Path, Path]
+) -> None:
+    bad, empty, out = tmp_path / "bad.txt", tmp_path / "empty.txt", tmp_path / "o.jsonl"
+    bad.write_bytes(b"a\xff")
+    empty.write_bytes(b"")
+    wanted = ["-f", bad, "-f", texts[0], "-f", tmp_path / "no.txt", "-f", empty]
+    code, _, err = door("inspect", "-m", model, *wanted, "-o", out)
+    assert code == 3
+    lines = err.splitlines()
+    assert [line.split(":")[1].strip() for line in lines] == [str(bad), str(tmp_path / "no.txt"), str(empty)]
+    assert "byte 1 is not" in lines[0]
+    assert sum("schema" in line for line in out.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b""])
+def test_the_only_file_that_fails_is_an_error(
+    door: Door, model: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    path, out = tmp_path / "x.txt", tmp_path / "o.html"
+    if content is not None:
+        path.write_bytes(content)
+    code, _, err = door("inspect", "-m", model, "-f", path, "-o", out)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"error: {path}: ")
+    assert not out.exists()
+
+
+def test_when_all_files_fail_nothing_is_written(door: Door, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.html"
+    code, _, err = door("inspect", "-m", model, "-f", tmp_path / "x", "-f", tmp_path / "y", "-o", out)
+    assert (code, err.count("\n")) == (2, 2)
+    assert list(tmp_path.glob("o.html*")) == []
+
+
+def test_an_existing_output_is_refused(door: Door, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.csv"
+    out.write_text("mine")
+    code, _, err = door("inspect", "-m", model, "ab", "-o", out)
+    assert (code, out.read_text()) == (2, "mine")
+    assert "--overwrite" in err
+    assert door("inspect", "-m", model, "ab", "-o", out, "--overwrite")[0] == 0
+    assert out.read_text() != "mine"
+    text = tmp_path / "in.txt"
+    text.write_text("ab")
+    code, _, err = door("inspect", "-m", model, "-f", text, "-o", text, "--overwrite")
+    assert (code, text.read_text()) == (2, "ab")
+    assert "is the input" in err
+    assert door("inspect", "-m", model, "ab", "-o", tmp_path / "no" / "o.csv")[0] == 74
+
+
+def test_an_output_that_stops_midway_leaves_nothing(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropechat.inspector import csv_table
+
+    def broken(*given: object) -> object:
+        yield "a line\n"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(csv_table, "lines", broken)
+    out = tmp_path / "o.csv"
+    out.write_text("old")
+    code, _, err = door("inspect", "-m", model, "ab", "-o", out, "--overwrite")
+    assert (code, out.read_text()) == (74, "old")
+    assert err == f"error: {out}: No space left on device; not written\n"
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_stdin_is_a_file(door: Door, model: Path) -> None:
+    code, out, _ = door("inspect", "-m", model, "-f", "-", "--format", "jsonl", stdin=b"ab")
+    meta = json.loads(out.splitlines()[0])
+    assert (code, meta["text"], meta["file"]) == (0, "ab", "stdin")
+    code, _, err = door("inspect", "-m", model, "-f", "-", stdin=b"\xff")
+    assert (code, err.split(" (")[0]) == (2, "error: stdin: must be UTF-8")
+
+
+def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
+    inspect = ["inspect", "-m", model, "-f", texts[0], "--by", "line"]
+    records = [json.loads(line) for line in door(*inspect, "--format", "jsonl")[1].splitlines()]
+    assert [(one["line"], one["text"], one["tokens"]) for one in records] == [(1, "ab", 2), (2, "cd", 3)]
+    sums = json.loads(door("inspect", "-m", model, "-f", texts[0], "--format", "jsonl")[1].splitlines()[-1])
+    assert sum(one["nll"] for one in records) == pytest.approx(sums["nll"], rel=1e-12)
+    best = [
+        json.loads(line) for line in door(*inspect, "--format", "jsonl", "--sort", "bits")[1].splitlines()
+    ]
+    assert [one["bits"] for one in best] == sorted((one["bits"] for one in records), reverse=True)
+    assert len(door(*inspect, "--head", "1")[1].splitlines()) == 2
+    assert len(door(*inspect, "--format", "csv")[1].splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["x", "-f", "{a}"], "not both"),
+        (["x", "--by", "line", "--format", "html"], "--by line"),
+        (["x", "--sort", "bits"], "--by line"),
+        (["x", "--head", "3"], "--by line"),
+        (["x", "--look-up", "y", "--format", "csv"], "--look-up"),
+        (["x", "--look-up", ""], "--look-up"),
+        (["x", "--chat", "--bos", "no"], "--bos"),
+        (["x", "--format", "pdf"], "--format"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_a_model_is_loaded(
+    door: Door, texts: tuple[Path, Path], arguments: list[str], word: str
+) -> None:
+    given = [argument.format(a=texts[0]) for argument in arguments]
+    code, out, err = door("inspect", "-m", "/no/such/model", *given)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert word in err
+
+
+def test_look_up_in_table_jsonl_and_page(door: Door, model: Path) -> None:
+    inspect = ["inspect", "-m", model, "ab", "--look-up", "cd", "--look-up", "e"]
+    records = [json.loads(line) for line in door(*inspect, "--format", "jsonl")[1].splitlines()]
+    found = records[-2]["lookup"]
+    assert {text: len(one["ids"]) for text, one in found.items()} == {"cd": 2, "e": 1}
+    whole = [
+        json.loads(line) for line in door("inspect", "-m", model, "abcd", "--format", "jsonl")[1].splitlines()
+    ]
+    assert found["cd"]["logprob"] == pytest.approx(whole[3]["logprob"] + whole[4]["logprob"])
+    assert found["cd"]["rank"] == whole[3]["rank"]
+    assert "looked up" in door(*inspect)[1]
+    assert "Looked up after the text" in door(*inspect, "--format", "html")[1]
+
+
+def test_bos_is_chosen(door: Door, model: Path, tmp_path: Path) -> None:
+    def roles(*arguments: object, of: Path = model) -> list[str]:
+        out = door("inspect", "-m", of, "ab", "--format", "jsonl", *arguments)[1]
+        return [one["role"] for one in map(json.loads, out.splitlines()) if "role" in one]
+
+    assert roles() == roles("--bos", "no") == ["text", "text"]
+    assert roles("--bos", "yes") == ["bos", "text", "text"]
+
+
+def test_typed_control_tokens_stay_text(door: Door, model: Path) -> None:
+    def ids(*arguments: object) -> list[int]:
+        out = door("inspect", "-m", model, "a</s>", "--format", "jsonl", *arguments)[1]
+        return [one["id"] for one in map(json.loads, out.splitlines()) if "role" in one]
+
+    assert len(ids()) == 5
+    assert len(ids("--special", "tokens")) == 2

@@ -1,0 +1,121 @@
+"""The heat map of the lens and the table of heads: layout, records, hostile tokens."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from ropechat.inspector import attention, lens
+from ropechat.trace import LensRow
+from ropechat.util.text import cell_width
+
+NAMES = {0: b" the", 1: b"\x1b[31m", 2: b"\xff\xfe", 3: "日本".encode(), 4: b"\n", 5: b""}
+IDS = [0, 1, 2, 3, 4]
+
+
+def rows(layers: list[int]) -> list[LensRow]:
+    return [
+        LensRow(
+            i,
+            layer,
+            None if i == 5 else 10**layer,
+            None if i == 5 else -1.0 - layer,
+            0.5,
+            ((i % 6, -0.1), (0, -3.0)),
+        )
+        for i in range(1, 6)
+        for layer in layers
+    ]
+
+
+def heat_map(layers: list[int], width: int, color: bool = False) -> list[str]:
+    at = lens.layout(layers, len(IDS), width, color=color)
+    return list(lens.render(rows(layers), IDS, NAMES.__getitem__, at))
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 100, 160])
+def test_the_heat_map_fits(width: int) -> None:
+    layers = lens.layers_that_fit(range(6), len(IDS), width)
+    assert layers[-1] == 5
+    assert layers == sorted(set(layers))
+    lines = heat_map(layers, width)
+    assert len(lines) == 1 + 5 + 1
+    assert all(cell_width(line) <= width for line in lines)
+    assert not any(character in "".join(lines) for character in "\x1b\n")
+
+
+def test_every_layer_is_shown_where_there_is_room() -> None:
+    assert lens.layers_that_fit(range(4), 9, 100) == [0, 1, 2, 3]
+    assert lens.layers_that_fit(range(32), 9, 100) == [0, 4, 9, 13, 18, 22, 27, 31]
+    assert lens.layers_that_fit(range(32), 9, 10) == [31]
+
+
+def test_a_cell_is_the_best_token_and_the_rank_of_the_texts_token() -> None:
+    header, *tokens, following, bits = heat_map([0, 2, 5], 100)
+    assert header.split() == ["#", "token", "0", "2", "5"]
+    assert tokens[2].split() == ["3", "日本", "日本", "1", "日本", "100", "日本", "100k"]
+    assert following.split()[:2] == ["→", "next"]
+    assert bits.split() == ["bits/token", *(f"{(1 + layer) / math.log(2):.2f}" for layer in (0, 2, 5))]
+
+
+def test_colours_change_nothing_else() -> None:
+    plain, painted = heat_map([0, 3], 80), heat_map([0, 3], 80, color=True)
+    assert "\x1b[32m" in painted[1]
+    stripped = [re.sub(r"\x1b\[\d+m", "", line).rstrip() for line in painted]
+    assert stripped == plain
+
+
+def test_lens_records_are_json() -> None:
+    broken = LensRow(1, 0, 4000, -math.inf, math.nan, ((0, -math.inf),))
+    first, *records = [json.loads(line) for line in lens.lines([broken], {"ids": IDS}, NAMES.__getitem__)]
+    assert (first["schema"], first["ids"], first["stage"]) == ("ropechat.lens/1", IDS, "raw")
+    assert records == [
+        {
+            "i": 1,
+            "layer": 0,
+            "rank": 4000,
+            "logprob": None,
+            "entropy": None,
+            "top": [[0, None]],
+            "top_text": [" the"],
+        }
+    ]
+
+
+def found(learned: float = 0.0) -> dict[str, np.ndarray]:
+    shape = (2, 3)
+    return {
+        "layers": np.array([0, 4]),
+        "sink": np.full(shape, 0.25),
+        "previous": np.full(shape, math.nan),
+        "distance": np.arange(6.0).reshape(shape),
+        "learned_sink": np.full(shape, learned),
+        "mean": np.full((2, 3, 2), 0.5),
+    }
+
+
+def test_the_table_has_a_line_per_head() -> None:
+    header, *lines = attention.render(found())
+    assert header.split() == ["layer", "head", "sink", "previous", "distance"]
+    assert [line.split()[:2] for line in lines] == [[str(n), str(h)] for n in (0, 4) for h in range(3)]
+    assert lines[5].split() == ["4", "2", "25.0%", "███", "–", "5.0"]
+    assert all(len(line) <= 80 for line in (header, *lines))
+    header, *lines = attention.render(found(0.125))
+    assert header.endswith("learned sink")
+    assert lines[0].endswith("12.5%")
+
+
+def test_attention_records_are_json() -> None:
+    first, *records = [json.loads(line) for line in attention.lines(found(), {"ids": IDS})]
+    assert (first["schema"], len(records)) == ("ropechat.attention/1", 6)
+    assert records[5] == {
+        "layer": 4,
+        "head": 2,
+        "sink": 0.25,
+        "previous": None,
+        "distance": 5.0,
+        "learned_sink": 0.0,
+        "mean": [0.5, 0.5],
+    }

@@ -1,0 +1,222 @@
+"""What `inspect` writes: pages, pictures, CSV, JSON lines, and sums by line."""
+
+import csv
+import html.parser
+import io
+import json
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+from hostile_html import strings
+from readings import reading, spelled, trace_of
+
+from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_page
+from ropechat.inspector.look_up import Found, look_up
+from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.spans import DIGITS
+from ropechat.util.text import clean, visible
+
+PIECES = ["The", " cat", " sat", b"\xe6\x97", b"\xa5", "\n", "\tx", "<b>"]
+OURS = {
+    *("html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "div", "fieldset", "legend"),
+    *("label", "input", "span", "i", "output", "main", "section", "pre", "dl", "dt", "dd", "aside", "script"),
+}
+
+
+class Parsed(html.parser.HTMLParser):
+    """The elements, attributes and tokens of a page."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.labels: list[str] = []
+        self._inside: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        assert not {name for name in given if name.startswith("on") or name in ("style", "src", "href")}
+        if tag not in ("meta", "input"):
+            self._inside.append(tag)
+        if tag == "span" and "title" in given:
+            self.texts.append("")
+            self.labels.append(given.get("data-label", ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._inside[-2:] == ["pre", "span"]:
+            self.texts[-1] += data
+
+
+def page_of(one: Reading, pieces: Any) -> str:
+    return "".join(trace_page.render([one], "title", spelled(pieces)))
+
+
+def block(source: str, name: str) -> Any:
+    return json.loads(re.findall(f'<script type="application/json" id="{name}">(.*)</script>', source)[0])
+
+
+def test_the_page_says_the_text_and_the_numbers() -> None:
+    source = page_of(reading(PIECES), PIECES)
+    parsed = Parsed(source)
+    assert "".join(parsed.texts) == "The cat sat日\n\tx<b>"
+    assert parsed.texts[3:5] == ["", "日"]
+    assert parsed.labels[3] == "⟨E6⟩⟨97⟩"
+    assert parsed.labels[-1] == "next"
+    assert 'title="1.00 bits, rank 2\n60.7% ·cat\n22.3% ·sat\n8.2% ⟨E6⟩⟨97⟩"' in source
+    assert "default-src &#x27;none&#x27;" in source or "default-src 'none'" in source
+
+
+def test_the_page_read_back_gives_the_numbers_of_the_json_lines() -> None:
+    source = page_of(reading(PIECES), PIECES)
+    rows, words = block(source, "rows"), block(source, "words")
+    records = [json.loads(line) for line in jsonl.lines(reading(PIECES), spelled(PIECES))]
+    tokens, following = records[1:-2], records[-2]
+    assert len(rows) == len(tokens) + 1
+    for row, token in zip(rows, tokens, strict=False):
+        assert row[0] == token["id"]
+        assert words[str(row[0])] == visible(bytes(token["bytes"]))
+        if token["logprob"] is None:
+            assert row == [token["id"]]
+            continue
+        assert row[1:4] == [round(token["logprob"], DIGITS), token["rank"], round(token["entropy"], DIGITS)]
+        assert row[4] == [number for id, p in token["top"] for number in (id, round(p, DIGITS))]
+    assert rows[-1][4] == [number for id, p in following["top"] for number in (id, round(p, DIGITS))]
+
+
+def test_500_hostile_strings_make_no_element() -> None:
+    pieces = strings()
+    one = reading(pieces, name=pieces[1], model=pieces[2], dtype=pieces[3])
+    source = "".join(trace_page.render([one], pieces[0], spelled(pieces)))
+    parsed = Parsed(source)
+    assert set(parsed.tags) <= OURS
+    assert parsed.tags.count("script") == 3
+    assert len(parsed.texts) == len(pieces) + 1
+    expected = [clean(piece.encode("utf-8", "surrogatepass").decode("utf-8", "replace")) for piece in pieces]
+    assert "".join(parsed.texts) == "".join(expected)
+    assert block(source, "words")
+    assert source == clean(source)
+    tree = ElementTree.fromstring("".join(strip.render([reading(pieces, name=pieces[1], model=pieces[2])])))
+    tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in tree.iter()}
+    assert tags <= {"svg", "rect", "text", "title", "path"}
+
+
+def test_a_token_costs_at_most_250_bytes() -> None:
+    pieces = ["word", " of", " a", " text", " that", " goes", " on", ".\n"] * 250
+    few, many = (len(page_of(reading(part, top_k=5), PIECES)) for part in (pieces[:1000], pieces))
+    assert (many - few) / 1000 <= 250
+
+
+def test_the_picture_is_readable_without_colour() -> None:
+    source = "".join(strip.render([reading(["a", "bb", "\n", "c" * 200])]))
+    tree = ElementTree.fromstring(source)
+    space = "{http://www.w3.org/2000/svg}"
+    bars = [float(one.get("height", "0")) for one in tree.iter(f"{space}rect") if one.get("fill") is None]
+    assert bars[:2] == pytest.approx([10 / 12, 20 / 12], abs=0.06)  # of one and of two bits
+    shown = "".join("".join(one.itertext()) for one in tree.iter(f"{space}text"))
+    assert shown.count("c") >= 200
+    width = float(tree.get("width", "0"))
+    for one in tree.iter(f"{space}text"):
+        assert float(one.get("x", "0")) + float(one.get("textLength", "8")) <= width
+
+
+def test_csv_has_a_row_for_each_token() -> None:
+    lines = "".join(csv_table.lines([reading(PIECES, name="a.txt")], spelled(PIECES), 2))
+    rows = list(csv.DictReader(io.StringIO(lines)))
+    assert [row["token"] for row in rows] == [
+        visible(piece if isinstance(piece, bytes) else piece.encode()) for piece in PIECES
+    ]
+    assert rows[0]["logprob"] == rows[0]["top1_id"] == ""
+    assert float(rows[2]["surprisal_bits"]) == pytest.approx(2.0)
+    assert (rows[2]["file"], rows[2]["top2_id"], rows[2]["top2_token"]) == ("a.txt", "3", "⟨E6⟩⟨97⟩")
+    assert bytes.fromhex(rows[3]["bytes"]) == b"\xe6\x97"
+
+
+def test_json_lines_end_with_the_sums() -> None:
+    trace = trace_of(PIECES)
+    lines = jsonl.lines(Reading(trace), spelled(PIECES))
+    meta, *tokens, following, summary = [json.loads(line) for line in lines]
+    assert meta["roles"] == ["text"]
+    assert len(meta["text_sha256"]) == 64
+    assert tokens[1]["top_text"] == [" cat", " sat", "\ufffd"]
+    assert following["top_text"][0] == "The"
+    assert summary["summary"] is True
+    assert (summary["tokens"], summary["scored"]) == (8, 7)
+    assert (summary["nll"], summary["ppl"]) == (trace.nll(), trace.ppl())
+    assert summary["bits_per_byte"] == trace.bits_per_byte()
+    assert summary["by_role"]["text"]["nll"] == trace.nll()
+
+
+def test_sums_by_line() -> None:
+    pieces = ["a", "b\n", "\n", "c", "d\ne", "f\n", "g"]
+    lines = list(by_line.lines_of(reading(pieces)))
+    assert [(line.number, line.text, line.tokens) for line in lines] == [
+        (1, "ab", 1),
+        (2, "", 1),
+        (3, "cd", 2),
+        (4, "ef", 1),
+        (5, "g", 1),
+    ]
+    assert [line.bits for line in lines] == pytest.approx([1, 2, 3 + 4, 5, 6])
+    assert [line.worst.id for line in lines] == [1, 2, 4, 5, 6]
+    assert sum(line.bits for line in lines) == pytest.approx(sum(range(1, 7)))
+    first = list(by_line.chosen(lines, "bits", 2))
+    assert [line.number for line in first] == [3, 5]
+    assert [line.number for line in by_line.chosen(lines, "line", 2)] == [1, 2]
+    per_byte = [line.number for line in by_line.chosen(lines, "bits-per-byte", None)]
+    assert per_byte == sorted(range(1, 6), key=lambda n: (-lines[n - 1].bits_per_byte, n))
+    record = by_line.record(lines[2])
+    assert (record["line"], record["worst"]["token"], record["text"]) == (3, "d\ne", "cd")
+    assert record["span"] == [4, 7]
+    rows = list(csv.DictReader(io.StringIO("".join(by_line.csv_lines(lines)))))
+    assert [row["line"] for row in rows] == list("12345")
+    shown = list(by_line.table(lines, 80))
+    assert len(shown) == 6
+    assert "██████████" in shown[3]
+
+
+def test_the_sums_of_lines_are_those_of_the_text() -> None:
+    text = [f"{n % 7}\n" if n % 5 == 0 else f"w{n}" for n in range(300)]
+    one, summary = reading(text), Summary()
+    list(summary.watch(one.tokens))
+    total = math.fsum(line.nll for line in by_line.lines_of(reading(text)))
+    assert total == pytest.approx(summary.counted.nll, rel=1e-12)
+
+
+def test_the_table_shows_what_was_looked_up() -> None:
+    asked: list[list[int]] = []
+
+    def found(ids: list[int]) -> list[Found]:
+        asked.append(ids)
+        return [Found(" Lyon\n", (1, 2), -2 * math.log(2), 7)]
+
+    lines = list(table.render(Reading(trace_of(PIECES), "", found), spelled(PIECES), 80))
+    assert asked == [list(range(len(PIECES)))]
+    shown = next(line for line in lines if "·Lyon⏎" in line)
+    assert shown.split() == ["25.0%", "2.00", "bit", "rank", "7", "·Lyon⏎", "(2", "tokens)"]
+
+
+def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:
+    import numpy as np
+
+    from ropechat.engine.engine import Engine
+
+    engine = Engine.load("builtin", threads=1)
+    text = "The capital of France is"
+    ids = engine.tokenizer.encode(text)
+    for found in look_up(engine, ids, text, [" Paris", " Lyon", "."]):
+        assert engine.tokenizer.decode(list(found.ids)) == found.text
+        logits = engine.logits([*ids, *found.ids]).astype(np.float64)[len(ids) - 1 :]
+        total = 0.0
+        for row, id in zip(logits, found.ids, strict=False):
+            top = row.max()
+            total += row[id] - top - math.log(math.fsum(np.exp(row - top)))
+        assert found.logprob == pytest.approx(total, abs=1e-12)
+        assert found.rank == 1 + int((logits[0] > logits[0][found.ids[0]]).sum())
