@@ -361,7 +361,7 @@ def test_a_journal_cannot_be_continued_without_its_file(
 
 
 def test_links_are_not_followed(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
-    for name in ("out.jsonl.journal", "out.jsonl.tmp", "out.jsonl.run.json"):
+    for name in ("out.jsonl.journal", "out.jsonl.partial", "out.jsonl.run.json"):
         (tmp_path / name).symlink_to(tmp_path / "elsewhere")
         code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "out.jsonl", *HOT, "--overwrite")
         assert (code, "must not be a symbolic link" in err) == (2, True)
@@ -383,7 +383,7 @@ def test_a_full_disk_anywhere(size: int, tmp_path: Path, model: Path, source: Pa
     assert done.returncode == 74, done.stderr
     assert b"Traceback" not in done.stderr
     assert not out.exists()
-    assert not (tmp_path / "out.jsonl.tmp").exists()
+    assert not (tmp_path / "out.jsonl.partial").exists()
     again = subprocess.run(command(arguments), capture_output=True, env=environment())
     assert again.returncode == 0, again.stderr
     assert [one["id"] for one in records(out.read_text())] == [f"r{i}" for i in range(12)]
