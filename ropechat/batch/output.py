@@ -178,6 +178,11 @@ class Journaled:
         if not self._left[row.index]:
             del self._places[row.index], self._left[row.index]
 
+    @property
+    def unused(self) -> int:
+        """Records of the journal that are not in the output: their rows changed, or are gone."""
+        return self.journal.lines - len(self._offsets)
+
     def rows(self) -> Iterator[Records]:
         """Yield the records of each row, in the order of the input."""
         records = self.journal.records(iter(self._offsets))
