@@ -21,6 +21,8 @@ class Sink(Protocol):
 
     ordered: bool
     """Whether records must come in the order of the rows."""
+    found: int
+    """Records of earlier runs that are used again."""
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """Announce a row, in order; return which of its samples are to be computed."""
@@ -111,6 +113,7 @@ class Printed:
     """Writes records in their order with `put`, which writes text to stdout and flushes; raises OSError."""
 
     ordered = True
+    found = 0
 
     def __init__(self, put: Callable[[str], None], form: Form) -> None:
         self._put, self._form = put, form
@@ -156,7 +159,6 @@ class Journaled:
         """Row in progress -> the place of its first sample."""
         self._left: dict[int, int] = {}
         self.found = 0
-        """Records of earlier runs that are used again."""
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         place, missing = len(self._offsets), []

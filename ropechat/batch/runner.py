@@ -227,7 +227,7 @@ def run_batch(
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
-        report.found = getattr(sink, "found", 0)
+        report.found = sink.found
         if on_progress is not None:
             on_progress(report)
 

@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 ROWS, WINDOW = 60, 8
+BAD = ("lost", "doubled", "different", "failed resumes", "tracebacks", "half files", "wrong exit codes")
 WORDS = ("What is RoPE?", "What is a token?", "Tell me a story.", "Hello", "How warm is the sun?")
 
 
@@ -33,7 +34,9 @@ class Faults:
         self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.out, self.journal = folder / "out.jsonl", folder / "out.jsonl.journal"
         begun = time.monotonic()
-        assert self.start(folder / "plain.jsonl").wait() == 0
+        child = self.start(folder / "plain.jsonl")
+        err = child.communicate()[1].decode()
+        assert child.returncode == 0, err
         self.seconds = time.monotonic() - begun
         self.plain = (folder / "plain.jsonl").read_bytes()
 
@@ -143,8 +146,7 @@ def main() -> int:
         faults = Faults(Path(folder), random.Random(seed))
         {"kill": faults.kill, "full": faults.full, "signal": faults.signals}[what](count)
     print(f"{what} {count}, seed {seed}, {time.time() - begun:.0f} s: {dict(faults.found)}")
-    bad = ("lost", "doubled", "different", "failed resumes", "tracebacks", "half files", "wrong exit codes")
-    return sum(faults.found[name] for name in bad)
+    return sum(faults.found[name] for name in BAD)
 
 
 if __name__ == "__main__":
