@@ -12,6 +12,6 @@ from batch_faults import BAD, Faults
 def test_a_run_survives(what: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     faults = Faults(tmp_path, random.Random(seed))
-    getattr(faults, what)(4)
+    getattr(faults, what)(2)
     assert {name: faults.found[name] for name in BAD} == dict.fromkeys(BAD, 0), f"seed {seed}"
     assert faults.found["finished"] >= 1

@@ -17,7 +17,7 @@ from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
 from ropechat.batch import journal as journals
-from ropechat.batch.seeds import row_seed
+from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.engine.loading import display_name
 
 HOT = ["--temperature", 1, "--max-tokens", 4, "--seed", 7]
@@ -102,8 +102,13 @@ def test_turns_are_answered_one_after_another(door: Door, tmp_path: Path) -> Non
     out = door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=b'{"id":"q","turns":["a","b"]}\n')[1]
     (one,) = records(out)
     first, second = one["turns"]
-    assert one["text"] == second["text"]
-    assert [first["seed"], second["seed"]] == [row_seed(7, "q"), row_seed(7, "q", 0, 1)]
+    assert (one["text"], one["seed"]) == (second["text"], first["seed"])
+    line = json.dumps({"turns": ["a", "b"], "seed": one["seed"]}).encode()
+    assert (
+        records(door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=line)[1])[0]["turns"]
+        == one["turns"]
+    )
+    assert [first["seed"], second["seed"]] == [row_seed(7, "q"), turn_seed(row_seed(7, "q"), 1)]
     asked = [
         len("|user\na|\n|assistant\n"),
         len(f"|user\na|\n|assistant\n{first['text']}|\n|user\nb|\n|assistant\n"),
