@@ -7,9 +7,9 @@ time and memory than dataclasses.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from ropechat.errors import RequestError, RopechatError
 
@@ -88,6 +88,19 @@ class Step(NamedTuple):
     row: TokenDistribution | None
     stages: tuple[Stage, ...]
     u: float | None
+
+
+class Scores(Protocol):
+    """The scores of a text's tokens in order: a Trace, or a stream that is still being computed."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """As `Trace.meta`."""
+
+    def __iter__(self) -> Iterator[TokenScore]: ...
+    @property
+    def next(self) -> TokenDistribution | None:
+        """The distribution of the token after the last one, once the tokens were read."""
 
 
 class LensRow(NamedTuple):
@@ -176,6 +189,7 @@ class Trace(Sequence[TokenScore]):
     """The scores of a text's tokens, and the distribution of the token after the last.
 
     meta: model, dtype, vocab_size, top_k and more; meta["text"] is the text that spans refer to;
+    meta["tokens"] their number, None in a stream whose text is not encoded to its end.
     meta["window"] and meta["stride"] are None if the text was scored as one sequence; meta["roles"], if set,
     names the roles that sums cover.
     """
@@ -210,7 +224,9 @@ class Trace(Sequence[TokenScore]):
             texts.append(trace.meta.get("text") or "")
             size += len(texts[-1].encode())
         following = parts[-1].next._replace(position=len(joined) - 1)
-        return cls(tuple(joined), following, {**first, "text": "".join(texts), "tokens": len(joined)})
+        beyond = sum(trace.beyond_trained_length for trace in parts)
+        sizes = {"tokens": len(joined), "beyond_trained_length": beyond}
+        return cls(tuple(joined), following, {**first, **sizes, "text": "".join(texts)})
 
     def totals(self, roles: Sequence[str] | None = None) -> Totals:
         """Sums over the tokens of these roles; None takes meta["roles"], by default ("text",)."""

@@ -14,6 +14,7 @@ from ropechat.errors import RopechatError
 from ropechat.util.text import one_line
 
 OK = 0
+CHECK_FAILED = 1  # a limit that was asked for, such as --max-kl, was passed
 REFUSED = 2
 SOME_FAILED = 3
 BUG = 70

@@ -8,6 +8,7 @@ _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
     "run": "Complete one prompt.",
     "inspect": "Show the probability of each token of a text.",
+    "compare": "Compare two models, types or prompts on one text.",
     "rope": "Show what a model does with positions.",
     "batch": "Complete many prompts of a file or pipe.",
     "chats": "List, search, export and delete stored conversations.",
@@ -22,6 +23,7 @@ _COMMANDS_WITH_SETTINGS = {
     "run": True,
     "batch": True,
     "inspect": False,
+    "compare": False,
     "rope": False,
 }  # whether they sample
 ARGUMENTS = "ropechat.arguments"

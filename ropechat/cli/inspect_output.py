@@ -100,7 +100,7 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     """
     out, form, by, sort = given.pop("out"), given.pop("form"), given.pop("by"), given.pop("sort")
     head, look_up, overwrite = given.pop("head"), given.pop("look_up"), given.pop("overwrite")
-    files: Sequence[Path | str] = given["files"]
+    files: Sequence[Path | str] = given.pop("files")
     if form is None and isinstance(out, Path):
         form = BY_SUFFIX.get(out.suffix.lower())
         if form is None:

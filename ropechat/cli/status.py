@@ -5,7 +5,7 @@ import sys
 import time
 
 from ropechat.cli.exit_codes import say
-from ropechat.util.text import fit
+from ropechat.util.text import fit, format_duration
 
 _BAR = 24
 _TERMINAL_SECONDS = 0.1
@@ -23,6 +23,21 @@ def terminal_width() -> int:
     import shutil  # imported here: it loads three compression libraries
 
     return shutil.get_terminal_size().columns
+
+
+def progress_text(done: str, share: float | None, *, tokens: int, elapsed: float, failed: int = 0) -> str:
+    """Progress bar, what is done, failures, tokens per second, time left.
+
+    share: from 0 to 1; None if the total is unknown, which leaves out the bar and the time. elapsed: seconds.
+    """
+    parts = [done if share is None else f"{bar(share)} {done}"]
+    if failed:
+        parts.append(f"{failed} failed")
+    if elapsed > 0:
+        parts.append(f"{tokens / elapsed:.0f} tok/s")
+    if share is not None and 0 < share < 1:
+        parts.append(f"ETA {format_duration(elapsed / share * (1 - share))}")
+    return " · ".join(parts)
 
 
 class StatusLine:

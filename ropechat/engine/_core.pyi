@@ -17,6 +17,7 @@ __all__ = [
     "LensRow",
     "Reading",
     "Row",
+    "RowPair",
     "Stage",
     "__version__",
     "check",
@@ -98,6 +99,30 @@ class Row:
     @property
     def top_mass(self) -> float:
         """Sum of their probabilities."""
+
+@final
+class RowPair:
+    """Two models' rows at the same place of a text, a and b."""
+
+    @property
+    def kl(self) -> float:
+        """KL(a || b) over the full vocabulary, in nats; infinite where b masks an id that a does not."""
+    @property
+    def kl_back(self) -> float:
+        """KL(b || a), in nats."""
+    @property
+    def js(self) -> float:
+        """Jensen-Shannon divergence, in nats: 0 to ln 2."""
+    @property
+    def a(self) -> Row: ...
+    @property
+    def b(self) -> Row: ...
+    @property
+    def logprobs(self) -> tuple[float, float]:
+        """Raw log probability of the token that follows, under a and under b."""
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Its rank under a and under b."""
 
 @final
 class Stage:
@@ -294,3 +319,21 @@ class Engine:
     ) -> dict[str, Any]:
         """layers (list) and float64 arrays: mean [layers, heads, distances]; sink, previous, distance,
         learned_sink [layers, heads]. No tokens x tokens array exists meanwhile."""
+    def open_rows(self, ids: Sequence[int], first: int) -> int:
+        """Begin to read the logit rows of a text from row `first` on, until `free`. Computes nothing."""
+    def next_rows(self, sequence: int, cancel: CancelToken) -> npt.NDArray[np.float32]:
+        """The next 32 rows, fewer at the end, none behind it.  # float32 [rows, vocab_size]"""
+    def compare_rows(
+        self,
+        a: npt.NDArray[np.float32],
+        b: npt.NDArray[np.float32],
+        next: Sequence[int],
+        *,
+        readout_top_k: int,
+        position: int = 0,
+    ) -> list[RowPair]:
+        """Compare blocks of rows of two models on this engine's threads; next[i] follows row i.
+
+        position: of the first row, for errors. Raises NonFiniteError, which names the side (NaN, +inf, a row
+        of nothing but -inf), RequestError for blocks of different sizes.
+        """

@@ -256,6 +256,45 @@ class Engine:
         ids, request = self._ids(prompt), self._request()
         return inside.attention_by_distance(request, ids, self.facts, layers, max_distance)
 
+    def logit_rows(
+        self, ids: Sequence[int], *, first: int = 0
+    ) -> "Generator[npt.NDArray[np.float32], None, None]":
+        """Raw logits from row `first` on, in blocks.  # float32 [32, vocab_size], the last one shorter
+
+        Row t predicts the token after ids[t]. One block exists at a time, so a text may have any length, and
+        two engines can be read side by side. Raises RequestError, and while reading as `logits`.
+        """
+        request, ids = self._request(), self._ids(ids)
+        return self._blocks(request, request.core.open_rows(ids, first))
+
+    @staticmethod
+    def _blocks(request: _Request, sequence: int) -> "Generator[npt.NDArray[np.float32], None, None]":
+        try:
+            while len(block := request.core.next_rows(sequence, request.token)):
+                yield block
+        finally:
+            request.core.free(sequence)
+
+    def compare_rows(
+        self,
+        a: "npt.NDArray[np.float32]",
+        b: "npt.NDArray[np.float32]",
+        next_ids: Sequence[int],
+        *,
+        top_k: int = 0,
+        position: int = 0,
+    ) -> "list[_core.RowPair]":
+        """Compare two blocks of logit rows over the same ids, on this engine's threads.  # [rows, vocab_size]
+
+        next_ids: the token after each row. position: of the first row, for errors. Returns for each row the
+        KL divergence both ways, the Jensen-Shannon divergence, and each side's distribution (`top_k`
+        candidates), logprob and rank of the next token. Raises RequestError, and NonFiniteError that names
+        the side.
+        """
+        validate_top_k(top_k)
+        request = self._request()
+        return request.core.compare_rows(a, b, next_ids, readout_top_k=top_k, position=position)
+
     def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
         """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1
 
@@ -557,23 +596,27 @@ class Engine:
                 raise score.error
         return scores
 
-    def _window(self, window: int | None) -> int:
-        """The window of a long text: by default what the model was trained for, or the stated context."""
-        if window is not None:
-            return validate_window(window)
+    @property
+    def window(self) -> int:
+        """Tokens of a window of a long text by default: the trained length, or the stated context."""
         return int(self.facts["context" if self.facts["context_is_stated"] else "usable_length"])
+
+    def _window(self, window: int | None) -> int:
+        return self.window if window is None else validate_window(window)
 
     def _meta(
         self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
     ) -> dict[str, Any]:
         """What a trace says about its text and model."""
-        fits = not tokens.reaches(size + 1)
+        fits, trained = not tokens.reaches(size + 1), self.facts["max_position_embeddings"]
+        beyond = max(0, tokens.known - trained) if fits else None if size > trained else 0
         begins_with_bos = tokens[0:1][0].id == self.tokenizer.bos_id
         return {
             "model": self.name,
             "revision": self.revision,
             **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
-            "trained_length": self.facts["max_position_embeddings"],
+            "trained_length": trained,
+            "beyond_trained_length": beyond,
             "engine": self._module.__version__,
             "top_k": top_k,
             "bos": begins_with_bos,

@@ -4,9 +4,12 @@ Line 1 describes the text; one line per token follows; then the distribution aft
 (`"next": true`) and the sums (`"summary": true`). A file with several texts has these lines for each, with
 `file` in line 1. Logprobs and entropies are raw (temperature 1, no filter), in nats. `token` and `top_text`
 are for display; `bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or,
-for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos;
-`roles` in line 1 are those that the sums cover. `beyond_trained_length` counts the tokens at positions beyond
-`trained_length`. Readers must check the major version in `schema` and ignore fields that they do not know.
+for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos; in a
+conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
+number of tokens that a token was scored under; a long text is scored in windows of `window` tokens, each
+`stride` further. `tokens` is null for a long text that is still being read. `beyond_trained_length` counts
+the tokens at positions beyond `trained_length`. Readers must check the major version in `schema` and ignore
+fields that they do not know.
 """
 
 import hashlib
@@ -16,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading, Summary, Sums
-from ropechat.trace import TokenDistribution, TokenScore
+from ropechat.inspector.reading import Reading, Summary
+from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
 
 SCHEMA = "ropechat.trace/1"
 BytesOf = Callable[[int], bytes]
@@ -61,7 +64,8 @@ def meta_record(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
         "beyond_trained_length": meta.get("beyond_trained_length"),
         "window": meta.get("window"),
         "stride": meta.get("stride"),
-        "roles": list(meta.get("roles") or ("text",)),
+        "roles": list(meta.get("roles") or SUMMED),
+        **({"messages": meta["messages"]} if "messages" in meta else {}),
         "text_sha256": None if data is None else hashlib.sha256(data).hexdigest(),
         "text": text,
     }
@@ -77,6 +81,7 @@ def token_record(token: TokenScore, bytes_of: BytesOf) -> dict[str, Any]:
         "bytes": list(token.bytes),
         "span": list(token.span),
         "role": token.role,
+        "ctx": token.context,
         "logprob": logprob,
         "rank": token.rank,
         "entropy": finite(token.entropy),
@@ -98,7 +103,7 @@ def next_record(row: TokenDistribution, bytes_of: BytesOf, found: Sequence[Found
     }
 
 
-def _sums(sums: Sums) -> dict[str, Any]:
+def _sums(sums: Totals) -> dict[str, Any]:
     return {
         "scored": sums.scored,
         "nll": finite(sums.nll),
@@ -110,7 +115,7 @@ def _sums(sums: Sums) -> dict[str, Any]:
 def summary_record(summary: Summary) -> dict[str, Any]:
     """The record of the last line."""
     by_role = {role: _sums(sums) for role, sums in summary.by_role.items()}
-    return {"summary": True, "tokens": summary.tokens, **_sums(summary.counted), "by_role": by_role}
+    return {"summary": True, "tokens": summary.counted.tokens, **_sums(summary.counted), "by_role": by_role}
 
 
 def line_of(record: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def bar(share: float, width: int) -> str:
 
 
 def layout(tokens: int, width: int, *, color: bool = False) -> Layout:
-    """Choose the columns that fit into `width`. tokens: their number."""
+    """Choose the columns that fit into `width`. tokens: how many there are at most."""
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(tokens - 1)))
     extras = width >= 70
@@ -109,7 +109,8 @@ def render(
     reading: Reading, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
     """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
-    at = layout(reading.meta.get("tokens") or 1, width, color=color)
+    tokens = reading.meta.get("tokens") or len((reading.meta.get("text") or "").encode("utf-8", "replace"))
+    at = layout(tokens, width, color=color)
     summary = Summary(reading.roles)
     yield header(at)
     for token in summary.watch(reading.tokens):

@@ -148,6 +148,11 @@ class Tokenizer:
         return id
 
     @property
+    def source(self) -> str:
+        """The file that it was read from, or the field of a GGUF file."""
+        return self._where
+
+    @property
     def vocab_size(self) -> int:
         """1 + the largest id that has a token; 0 without a tokenizer."""
         if self._size is None:

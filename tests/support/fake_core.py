@@ -143,6 +143,7 @@ class Engine:
         if start < state["prompt"]:
             state["done"] = end = min(start + CHUNK, state["prompt"])
             if "score" in state:
+                events.append(_event("prefill", number, end - 1, done=end, total=state["prompt"]))
                 events += self._scores(number, start, end)
                 return events
             events.append(_event("prefill", number, end - 1, done=end, total=state["prompt"]))

@@ -9,6 +9,7 @@ pub mod fit;
 pub mod inside;
 mod outcome;
 mod reuse;
+mod rows;
 mod schedule;
 mod sequence;
 
@@ -22,6 +23,7 @@ use crate::model::Model;
 use crate::sampling::Sampler;
 use outcome::{Outcome, RowJob, commit};
 use reuse::ReusableCache;
+use rows::RowReader;
 use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
 use sequence::Sequence;
 use std::collections::BTreeMap;
@@ -60,6 +62,7 @@ pub struct Engine {
     cache: ReusableCache,
     context: Context,
     sequences: BTreeMap<u64, Sequence>,
+    readers: BTreeMap<u64, RowReader>,
     next_number: u64,
     frequencies: Vec<(RopeVariant, Arc<Vec<RopeFrequencies>>)>,
     work: Workspace,
@@ -79,6 +82,7 @@ impl Engine {
             pool,
             context,
             sequences: BTreeMap::new(),
+            readers: BTreeMap::new(),
             next_number: 1,
             frequencies: Vec::new(),
             work: Workspace::default(),
@@ -168,8 +172,9 @@ impl Engine {
         self.sequences.get(&number).map(|s| s.reused).ok_or_else(|| unknown(number))
     }
 
-    /// Frees a sequence; its cache may serve a later one with the same prefix.
+    /// Frees a sequence; its cache may serve a later one with the same prefix. Ends the reading of rows, too.
     pub fn free(&mut self, number: u64) {
+        self.close_rows(number);
         if let Some(sequence) = self.sequences.remove(&number) {
             self.cache.retain(sequence);
         }

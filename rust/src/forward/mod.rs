@@ -43,6 +43,19 @@ pub struct Workspace {
     moe: MoeBuffers,
 }
 
+impl Workspace {
+    /// Copies the residual stream of the last forward pass into `rows`.  // [rows, hidden_size]
+    pub fn save_rows(&self, rows: &mut Vec<f32>) {
+        rows.clone_from(&self.x);
+    }
+
+    /// Puts rows of a saved residual stream back, for [`lm_head`].  // [rows, hidden_size]
+    pub fn load_rows(&mut self, rows: &[f32]) {
+        self.x.clear();
+        self.x.extend_from_slice(rows);
+    }
+}
+
 /// Runs all rows through all layers. Leaves the residual stream in `work`, and keys and values behind each cache's
 /// length, uncommitted.
 ///

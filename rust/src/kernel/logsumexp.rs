@@ -5,11 +5,13 @@
 
 /// f64 values of one step: one AVX-512 register, two of AVX2, four of SSE2 or NEON.
 const WIDTH: usize = 8;
+/// Sums in progress, added pairwise at the end.
+pub(super) type Lanes = [f64; WIDTH];
 /// Logits whose terms are computed together; they stay in the first-level cache.
-const CHUNK: usize = 256;
+pub(super) const CHUNK: usize = 256;
 
 /// Below this exp is taken as 0 (exp(-708) = 3.3e-308 is the last step before subnormals).
-const LOWEST: f64 = -708.0;
+pub(super) const LOWEST: f64 = -708.0;
 /// Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits of the sum.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 /// ln 2 in two parts; the first has 32 trailing zero bits, so n * LN2_HIGH is exact (Cody and Waite 1980).
@@ -37,7 +39,7 @@ pub fn exp(x: f64) -> f64 {
 
 /// exp(x) for x in [-708, 709]: 2^n exp(r) with x = n ln 2 + r.
 #[inline(always)]
-fn exp_in_range(x: f64) -> f64 {
+pub(super) fn exp_in_range(x: f64) -> f64 {
     let shifted = x * std::f64::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * LN2_HIGH) - n * LN2_LOW;
@@ -51,7 +53,7 @@ fn exp_in_range(x: f64) -> f64 {
 }
 
 #[inline(always)]
-fn clamp(x: f64) -> f64 {
+pub(super) fn clamp(x: f64) -> f64 {
     if x > LOWEST { x } else { LOWEST }
 }
 
@@ -108,7 +110,7 @@ fn terms(block: &[f32; CHUNK], max: f64, inverse_temperature: f64) -> [[f64; CHU
 }
 
 #[inline(always)]
-fn add_lanes(total: &mut [f64; WIDTH], terms: &[f64; CHUNK]) {
+pub(super) fn add_lanes(total: &mut Lanes, terms: &[f64; CHUNK]) {
     let mut block = [0.0; WIDTH];
     for lanes in terms.as_chunks::<WIDTH>().0 {
         for i in 0..WIDTH {
@@ -120,7 +122,7 @@ fn add_lanes(total: &mut [f64; WIDTH], terms: &[f64; CHUNK]) {
     }
 }
 
-fn add_pairwise(x: [f64; WIDTH]) -> f64 {
+pub(super) fn add_pairwise(x: Lanes) -> f64 {
     ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]))
 }
 

@@ -7,6 +7,7 @@
 //! instructions, which is the one safety argument of every call.
 
 mod arch;
+mod divergence;
 mod elementwise;
 mod lanes;
 pub(crate) mod logsumexp;
@@ -21,6 +22,7 @@ pub(crate) mod tests;
 
 use crate::error::{Error, Result};
 use crate::quant::{BLOCK, PackedType};
+pub use divergence::Divergence;
 pub use elementwise::Activation;
 pub use lanes::LANES;
 use logsumexp::ExpSums;
@@ -282,11 +284,20 @@ impl Kernels {
 /// [`logsumexp::exp_sums`] on the widest vectors of this CPU. All instruction sets give the same bits, so this needs no
 /// [`Kernels`].
 pub(crate) fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
+    // SAFETY: this CPU has the instructions of its widest table.
+    unsafe { (widest().exp_sums)(logits, max, inverse_temperature) }
+}
+
+/// [`divergence::divergence`], like [`exp_sums`].
+pub(crate) fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> Divergence {
+    // SAFETY: this CPU has the instructions of its widest table.
+    unsafe { (widest().divergence)(p, q, p_logsumexp, q_logsumexp) }
+}
+
+/// The widest table of this CPU: `arch::table` gives one only when the CPU has its instructions.
+fn widest() -> &'static Table {
     static WIDEST: OnceLock<&'static Table> = OnceLock::new();
-    let table =
-        WIDEST.get_or_init(|| Isa::ALL.into_iter().rev().find_map(arch::table).unwrap_or(&arch::SCALAR));
-    // SAFETY: `arch::table` gives a table only when this CPU has its instructions.
-    unsafe { (table.exp_sums)(logits, max, inverse_temperature) }
+    WIDEST.get_or_init(|| Isa::ALL.into_iter().rev().find_map(arch::table).unwrap_or(&arch::SCALAR))
 }
 
 impl std::fmt::Debug for Kernels {

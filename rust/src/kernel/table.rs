@@ -1,5 +1,6 @@
 //! The table of functions that each instruction set fills.
 
+use super::divergence::Divergence;
 use super::elementwise::Activation;
 use super::logsumexp::ExpSums;
 use super::matmul::MatmulArgs;
@@ -70,6 +71,7 @@ macro_rules! kernels {
             fn rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rope_interleaved;
             fn softmax(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) = softmax::softmax::<V>;
             fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums = logsumexp::exp_sums;
+            fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> Divergence = divergence::divergence;
         }
     };
     (@struct [] $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
@@ -83,6 +85,7 @@ macro_rules! kernels {
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
         /// This ISA's functions.
         pub(in crate::kernel) const $table: $crate::kernel::table::Table = {
+            use $crate::kernel::divergence::{self, Divergence};
             use $crate::kernel::elementwise::{self, Activation};
             use $crate::kernel::logsumexp::{self, ExpSums};
             use $crate::kernel::matmul::{self, MatmulArgs};

@@ -1,7 +1,7 @@
 //! `Engine`, `CancelToken`, and the facts of a model.
 
 use super::call::{Failure, call_engine};
-use super::events::PyEvent;
+use super::events::{PyEvent, PyRowPair};
 use super::facts::config_facts;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
@@ -18,7 +18,7 @@ use crate::model::Model;
 use crate::model::pack::{PackCache, PackWriter, PanelSource, WORTH_A_PACK};
 use crate::platform::limits::available_memory;
 use crate::sampling::Sampling;
-use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
@@ -243,6 +243,38 @@ impl PyEngine {
         let cancel = Arc::clone(&cancel.0);
         let all = self.with(py, |engine| engine.logits_at(&ids, start_position, &cancel))?;
         PyArray1::from_vec(py, all).reshape([ids.len(), self.model.config.vocab_size])
+    }
+
+    fn open_rows(&self, py: Python<'_>, ids: Vec<u32>, first: usize) -> PyResult<u64> {
+        self.with(py, |engine| engine.open_rows(&ids, first))
+    }
+
+    fn next_rows<'py>(
+        &self,
+        py: Python<'py>,
+        sequence: u64,
+        cancel: &PyCancelToken,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let cancel = Arc::clone(&cancel.0);
+        let block = self.with(py, |engine| engine.next_rows(sequence, &cancel))?;
+        let (rows, vocab_size) = (block.len(), self.model.config.vocab_size);
+        PyArray1::from_vec(py, block).reshape([rows / vocab_size, vocab_size])
+    }
+
+    #[pyo3(signature = (a, b, next, *, readout_top_k, position = 0))]
+    #[allow(clippy::needless_pass_by_value)] // what PyO3 extracts is owned
+    fn compare_rows(
+        &self,
+        py: Python<'_>,
+        a: PyReadonlyArray2<'_, f32>,
+        b: PyReadonlyArray2<'_, f32>,
+        next: Vec<u32>,
+        readout_top_k: usize,
+        position: usize,
+    ) -> PyResult<Vec<PyRowPair>> {
+        let (a, b) = (a.as_slice()?, b.as_slice()?);
+        let pairs = self.with(py, |engine| engine.compare_rows(a, b, &next, readout_top_k, position))?;
+        pairs.into_iter().map(|pair| PyRowPair::new(py, pair)).collect()
     }
 
     fn read(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<PyReading> {

@@ -2,6 +2,7 @@
 
 use crate::engine::{Event, FinishReason};
 use crate::sampling::Stage;
+use crate::sampling::compare::RowPair;
 use crate::sampling::readout::Logprobs;
 use pyo3::prelude::*;
 
@@ -55,6 +56,36 @@ impl PyStage {
     #[getter]
     fn entropy(&self) -> f64 {
         self.0.entropy
+    }
+}
+
+/// Two models' rows at the same place of a text.
+#[pyclass(frozen, get_all, name = "RowPair", module = "ropechat.engine._core")]
+pub struct PyRowPair {
+    kl: f64,
+    kl_back: f64,
+    js: f64,
+    a: Py<PyRow>,
+    b: Py<PyRow>,
+    logprobs: (f64, f64),
+    ranks: (usize, usize),
+}
+
+impl PyRowPair {
+    /// The Python value of a pair.
+    ///
+    /// # Errors
+    /// Python's memory.
+    pub fn new(py: Python<'_>, RowPair { divergence, a, b }: RowPair) -> PyResult<Self> {
+        Ok(Self {
+            kl: divergence.kl,
+            kl_back: divergence.kl_back,
+            js: divergence.js,
+            logprobs: (a.logprob, b.logprob),
+            ranks: (a.rank, b.rank),
+            a: Py::new(py, PyRow(a.readout))?,
+            b: Py::new(py, PyRow(b.readout))?,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ mod rope;
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
 use engine::{PyCancelToken, PyEngine, check, read_config};
-use events::{PyEvent, PyRow, PyStage};
+use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use inside::{PyLensRow, PyReading};
 use pyo3::prelude::*;
 use rope::rope_spec;
@@ -37,8 +37,8 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyStage, check, exit_when_cut,
-        free_memory, read_config, rope_spec,
+        PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyRowPair, PyStage, check,
+        exit_when_cut, free_memory, read_config, rope_spec,
     };
     use pyo3::prelude::*;
 

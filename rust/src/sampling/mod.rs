@@ -1,6 +1,7 @@
 //! Which token comes next: a chain of steps over the candidates, then one draw that can be explained.
 
 mod candidates;
+pub mod compare;
 pub mod philox;
 pub mod readout;
 pub mod top_k;

@@ -1,0 +1,411 @@
+"""`ropechat compare`: two models, types, templates or prompts on one text."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ropechat.cli.common import (
+    STREAM,
+    Count,
+    FileName,
+    StdoutWriter,
+    load_chat_engine,
+    model_options,
+    model_or_builtin,
+    stdin_stream,
+    template_options,
+    text_argument,
+    wants_color,
+)
+from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
+from ropechat.cli.settings import DTYPES, KV_DTYPES
+from ropechat.cli.status import StatusLine
+from ropechat.errors import FileAccessError, RequestError
+from ropechat.util.text import format_duration
+
+if TYPE_CHECKING:
+    from ropechat.conversation import Message
+    from ropechat.engine.engine import Engine
+    from ropechat.inspector.compare import Comparison, TokenPair
+    from ropechat.inspector.compare_spans import SpanComparison
+    from ropechat.inspector.compare_text import Pairing, SideText
+
+    Result = Comparison | SpanComparison
+
+_FORMATS = ("table", "jsonl", "html", "csv")
+_TABLE_TOP_K = 3
+_FILE_TOP_K = 5
+_SAME_WEIGHTS = ("model", "dtype", "kv_dtype", "threads", "context", "cache", "download")
+_EXAMPLES = """\b
+Examples:
+  ropechat compare --dtype f32 --against-dtype q4_0 "Once upon a time there was a cat."
+  ropechat compare --against-kv-dtype q8_0 --top 3 "Once upon a time there was a cat."
+  ropechat --help | ropechat compare --against-dtype q8_0 --max-kl 0.5 -o compare.html --overwrite
+  echo "Tim found a" > given.txt; ropechat compare --against-given given.txt " ball in the garden."
+"""
+
+
+class Prompt(NamedTuple):
+    """What stands before the text on one side. chat: as messages, with the chat template."""
+
+    given: str
+    system: str | None
+    template: str | None
+    chat: bool
+
+    def content(self) -> "str | list[Message]":
+        """The prompt for `read_text`."""
+        if not self.chat:
+            return self.given
+        from ropechat.conversation import Message, Role
+
+        system = [] if self.system is None else [Message(Role.SYSTEM, self.system)]
+        return [*system, Message(Role.USER, self.given)]
+
+
+def _file_text(file: Path | str) -> str:
+    """The text of a file, or of stdin for `-`. Raises FileAccessError, RequestError if it is not UTF-8."""
+    name = "stdin" if file == STREAM else str(file)
+    try:
+        data = stdin_stream().read() if file == STREAM else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+        ) from None
+    except OSError as error:
+        raise FileAccessError(f"{name}: {error.strerror}") from None
+
+
+def _sides(
+    text: str, given: dict[str, Any], other: dict[str, Any], prompts: tuple[Prompt, Prompt]
+) -> "Pairing":
+    """Load both models, or one for both sides, and encode the text for each."""
+    from ropechat.inspector.compare_text import join_sides, read_text
+
+    variables = given.pop("template_vars")
+    same = all(given[name] == other[name] for name in _SAME_WEIGHTS)
+    model = model_or_builtin(given["model"])
+    sides: list[SideText] = []
+    shown, engine = b"", None
+    for options, prompt in zip((given, other), prompts, strict=True):
+        if engine is None or not same:
+            asked = {**options, "template": prompt.template, "template_vars": variables}
+            engine = load_chat_engine(asked, raw=not prompt.chat)
+        elif prompt.chat and prompt.template != prompts[0].template:
+            _use_template(engine, model, prompt.template, variables)
+        side, read = read_text(engine, text, prompt.content())
+        shown = shown if sides else read
+        sides.append(side)
+    return join_sides(sides[0], sides[1], shown)
+
+
+def _use_template(engine: "Engine", model: str, name: str | None, variables: dict[str, Any]) -> None:
+    """Select a template of the model, whatever was selected before."""
+    from ropechat.engine.loading import load_template
+
+    engine.chat.template = load_template(model)
+    engine.chat.use(name, variables)
+
+
+class _Progress(StatusLine):
+    """Tokens, tokens per second and time left."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__()
+        self._total, self._done, self._begun = total, 0, time.monotonic()
+
+    def __call__(self) -> None:
+        self._done += 1
+        if not self.is_due:
+            return
+        rate = self._done / max(1e-9, time.monotonic() - self._begun)
+        left = format_duration((self._total - self._done) / rate)
+        self.show(f"{self._done:,}/{self._total:,} tokens · {rate:.0f} tok/s · ETA {left}")
+
+
+class _OutputFile:
+    """Writes a file that gets its name when it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._partial = path, path.with_name(path.name + ".partial")
+        self._file: IO[bytes] = self._checked(lambda: self._partial.open("wb"))
+
+    def _checked(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except OSError as error:
+            raise FileAccessError(f"{self._partial}: {error.strerror}") from None
+
+    def write(self, text: str) -> None:
+        self._checked(lambda: self._file.write(text.encode("utf-8", "replace")))
+
+    def line(self, text: str) -> None:
+        self.write(text + "\n")
+
+    def close(self, *, complete: bool) -> None:
+        self._checked(self._file.close)
+        if complete:
+            self._checked(lambda: os.replace(self._partial, self._path))
+        else:
+            self._checked(lambda: self._partial.unlink(missing_ok=True))
+
+
+class _Stdout:
+    """Writes to stdout; lines of the table are cleaned already."""
+
+    def __init__(self) -> None:
+        self._out = StdoutWriter()
+        self.write, self.line = self._out.write, self._out.raw_line
+
+    def close(self, *, complete: bool) -> None:
+        """Nothing to do."""
+
+
+def _form(form: str | None, out: Path | str | None) -> str:
+    """The format: the given one, else by the suffix of the file, else a table."""
+    suffix = out.suffix.lower().lstrip(".") if isinstance(out, Path) else ""
+    if form is None and suffix and suffix not in (*_FORMATS, "txt"):
+        raise click.UsageError(f"-o {out}: unknown suffix; use .txt, .jsonl, .html or .csv, or add --format")
+    return form or ("table" if suffix in ("", "txt") else suffix)
+
+
+def _refuse(out: Path | str | None, *, overwrite: bool) -> None:
+    if isinstance(out, Path) and out.exists() and not overwrite:
+        raise RequestError(f"{out}: exists; choose another output or add --overwrite")
+
+
+def _run(
+    pairing: "Pairing", form: str, sink: "_OutputFile | _Stdout", top: int, top_k: int, window: int | None
+) -> "Result":
+    """Compute, and write in the format. Rows are written while the next ones are computed."""
+    from ropechat.inspector import compare_records as records
+    from ropechat.inspector.compare import compare_tokens
+    from ropechat.inspector.compare_spans import compare_pairing
+
+    progress = _Progress(pairing.shared)
+    kept: list[TokenPair] = []
+    takes: dict[str, Callable[[TokenPair], Any]] = {
+        "jsonl": lambda pair: sink.write(records.json_line(records.token_record(pairing, pair))),
+        "csv": lambda pair: sink.write(records.csv_line(records.token_row(pairing, pair))),
+        "html": kept.append,
+    }
+
+    def on_token(pair: "TokenPair") -> None:
+        if form in takes:
+            takes[form](pair)
+        progress()
+
+    if form == "jsonl":
+        sink.write(records.json_line(records.meta_record(pairing, window)))
+    if form == "csv":
+        sink.write(records.csv_line(records.TOKEN_COLUMNS if pairing.shared else records.SPAN_COLUMNS))
+    result: Result
+    try:
+        if pairing.shared:
+            result = compare_tokens(pairing, top_k=top_k, worst=top, window=window, on_token=on_token)
+        else:
+            result = compare_pairing(pairing, worst=top, window=window)
+    finally:
+        progress.clear()
+    for piece in _rest(result, form, kept, top_k, to_file=isinstance(sink, _OutputFile)):
+        (sink.line if form == "table" else sink.write)(piece)
+    return result
+
+
+def _rest(
+    result: "Result", form: str, kept: "Iterable[TokenPair]", top_k: int, *, to_file: bool
+) -> Iterator[str]:
+    """What is written after the tokens."""
+    from ropechat.inspector import compare_records as records
+    from ropechat.inspector.compare_spans import SpanComparison
+
+    pairing = result.pairing
+    if form == "table":
+        from ropechat.inspector.compare_table import render
+
+        width = 100 if to_file else shutil.get_terminal_size((100, 24)).columns
+        yield from render(result, width, candidates=top_k, color=wants_color() and not to_file)
+    elif form == "html":
+        from ropechat.inspector.compare_page import render as render_page
+
+        yield from render_page(result, kept)
+    elif form == "csv" and isinstance(result, SpanComparison):
+        yield from (records.csv_line(records.span_row(pairing, pair)) for pair in result.spans)
+    elif form == "jsonl":
+        if isinstance(result, SpanComparison):
+            yield from (records.json_line(records.span_record(pairing, pair)) for pair in result.spans)
+            yield from (records.json_line(records.line_record(pairing, pair)) for pair in result.lines)
+        yield records.json_line(records.summary_record(result.summary))
+
+
+def _say_notes(pairing: "Pairing", window: int | None) -> None:
+    """Notes about what is compared and how."""
+    a, b = pairing.a, pairing.b
+    if window is not None:
+        trained = min(side.engine.facts["max_position_embeddings"] for side in (a, b))
+        say(
+            f"note: {max(len(a.ids), len(b.ids)):,} tokens in windows of {window}, stride "
+            f"{max(1, window // 2)}; the models were trained for {trained}"
+        )
+    if not pairing.shared:
+        say("note: the tokenizers differ; bits of common byte spans are compared instead of distributions")
+    elif skipped := len(a.ids) - a.scored - pairing.shared:
+        say(f"note: the first {skipped} tokens of the text differ behind the two prompts; they do not count")
+
+
+def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int:
+    """The exit code: CHECK_FAILED if a limit was passed, and why on stderr. NaN passes no limit silently."""
+    from ropechat.inspector.compare_spans import SpanComparison
+
+    if isinstance(result, SpanComparison):
+        kl, ppl = None, result.summary.ppl[1]
+    else:
+        kl, ppl = result.summary.mean_kld, result.summary.ppl_b
+    code = OK
+    for name, found, limit in (("mean KLD", kl, max_kl), ("PPL(B)", ppl, max_ppl)):
+        if limit is not None and found is not None and not found <= limit:
+            say(f"check failed: {name} is {found:.6g}, above {limit:g}")
+            code = CHECK_FAILED
+    return code
+
+
+def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict[str, Any]:
+    """The options of the second model. Raises UsageError for options that do not go together."""
+    if all(value is None for value in against.values()):
+        raise click.UsageError(
+            "nothing to compare with; give --against MODEL, --against-dtype, --against-kv-dtype, "
+            "--against-given, --against-system or --against-template"
+        )
+    needs_chat = {"template": given["template"], "against-template": against["template"]}
+    needs_chat |= {"system": given["system"], "against-system": against["system"]}
+    named = [f"--{name}" for name, value in needs_chat.items() if value is not None]
+    if not chat and (named or given["template_vars"]):
+        raise click.UsageError(f"{(*named, '--template-var')[0]} requires --chat; add it or omit the option")
+    if chat and given["given"] is None:
+        raise click.UsageError("--chat requires --given FILE: the user's message that TEXT replies to")
+    names = ("model", "dtype", "kv_dtype")
+    other = {name: given[name] if against[name] is None else against[name] for name in names}
+    if against["model"] is not None and against["dtype"] is None:
+        other["dtype"] = given["dtype"]
+    return {**{name: given[name] for name in _SAME_WEIGHTS}, **other}
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("text", required=False)
+@click.option("-f", "--file", type=FileName(), metavar="FILE", help="Read TEXT from a file; - is stdin.")
+@model_options
+@click.option("--against", metavar="MODEL", help="The second model, B [default: the same].")
+@click.option("--against-dtype", type=click.Choice(DTYPES), help="B's type of weights [default: --dtype].")
+@click.option(
+    "--against-kv-dtype", type=click.Choice(KV_DTYPES), help="B's type of KV cache [default: --kv-dtype]."
+)
+@click.option(
+    "--given", "given_file", type=FileName(), metavar="FILE", help="A text before TEXT; not counted."
+)
+@click.option(
+    "--against-given", type=FileName(), metavar="FILE", help="B's text before TEXT [default: as --given]."
+)
+@click.option(
+    "--chat", is_flag=True, help="--given is a user's message, TEXT the reply, by the chat template."
+)
+@click.option("--system", metavar="TEXT", help="With --chat: a system message.")
+@click.option("--against-system", metavar="TEXT", help="B's system message [default: as --system].")
+@template_options
+@click.option("--against-template", metavar="NAME", help="B's chat template [default: as --template].")
+@click.option(
+    "--top", type=click.IntRange(0, 10_000), default=10, show_default=True, help="Worst places to show."
+)
+@click.option(
+    "--top-k",
+    type=click.IntRange(1, 1000),
+    help=f"Candidates of each model [default: {_TABLE_TOP_K} in a table, {_FILE_TOP_K} elsewhere].",
+)
+@click.option(
+    "--window", type=Count(), help="Tokens of a window of a long text [default: what both were trained for]."
+)
+@click.option("--max-kl", type=click.FloatRange(min=0.0), help="Exit code 1 if the mean KLD is larger.")
+@click.option("--max-ppl", type=click.FloatRange(min=0.0), help="Exit code 1 if B's perplexity is larger.")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of OUT, or table]."
+)
+@click.option("-o", "--out", type=FileName(), metavar="OUT", help="A file; - is stdout [default].")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+def compare(
+    text: str | None,
+    file: Path | str | None,
+    given_file: Path | str | None,
+    against_given: Path | str | None,
+    chat: bool,
+    system: str | None,
+    against_system: str | None,
+    against: str | None,
+    against_dtype: str | None,
+    against_kv_dtype: str | None,
+    against_template: str | None,
+    top: int,
+    top_k: int | None,
+    window: int | None,
+    max_kl: float | None,
+    max_ppl: float | None,
+    form: str | None,
+    out: Path | str | None,
+    overwrite: bool,
+    **given: Any,
+) -> int:
+    """Compare two models on TEXT (- or none: from stdin): A as -m, --dtype ... say, B as --against... say.
+
+    Shows perplexities, KL divergence from A to B over the whole vocabulary, how often the most probable token
+    is the same, and the places where the two differ most, with both models' candidates. Models with different
+    tokenizers are compared by the bits of byte spans and lines.
+
+    A text beyond the trained length is compared in windows, each half a window further.
+    """
+    if text is not None and file is not None:
+        raise click.UsageError("TEXT and -f: give one of them")
+    against_options = {
+        "model": against,
+        "dtype": against_dtype,
+        "kv_dtype": against_kv_dtype,
+        "given": against_given,
+        "system": against_system,
+        "template": against_template,
+    }
+    template = given["template"]
+    other = _settled({**given, "given": given_file, "system": system}, against_options, chat)
+    kind = _form(form, out)
+    _refuse(out, overwrite=overwrite)
+    value = text_argument(text, "text") if file is None else _file_text(file)
+    before = "" if given_file is None else _file_text(given_file)
+    prompts = (
+        Prompt(before, system, template, chat),
+        Prompt(
+            before if against_given is None else _file_text(against_given),
+            system if against_system is None else against_system,
+            template if against_template is None else against_template,
+            chat,
+        ),
+    )
+    wanted = window or given["context"]
+    pairing = _sides(value, given, other, prompts)
+    if max_kl is not None and not pairing.shared:
+        raise RequestError("--max-kl: the tokenizers must be the same; use --max-ppl")
+    from ropechat.inspector.compare_text import window_size
+
+    size = window_size(pairing, wanted)
+    _say_notes(pairing, size)
+    sink = _OutputFile(out) if isinstance(out, Path) else _Stdout()
+    complete = False
+    try:
+        result = _run(
+            pairing, kind, sink, top, top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K), size
+        )
+        complete = True
+    finally:
+        sink.close(complete=complete)
+    return _check(result, max_kl, max_ppl)

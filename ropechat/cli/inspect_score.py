@@ -1,0 +1,210 @@
+"""What `ropechat inspect` scores: long texts in windows, conversations, answers; and its progress."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ropechat.cli.common import text_argument
+from ropechat.cli.exit_codes import say
+from ropechat.cli.status import StatusLine, progress_text
+from ropechat.conversation import Message, Role
+from ropechat.errors import FileAccessError, RequestError
+from ropechat.trace import Pair, TokenDistribution, TokenScore
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.prompt import Bos, Special
+    from ropechat.engine.score_input import ScoreItem
+    from ropechat.engine.scoring import ScoreStream
+
+F = TypeVar("F", bound=Callable[..., Any])
+ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
+_QUIET_SECONDS = 0.5
+"""How long scoring may take before its progress is shown."""
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """The values of `score_options`."""
+
+    window: int | None
+    stride: int | None
+    one_sequence: bool
+    messages: str | None
+    answer: str | None
+    given_file: str | None
+    roles: tuple[str, ...] | None
+
+    @property
+    def needs_template(self) -> bool:
+        """Whether messages are rendered."""
+        return self.messages is not None
+
+
+def _roles(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Parse "user,assistant"."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(","))
+    for name in names:
+        if name not in ROLES:
+            raise click.UsageError(f"--roles: must be some of {', '.join(ROLES)} (got {name!r:.40})", ctx)
+    return names
+
+
+def score_options(function: F) -> F:
+    """The options of ScoreOptions."""
+    for option in (
+        click.option(
+            "--window",
+            type=click.IntRange(min=2),
+            help="Tokens of a window of a long text [default: the trained length, or --context].",
+        ),
+        click.option(
+            "--stride",
+            type=click.IntRange(min=1),
+            help="Tokens by which each window moves on [default: half a window].",
+        ),
+        click.option("--one-sequence", is_flag=True, help="Score a long text without windows."),
+        click.option(
+            "--messages", metavar="FILE", help='Score a conversation: [{"role", "content"}, ...]; - is stdin.'
+        ),
+        click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
+        click.option(
+            "--given-file", metavar="FILE", help="Score TEXT as the continuation of the text in this file."
+        ),
+        click.option(
+            "--roles",
+            metavar="NAMES",
+            callback=_roles,
+            help=f"Roles that sums cover, with commas: {', '.join(ROLES)} [default: text; with --messages: "
+            "assistant].",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def take_score_options(given: dict[str, Any]) -> ScoreOptions:
+    """Remove the values of `score_options` from `given` and return them. Raises UsageError."""
+    asked = ScoreOptions(**{name: given.pop(name) for name in ScoreOptions.__dataclass_fields__})
+    if asked.one_sequence and (asked.window or asked.stride):
+        raise click.UsageError("--one-sequence: not possible with --window or --stride")
+    if asked.answer is not None and asked.messages is None:
+        raise click.UsageError("--answer requires --messages; add it, or give the prompt with --given-file")
+    if asked.messages is not None and asked.given_file is not None:
+        raise click.UsageError("--given-file: not possible with --messages; use --answer")
+    if asked.messages == "-" and asked.answer == "-":
+        raise click.UsageError("--answer: stdin is read by --messages already")
+    return asked
+
+
+def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
+    """What is scored. chat: TEXT is a user message. Raises UsageError, RequestError, FileAccessError."""
+    if asked.messages is not None:
+        from ropechat.cli.template import read_messages
+
+        if text is not None or chat:
+            raise click.UsageError("--messages: not possible with TEXT or --chat; use --answer")
+        messages = read_messages(asked.messages)
+        return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
+    return prompt_of(text_argument(text, "text"), asked, chat=chat)
+
+
+def prompt_of(value: str, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
+    """A text as it is scored: alone, as a user message or as a continuation. Raises as `read_prompt`."""
+    if asked.given_file is not None:
+        if chat:
+            raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
+        return Pair(_content(asked.given_file), value)
+    return [Message(Role.USER, value)] if chat else value
+
+
+def _content(file: str) -> str:
+    try:
+        return Path(file).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{file}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+        ) from None
+    except OSError as error:
+        raise FileAccessError(f"{file}: {error.strerror}") from None
+
+
+def open_stream(
+    engine: "Engine",
+    prompt: "ScoreItem",
+    asked: ScoreOptions,
+    *,
+    top_k: int,
+    special: "Special",
+    bos: "Bos",
+    name: str = "",
+) -> "ScoreStream":
+    """Start scoring, and say on stderr how a long text is scored. name: of its file."""
+    stream = engine.score_stream(
+        prompt,
+        top_k=top_k,
+        special=special,
+        bos=bos,
+        by_author=asked.needs_template,
+        window=asked.window,
+        stride=asked.stride,
+        one_sequence=asked.one_sequence,
+    )
+    if asked.roles is not None:
+        stream.meta["roles"] = asked.roles
+    for line in notes(stream.meta):
+        say(line if not name else line.replace(": ", f": {name}: ", 1))
+    return stream
+
+
+def notes(meta: dict[str, Any]) -> Iterator[str]:
+    """Lines about the windows of a long text, or about a text that exceeds the trained length."""
+    trained, window, count = meta["trained_length"], meta["window"], meta["tokens"]
+    if window is not None:
+        tokens = f"{count:,} tokens" if count is not None else "a long text"
+        yield (
+            f"note: {tokens} in windows of {window:,}, stride {meta['stride']:,}; "
+            f"the model was trained for {trained:,}"
+        )
+    elif meta["beyond_trained_length"]:
+        yield (
+            f"warning: {count:,} tokens exceed the trained length of {trained:,}: scores beyond it, and "
+            "their part in the sums, are unreliable; omit --one-sequence"
+        )
+
+
+class WatchedScores:
+    """A stream whose progress is shown on stderr, if that is a terminal and stdout is not."""
+
+    def __init__(self, stream: "ScoreStream") -> None:
+        self._stream = stream
+        self.meta = stream.meta
+        self._status = StatusLine()
+        self._shows = self._status.is_terminal and not (sys.stdout is not None and sys.stdout.isatty())
+
+    @property
+    def next(self) -> TokenDistribution | None:
+        """As `ScoreStream.next`."""
+        return self._stream.next
+
+    def __iter__(self) -> Iterator[TokenScore]:
+        if not self._shows:
+            yield from self._stream
+            return
+        begun, size = time.monotonic(), len((self._stream.text or "").encode("utf-8", "replace"))
+        try:
+            for count, token in enumerate(self._stream, 1):
+                elapsed = time.monotonic() - begun
+                if self._status.is_due and elapsed > _QUIET_SECONDS:
+                    share = token.span[1] / size if size else None
+                    self._status.show(progress_text(f"{count} tokens", share, tokens=count, elapsed=elapsed))
+                yield token
+        finally:
+            self._status.clear()

@@ -1,0 +1,195 @@
+"""A comparison for a terminal: the summary, then the places where two models differ most, side by side.
+
+#41  KL 0.4702  JS 0.0963  …Tim found a spe[ll] that
+    A  52.00%  rank 1               B  89.00%  rank 1
+       52.00%  ll ◂                    89.00%  ll ◂
+       20.10%  cial                     5.00%  cial
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
+from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
+from ropechat.inspector.compare_text import Pairing, SideText, Span, side_facts
+from ropechat.util.text import cell_width, fit, visible
+
+_MIN_WIDTH = 60
+_LABEL = 24
+_AFTER = 12  # columns of text behind a place
+_RESET, _DIM, _BOLD, _MARK = "\x1b[0m", "\x1b[2m", "\x1b[1m", "\x1b[7m"
+
+
+@dataclass(frozen=True)
+class _Style:
+    width: int
+    color: bool
+
+    def paint(self, text: str, code: str) -> str:
+        return f"{code}{text}{_RESET}" if self.color else text
+
+    def heading(self, text: str) -> str:
+        return self.paint(fit(text, self.width).rstrip(), _BOLD)
+
+
+def render(
+    result: Comparison | SpanComparison, width: int, *, candidates: int = 3, color: bool = False
+) -> Iterator[str]:
+    """Yield the lines. width: of the terminal. candidates: of each model at each place."""
+    style = _Style(max(width, _MIN_WIDTH), color)
+    yield from _sides(result.pairing, style)
+    if isinstance(result, Comparison):
+        for name, value in summary_rows(result.summary):
+            yield f"{name:<{_LABEL}}{value}"
+        yield ""
+        yield style.heading("Worst places by KL divergence") if result.worst else "No place was asked for."
+        for pair in result.worst:
+            yield from _place(result.pairing, pair, candidates, style)
+        return
+    found = result.summary
+    yield "Different tokenizers: bits over common byte spans."
+    yield f"{'compared bytes, spans':<{_LABEL}}{found.bytes:,}, {found.spans:,}"
+    for name, a, b in (("", "A", "B"), *span_summary_rows(found)):
+        yield f"{name:<{_LABEL}}{a:>14}{b:>14}"
+    for title, pairs in (("spans", result.worst_spans), ("lines", result.worst_lines)):
+        yield ""
+        yield from _span_table(result.pairing, title, pairs, style)
+
+
+def side_names(pairing: Pairing) -> tuple[str, str]:
+    """A name for each side that says in what they differ."""
+    a, b = (_description(side) for side in (pairing.a, pairing.b))
+    return a, b
+
+
+def _description(side: SideText) -> str:
+    facts = side_facts(side)
+    prompt = f", prompt of {side.first} tokens" if side.first > 1 else ""
+    return f"{facts['model']} {facts['dtype']}, kv {facts['kv_dtype']}{prompt}"
+
+
+def _sides(pairing: Pairing, style: _Style) -> Iterator[str]:
+    for letter, name in zip("AB", side_names(pairing), strict=True):
+        yield fit(visible_line(f"{letter}  {name}"), style.width).rstrip()
+    yield ""
+
+
+def visible_line(text: str) -> str:
+    """Text on one line; a space stays a space."""
+    return visible(text.encode("utf-8", "replace")).replace("·", " ")
+
+
+def summary_rows(found: Summary) -> list[tuple[str, str]]:
+    """The summary as (name, value), with the names that llama-perplexity uses."""
+    return [
+        ("compared tokens", f"{found.tokens:,}"),
+        ("PPL(A)", number(found.ppl_a, 4)),
+        ("PPL(B)", number(found.ppl_b, 4)),
+        ("ln(PPL(B)/PPL(A))", _with_error(found.ln_ppl_ratio, found.ln_ppl_ratio_error, 6)),
+        ("mean KLD(A, B)", _with_error(found.mean_kld, found.mean_kld_error, 6)),
+        ("median KLD", number(found.median_kld, 6)),
+        ("99% KLD", number(found.p99_kld, 6)),
+        ("maximum KLD", number(found.max_kld, 6)),
+        ("mean KLD(B, A)", number(found.mean_kld_back, 6)),
+        ("mean JSD", number(found.mean_js, 6)),
+        ("same top token", _with_error(100 * found.same_top, 100 * found.same_top_error, 3) + " %"),
+    ]
+
+
+def span_summary_rows(found: SpanSummary) -> list[tuple[str, str, str]]:
+    """The summary of spans as (name, value of A, value of B)."""
+    return [
+        (name, number(a, digits), number(b, digits))
+        for name, (a, b), digits in (
+            ("tokens", found.tokens, 0),
+            ("bits", found.bits, 1),
+            ("bits per byte", found.bits_per_byte, 4),
+            ("PPL per byte", found.ppl_per_byte, 4),
+            ("PPL per own token", found.ppl, 4),
+        )
+    ]
+
+
+def _with_error(value: float, error: float, digits: int) -> str:
+    return f"{number(value, digits)} ± {number(error, digits)}"
+
+
+def number(value: float, digits: int) -> str:
+    """A number with `digits` decimals; – for NaN, ∞ for infinity."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.{digits}f}" if math.isfinite(value) else ("∞" if value > 0 else "-∞")
+
+
+def _place(pairing: Pairing, pair: TokenPair, candidates: int, style: _Style) -> Iterator[str]:
+    yield ""
+    head = f"#{pair.number}  KL {number(pair.kl, 4)}  JS {number(pair.js, 4)}  "
+    yield head + snippet(pairing.text, pair.span, style.width - len(head), style)
+    half = (style.width - 4) // 2
+    sides = [_column(pairing, view, pair.id, candidates) for view in (pair.a, pair.b)]
+    heads = [
+        f"{letter} {math.exp(view.logprob):7.2%}  rank {view.rank:,}"
+        for letter, view in zip("AB", (pair.a, pair.b), strict=True)
+    ]
+    yield style.paint(f"    {fit(heads[0], half)}{fit(heads[1], half)}".rstrip(), _DIM)
+    for left, right in zip_longest(*sides, fillvalue=""):
+        yield f"    {_cell(left, half)}{_cell(right, half)}".rstrip()
+
+
+def _column(pairing: Pairing, view: View, chosen: int, candidates: int) -> list[str]:
+    return [
+        f"  {math.exp(logprob):7.2%}  {visible(pairing.a.engine.token_bytes(id)) or f'#{id}'}"
+        + (" ◂" if id == chosen else "")
+        for id, logprob in view.top[:candidates]
+    ]
+
+
+def _cell(text: str, width: int) -> str:
+    """A cell with a space behind it; a cut one keeps the mark of the token of the text."""
+    if cell_width(text) < width or not text.endswith(" ◂"):
+        return fit(text, width - 1) + " "
+    return fit(text[:-2], width - 3).rstrip() + " ◂ "
+
+
+def snippet(text: bytes, span: Span, width: int, style: _Style | None = None) -> str:
+    """The text around a span, which is marked, on one line of at most `width` columns."""
+    start, end = span
+    token = visible(text[start:end])
+    before = visible_line(text[max(0, start - 4 * width) : start].decode("utf-8", "replace"))
+    after = visible_line(text[end : end + 4 * _AFTER].decode("utf-8", "replace"))
+    token = fit(token, max(4, width - 8)).rstrip() if cell_width(token) > width - 8 else token
+    after = _clip(after, max(0, min(_AFTER, width - 2 - cell_width(token))))
+    room = max(0, width - cell_width(token) - cell_width(after) - 2)
+    marked = f"[{token}]" if style is None or not style.color else style.paint(f"[{token}]", _MARK)
+    return _clip_left(before, room) + marked + after
+
+
+def _clip(text: str, width: int) -> str:
+    while cell_width(text) > width:
+        text = text[:-1]
+    return text
+
+
+def _clip_left(text: str, width: int) -> str:
+    """The end of a text that fits, with … where it is cut."""
+    if cell_width(text) <= width:
+        return text
+    while text and cell_width(text) > width - 1:
+        text = text[max(1, (len(text) - width) // 2) :]
+    return f"…{text}" if width > 0 else ""
+
+
+def _span_table(pairing: Pairing, title: str, pairs: Sequence[SpanPair], style: _Style) -> Iterator[str]:
+    yield style.heading(f"{title} that differ most, in bits")
+    yield style.paint(f"{title[:-1]:>7}{'A':>10}{'B':>10}{'B - A':>10}  text", _DIM)
+    room = style.width - 39
+    for pair in pairs:
+        shown = (
+            snippet(pairing.text, pair.span, room, style)
+            if title == "spans"
+            else fit(visible_line(pairing.text[slice(*pair.span)].decode("utf-8", "replace")), room).rstrip()
+        )
+        bits = "".join(f"{number(value, 2):>10}" for value in (*pair.bits, pair.difference))
+        yield f"{pair.number:>7}{bits}  {shown}".rstrip()

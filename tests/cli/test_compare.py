@@ -1,0 +1,161 @@
+"""`ropechat compare`, in this process, on the built-in model."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ropechat.cli import main
+from ropechat.cli.compare import compare
+from ropechat.cli.exit_codes import CHECK_FAILED
+
+TEXT = "Once upon a time there was a cat. It sat on the mat."
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
+
+    def call(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main(["compare", "--threads", "1", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_a_table_of_two_types(run: Run) -> None:
+    code, out, err = run(TEXT, "--dtype", "f32", "--against-dtype", "q4_0", "--top", 2)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("A  builtin f32, kv f32")
+    assert lines[1].startswith("B  builtin q4_0, kv f16")
+    assert sum(line.startswith("#") for line in lines) == 2
+    assert "mean KLD(A, B)" in out
+
+
+def test_jsonl_csv_and_table_agree(run: Run, tmp_path: Path) -> None:
+    options = (TEXT, "--against-dtype", "q8_0", "--top-k", 2)
+    records = [json.loads(line) for line in run(*options, "--format", "jsonl")[1].splitlines()]
+    meta, *tokens, summary = records
+    assert (meta["schema"], meta["b"]["dtype"], meta["text"]) == ("ropechat.compare/1", "q8_0", TEXT)
+    assert summary["tokens"] == len(tokens)
+    assert summary["mean_kld"] == pytest.approx(sum(token["kl"] for token in tokens) / len(tokens))
+    assert {len(token["a"]["top"]) for token in tokens} == {2}
+    out = tmp_path / "out.csv"
+    assert run(*options, "-o", out) == (0, "", "")
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [float(row["kl"]) for row in rows] == [token["kl"] for token in tokens]
+    code, printed, err = run(*options, "-o", out)
+    assert (code, printed) == (2, "")
+    assert "exists; choose another output or add --overwrite" in err
+    assert run(*options, "-o", out, "--overwrite", "--format", "jsonl")[0] == 0
+    assert len(out.read_text().splitlines()) == len(records)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_page(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.html"
+    assert run(TEXT, "--against-dtype", "q8_0", "-o", out) == (0, "", "")
+    assert out.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_text_from_files_and_stdin(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    options = ("--against-dtype", "q8_0", "--format", "jsonl")
+    expected = run(TEXT, *options)
+    assert run("-f", file, *options) == expected
+    assert run("-", *options, stdin=TEXT.encode()) == expected
+    assert run("-f", "-", *options, stdin=TEXT.encode()) == expected
+
+
+def test_checks_have_an_exit_code(run: Run) -> None:
+    options = (TEXT, "--dtype", "f32", "--against-dtype", "q4_0", "--top", 0)
+    assert run(*options, "--max-kl", 100, "--max-ppl", 1e9)[0] == 0
+    code, out, err = run(*options, "--max-kl", 0, "--max-ppl", 1)
+    assert code == CHECK_FAILED == 1
+    assert "mean KLD" in out
+    assert [line.split(" is ")[0] for line in err.splitlines()] == [
+        "check failed: mean KLD",
+        "check failed: PPL(B)",
+    ]
+    code, _, err = run(TEXT, "--dtype", "f32", "--against-dtype", "f32", "--max-kl", 0)
+    assert (code, err) == (0, "")
+
+
+def test_prompts(run: Run, tmp_path: Path) -> None:
+    given, other = tmp_path / "a.txt", tmp_path / "b.txt"
+    given.write_text("A story. ")
+    other.write_text("A recipe: ")
+    options = ("--format", "jsonl")
+    code, out, _ = run("There was a cat.", "--given", given, "--against-given", other, *options)
+    meta, *tokens, _ = map(json.loads, out.splitlines())
+    assert (code, meta["text"]) == (0, "There was a cat.")
+    assert meta["a"]["prompt_tokens"] > 0
+    assert sum(token["kl"] for token in tokens) > 0
+    code, out, _ = run("Hello.", "--chat", "--given", given, "--against-system", "Be brief.", *options)
+    meta = json.loads(out.splitlines()[0])
+    assert code == 0
+    assert meta["b"]["prompt_tokens"] > meta["a"]["prompt_tokens"]
+
+
+def test_a_long_text_goes_in_windows(run: Run) -> None:
+    code, out, err = run(TEXT * 3, "--against-dtype", "q8_0", "--window", 16, "--format", "jsonl")
+    meta, *tokens, summary = map(json.loads, out.splitlines())
+    assert code == 0
+    assert (meta["window"], meta["stride"]) == (16, 8)
+    assert err.startswith("note: ")
+    assert "tokens in windows of 16, stride 8" in err
+    assert summary["tokens"] == len(tokens)
+    assert all(8 <= token["a"]["ctx"] <= 16 for token in tokens[16:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([TEXT], "nothing to compare with; give --against MODEL"),
+        ([TEXT, "-f", "x", "--against-dtype", "f32"], "TEXT and -f: give one of them"),
+        ([TEXT, "--against-system", "x"], "--against-system requires --chat"),
+        ([TEXT, "--against-dtype", "f32", "--template", "x"], "--template requires --chat"),
+        ([TEXT, "--against-dtype", "f32", "--chat"], "--chat requires --given FILE"),
+        ([TEXT, "--against-dtype", "f32", "-o", "x.png"], "unknown suffix; use .txt, .jsonl, .html or .csv"),
+        (["-f", "/nowhere/x", "--against-dtype", "f32"], "/nowhere/x: No such file or directory"),
+        (["a", "--against-dtype", "f32"], "text: must have at least two tokens"),
+        ([TEXT, "--against-dtype", "f32", "-o", "/nowhere/x.csv"], "/nowhere/x.csv.partial: No such file"),
+    ],
+)
+def test_what_is_refused(run: Run, arguments: list[str], said: str) -> None:
+    code, out, err = run(*arguments)
+    assert code in (2, 74)
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(b"ab\xff")
+    code, _, err = run("-f", file, "--against-dtype", "f32")
+    assert (code, err) == (
+        2,
+        f"error: {file}: must be UTF-8 (byte 2 is not); convert the text to UTF-8\n",
+    )
+
+
+def test_examples_of_the_help_are_commands() -> None:
+    assert compare.epilog is not None
+    lines = [line.strip() for line in compare.epilog.splitlines() if "ropechat compare" in line]
+    assert len(lines) >= 4
+    for line in lines:
+        words = line.partition("ropechat compare ")[2].split()
+        options = {word for word in words if word.startswith("-") and word != "-"}
+        known = {name for parameter in compare.params for name in parameter.opts}
+        assert options <= known
