@@ -74,6 +74,12 @@ class LineRequest:
     """OpenAI's endpoint; text of /v1/completions is continued without a chat template."""
     continues: bool = True
     """Whether the answer continues a final assistant message."""
+    choices: tuple[str, ...] = ()
+    """With --score: the completions to score."""
+    is_pair: bool = False
+    """With --score: whether the row has one completion rather than choices."""
+    answer: int | None = None
+    """With --score: the index of the right choice."""
 
 
 class LineError(ValueError):

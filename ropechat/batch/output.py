@@ -21,8 +21,10 @@ class Sink(Protocol):
 
     ordered: bool
     """Whether records must come in the order of the rows."""
-    found: int
-    """Records of earlier runs that are used again."""
+
+    @property
+    def found(self) -> int:
+        """Records of earlier runs that are used again."""
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """Announce a row, in order; return which of its samples are to be computed."""

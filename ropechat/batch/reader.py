@@ -25,6 +25,7 @@ from ropechat.batch.line import (
     require_openai,
 )
 from ropechat.batch.row_template import RowTemplate, canonical
+from ropechat.batch.score_line import scored_request
 from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source
 from ropechat.errors import BatchInputError, RequestError, RopechatError
 
@@ -57,7 +58,8 @@ class RowOptions:
 
     prompt_field: the field of the prompt; None takes prompt, messages, turns, text or prefix. template: makes
     the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
-    id_field: the field of the id; None takes id or custom_id. limit: read only so many rows.
+    id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
+    a completion or choices, see `score_line`.
     """
 
     prompt_field: str | None = None
@@ -65,6 +67,7 @@ class RowOptions:
     keep: Sequence[str] | str = ()
     id_field: str | None = None
     limit: int | None = None
+    score: bool = False
 
 
 @dataclass
@@ -133,7 +136,7 @@ class BatchReader:
             id = self._id(fields, raw.number)
             seen.once(id, raw.number)
             kept = self._kept(fields)
-            request = self._request(fields, index)
+            request = self._scored(fields, index) if self.options.score else self._request(fields, index)
             told = canonical([_told(request), kept])
             return BatchRow(index, raw.number, id, request, kept=kept, req=_req(told))
         except LineError as fault:
@@ -152,6 +155,9 @@ class BatchReader:
             found = {name: fields[name] for name in _ID_FIELDS if fields.get(name)}
             return read_id(found, number)
         return read_id(fields, number)
+
+    def _scored(self, fields: Mapping[str, Any], index: int) -> LineRequest:
+        return scored_request(fields, lambda others: self._request(others, index))
 
     def _request(self, fields: Mapping[str, Any], index: int) -> LineRequest:
         options = self.options
@@ -199,6 +205,7 @@ def _told(request: LineRequest) -> list[Any]:
         request.turns,
         request.endpoint,
         request.continues,
+        *([request.choices, request.is_pair, request.answer] if request.choices else []),
     ]
 
 

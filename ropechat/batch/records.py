@@ -57,7 +57,7 @@ def ok_record(
             name: sum(answer["usage"][name] for answer in answers) for name in answers[0]["usage"]
         }
         record |= {"seed": answers[0]["seed"], "turns": answers}
-    return _finish(record, row, sum(completion.cached_tokens for completion in completions))
+    return finish_record(record, row, sum(completion.cached_tokens for completion in completions))
 
 
 def error_record(row: BatchRow, sample: int, error: RopechatError) -> dict[str, Any]:
@@ -74,10 +74,11 @@ def error_record(row: BatchRow, sample: int, error: RopechatError) -> dict[str, 
             "message": message if prefix in message else f"{prefix}{message}",
         },
     }
-    return _finish(record, row, 0)
+    return finish_record(record, row, 0)
 
 
-def _finish(record: dict[str, Any], row: BatchRow, cached: int) -> dict[str, Any]:
+def finish_record(record: dict[str, Any], row: BatchRow, cached: int) -> dict[str, Any]:
+    """The record with the row's kept fields, and what the journal needs. cached: tokens from the cache."""
     if row.kept is not None:
         record["input"] = dict(row.kept)
     if row.request is not None and row.request.endpoint != CHAT:
@@ -93,6 +94,10 @@ def samples_of(request: LineRequest | None, samples: int) -> int:
 
 
 def tokens_of(record: Mapping[str, Any]) -> tuple[int, int, int]:
-    """(prompt, cached, new) tokens of a journal's record."""
-    usage = record.get("usage") or {"prompt_tokens": 0, "completion_tokens": 0}
+    """(prompt, cached, new) tokens of a journal's record; of a scored row, the scored ones are new."""
+    scored = record.get("scores", [record] if "tokens" in record else [])
+    usage = record.get("usage") or {
+        "prompt_tokens": 0,
+        "completion_tokens": sum(score["tokens"] for score in scored),
+    }
     return usage["prompt_tokens"], record.get("cached", 0), usage["completion_tokens"]

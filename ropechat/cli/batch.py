@@ -33,6 +33,7 @@ _GROUPS = {
         "id_field",
         "limit",
         "dry_run",
+        "score",
     ),
     "Output": ("out", "form_out", "keep", "samples", "logprobs", "overwrite"),
     "Run": ("resume", "retry_failed", "max_errors", "window", "progress", "quiet"),
@@ -46,6 +47,7 @@ _EXAMPLES = (
     "ropechat batch prompts.jsonl -o answers.jsonl --n 4 --logprobs 5 --max-tokens 64",
     "ropechat batch prompts.jsonl -o answers.jsonl --resume      # after Ctrl-C, a crash, a full disk",
     "ropechat batch requests.jsonl -o results.jsonl --out openai",
+    """echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' | ropechat batch - --score""",
 )
 
 
@@ -108,6 +110,11 @@ _EXAMPLES = (
     type=click.IntRange(0, _MAX_LOGPROBS),
     help="Record the logprob of each token, with this many candidates.",
 )
+@click.option(
+    "--score",
+    is_flag=True,
+    help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy.',
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left.")
 @click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again.")
@@ -144,6 +151,7 @@ def batch(
     logprobs: int | None,
     dry_run: bool,
     limit: int | None,
+    score: bool,
     progress: str,
     quiet: bool,
     **given: Any,
@@ -154,6 +162,9 @@ def batch(
     Parquet or one prompt per line; .gz is unpacked. In JSON rows max_tokens, temperature, top_k, top_p,
     min_p, repetition_penalty, seed, stop, n, logprobs and chat_template_kwargs override the options. An
     invalid row gives an error record and exit code 3; the others are answered.
+
+    With --score, completions are scored, not generated: a text prompt is continued as it is, messages are
+    rendered with the chat template. Each record has the summed logprob in nats; of choices, the best one.
 
     A row's seed depends on --seed and the row's id only, so it draws the same tokens in a part of the file,
     in another order, or alone. A stopped run (Ctrl-C, kill, full disk) leaves OUT.journal for --resume.
@@ -169,7 +180,10 @@ def batch(
         ALL if keep == ALL else [name for name in (keep or "").split(",") if name],
         given.pop("id_field"),
         limit,
+        score,
     )
+    if score:
+        _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system)
     run = batch_run.BatchRun(
         source,
         form_in,
@@ -204,6 +218,20 @@ def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:
     if sys.stdout is None or sys.stdout.isatty():
         raise click.UsageError("-o: missing; give a file, or - for the terminal")
     return STREAM
+
+
+def _check_score(
+    form: str | None, out: Path | str, *, samples: int, logprobs: int | None, system: str | None
+) -> None:
+    """Raise UsageError for options that are of no use with --score."""
+    from ropechat.batch.forms import form_of
+
+    form = form or (form_of(out) if isinstance(out, Path) else "jsonl")
+    if form not in ("jsonl", "json"):
+        raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
+    for name, is_given in (("n", samples != 1), ("logprobs", logprobs is not None), ("system", system)):
+        if is_given:
+            raise click.UsageError(f"--{name}: not possible with --score")
 
 
 def _template(given: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.cli.common import STREAM
 from ropechat.cli.exit_codes import say
-from ropechat.cli.status import StatusLine, bar
+from ropechat.cli.status import StatusLine, progress_text
 from ropechat.util.text import format_duration
 
 if TYPE_CHECKING:
@@ -21,20 +21,12 @@ _JSON_SECONDS = 1.0
 
 
 def progress_line(report: "BatchReport") -> str:
-    """Progress bar, rows, failures, tokens per second, time left; without bar and time for a pipe."""
+    """The progress of a run; without bar and time for a pipe, whose number of rows is unknown."""
     total = report.total
-    if total is None:
-        parts = [f"{report.done} rows"]
-    else:
-        parts = [f"{bar(report.done / total if total else 1.0)} {report.done}/{total}"]
-    if report.failed:
-        parts.append(f"{report.failed} failed")
-    if report.elapsed > 0:
-        parts.append(f"{report.tokens_per_second:.0f} tok/s")
-    left = report.seconds_left
-    if left is not None and total is not None and report.done < total:
-        parts.append(f"ETA {format_duration(left)}")
-    return " · ".join(parts)
+    done = f"{report.done} rows" if total is None else f"{report.done}/{total}"
+    share = None if total is None else report.done / total if total else 1.0
+    left = report.seconds_left if total is not None and report.done < total else None
+    return progress_text(done, share, rate=report.tokens_per_second, left=left, failed=report.failed)
 
 
 def progress_record(report: "BatchReport") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ropechat.batch.output import Journaled, Printed, Sink, Target, Totals, writ
 from ropechat.batch.reader import ALL, AllAlikeError, BatchReader, BatchRow, RowOptions
 from ropechat.batch.records import samples_of
 from ropechat.batch.runner import BatchReport, PromptOptions, make_job, run_batch
+from ropechat.batch.score import Accuracy, Counted, score_batch
 from ropechat.cli.batch_progress import BatchStatus, closing_line
 from ropechat.cli.common import STREAM, StdoutWriter, load_chat_engine, model_path, stdin_stream
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
@@ -73,6 +74,8 @@ class BatchRun:
     def _request_record(self, row: BatchRow) -> dict[str, Any]:
         """What the model would be asked for a row."""
         assert row.request is not None
+        if self.rows.score:
+            return _score_request(row)
         job = make_job(row.request, self.settings, self.sampling)
         prompt: Any = job.prompt
         if isinstance(prompt, list):
@@ -97,6 +100,17 @@ class BatchRun:
     def _run(
         self, engine: "Engine", reader: BatchReader, sink: Sink, total: int | None, run_seed: int
     ) -> BatchReport:
+        if self.rows.score:
+            return score_batch(
+                engine,
+                reader,
+                sink,
+                total=total,
+                window=self.window,
+                max_errors=self.max_errors,
+                on_progress=self.status,
+                on_failure=self.status.failure,
+            )
         return run_batch(
             engine,
             reader,
@@ -142,10 +156,11 @@ class BatchRun:
             out.write(text)
 
         printed = Printed(put, self._form(form, columns, "" if engine is None else engine.name))
-        report = BatchReport(0)
+        report, accuracy = BatchReport(0), Accuracy()
         try:
             if engine is not None:
-                report = self._run(engine, reader, printed, total, choose_seed(self.sampling))
+                sink = Counted(printed, accuracy)
+                report = self._run(engine, reader, sink, total, choose_seed(self.sampling))
             if not report.cancelled:
                 printed.finish()
         except BrokenPipeError:  # the reader closed the pipe, like `head -1`
@@ -162,12 +177,14 @@ class BatchRun:
         totals.ok, totals.failed = report.ok, report.failed
         totals.prompt_tokens, totals.cached_tokens = report.prompt_tokens, report.cached_tokens
         totals.completion_tokens = report.completion_tokens
-        return self._close(report, totals, STREAM)
+        return self._close(report, totals, STREAM, accuracy)
 
-    def _close(self, report: BatchReport, totals: Totals, out: Path | str) -> int:
+    def _close(self, report: BatchReport, totals: Totals, out: Path | str, accuracy: Accuracy) -> int:
         self.status.finish(report)
         if not self.quiet:
             say(closing_line(report, totals, out))
+            if accuracy.rows:
+                say(accuracy.line())
         return SOME_FAILED if totals.failed else OK
 
     def to_file(
@@ -254,7 +271,8 @@ class _FileRun:
             if report.cancelled:
                 self._stopped()
                 return INTERRUPTED
-            totals = self._write(sink)
+            accuracy = Accuracy()
+            totals = self._write(sink, accuracy)
         except AllAlikeError:
             batch.status.clear()
             self.journal.remove()
@@ -266,15 +284,15 @@ class _FileRun:
             raise
         if sink.unused > 0:
             batch.status.tell(describe_stale(sink.unused, self.journal.path.name, self.target.out.name))
-        self._write_run_record(report, totals)
+        self._write_run_record(report, totals, accuracy)
         if not self.keep_journal and not totals.failed:
             self.journal.remove()
-        return batch._close(report, totals, self.target.out)
+        return batch._close(report, totals, self.target.out, accuracy)
 
-    def _write(self, sink: Journaled) -> Totals:
+    def _write(self, sink: Journaled, accuracy: Accuracy) -> Totals:
         totals, batch = Totals(), self.batch
         self.journal.sync()
-        rows = totals.count(sink.rows())
+        rows = accuracy.count(totals.count(sink.rows()))
         sampled = batch.settings.samples > 1
         if self.form == "parquet":
             write_output(self.target, rows, None, columns=self.columns, sampled=sampled)
@@ -283,12 +301,13 @@ class _FileRun:
             write_output(self.target, rows, batch._form(self.form, self.columns, name))
         return totals
 
-    def _write_run_record(self, report: BatchReport, totals: Totals) -> None:
+    def _write_run_record(self, report: BatchReport, totals: Totals, accuracy: Accuracy) -> None:
         record = {
             **self.header,
             "schema": _RUN_SCHEMA,
             "input": str(self.batch.source),
             **vars(totals),
+            **accuracy.facts(),
             "resumed": report.found,
             "elapsed_s": round(report.elapsed, 3),
             "tok_s": round(report.tokens_per_second, 1),
@@ -306,6 +325,21 @@ def describe_stale(count: int, journal: str, out: str) -> str:
     if count == 1:
         return f"note: 1 result of {journal} is of a row that changed or is gone; it is not in {out}"
     return f"note: {count} results of {journal} are of rows that changed or are gone; they are not in {out}"
+
+
+def _score_request(row: BatchRow) -> dict[str, Any]:
+    """What would be scored for a row."""
+    request = row.request
+    assert request is not None
+    prompt: Any = request.content
+    if not isinstance(prompt, str):
+        prompt = [
+            {"role": part.role, "content": part.content} for part in prompt if isinstance(part, Message)
+        ]
+    record: dict[str, Any] = {"id": row.id, "prompt": prompt}
+    if request.is_pair:
+        return {**record, "completion": request.choices[0]}
+    return {**record, "choices": list(request.choices), "answer": request.answer}
 
 
 def _require_same(target: Target, before: Mapping[str, Any] | None, header: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from ropechat.cli.inspect_score import (
     open_stream,
     prompt_of,
     read_prompt,
+    refuse_with_view,
     score_options,
     take_score_options,
 )
@@ -46,7 +47,8 @@ Examples:
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
-  echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
+  printf "The capital of Italy is " | ropechat inspect --given-file - Rome
+  echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
 
 
@@ -112,8 +114,8 @@ def inspect(
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
-    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
-        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
+    if view is not None:
+        refuse_with_view(asked, view.name, len(sources))
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded
