@@ -64,7 +64,7 @@ def test_messages_of_a_file(door: Door, model: Path, tmp_path: Path) -> None:
         ("5", "messages: must be a non-empty list (got 5)"),
         (
             '[{"role": "robot", "content": ""}]',
-            "messages[0].role: must be one of system, user, assistant (got 'robot')",
+            "messages[0].role: must be one of system, user, assistant, tool, developer (got 'robot')",
         ),
         ('[{"role": "user"}]', "messages[0].content: must be a string (missing)"),
     ],
