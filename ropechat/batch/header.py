@@ -39,6 +39,7 @@ def settings_header(
         "logprobs": settings.logprobs,
         "prompt_template": template,
         "prompt_field": rows.prompt_field,
+        "id_field": rows.id_field,
         "score": rows.score,
         "keep": rows.keep if isinstance(rows.keep, str) else list(rows.keep),
     }

@@ -20,6 +20,7 @@ from ropechat.errors import BatchInputError, FileAccessError
 
 SCHEMA = "ropechat.batch/1"
 SYNC_SECONDS = 1.0
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 INTERNAL = ("req", "cached")
 """Fields of a journal's record that results do not have."""
 
@@ -36,7 +37,7 @@ def record_key(id: object, sample: int, req: str) -> int:
 
 def line_of(record: Mapping[str, Any]) -> str:
     """A record as one line of JSON, with the newline."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    return _ENCODER.encode(record) + "\n"
 
 
 class Journal:

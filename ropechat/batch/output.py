@@ -3,7 +3,7 @@
 import contextlib
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -22,11 +22,50 @@ class Sink(Protocol):
     ordered: bool
     """Whether records must come in the order of the rows."""
 
+    @property
+    def found(self) -> int:
+        """Records of earlier runs that are used again."""
+
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """Announce a row, in order; return which of its samples are to be computed."""
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
         """Write a record of an announced row."""
+
+
+def partial_name(path: Path) -> Path:
+    """The name of a file until it is complete."""
+    return path.with_name(path.name + ".partial")
+
+
+def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
+    """Raise BatchInputError if the output would overwrite a file, FileAccessError if it is not writable.
+
+    is_input: whether a file is the input.
+    """
+    _refuse_names(path, [path, partial_name(path)], is_input)
+    if path.exists() and not overwrite:
+        raise _exists(path)
+
+
+def _exists(path: Path) -> BatchInputError:
+    return BatchInputError(f"{path}: exists; choose another output or add --overwrite")
+
+
+def _refuse_names(out: Path, names: Sequence[Path], is_input: Callable[[Path], bool]) -> None:
+    """Raise if a file cannot be written: no folder, a link, the input, or not a regular file."""
+    folder = out.parent
+    if not folder.is_dir():
+        raise FileAccessError(f"{out}: folder {folder} not found; create it, or choose another output")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileAccessError(f"{out}: folder {folder} is not writable; choose another output")
+    for name in names:
+        if name.is_symlink():
+            raise BatchInputError(f"{name}: must not be a symbolic link; give the file itself (- is stdout)")
+        if is_input(name):
+            raise BatchInputError(f"{name}: is the input; choose another output")
+        if name.exists() and not name.is_file():
+            raise BatchInputError(f"{name}: must be a regular file; choose another output (- is stdout)")
 
 
 class Target:
@@ -37,7 +76,7 @@ class Target:
             raise BatchInputError(f"{out}: must be the name of a file; give another output (- is stdout)")
         self.out = out
         self.journal = journal_name(out)
-        self.temporary = out.with_name(out.name + ".tmp")
+        self.temporary = partial_name(out)
         self.run_record = out.with_name(out.name + ".run.json")
         self.errors: Path | None = None
         if errors:
@@ -50,22 +89,8 @@ class Target:
 
         is_input: whether a file is the input.
         """
-        folder = self.out.parent
-        if not folder.is_dir():
-            raise FileAccessError(
-                f"{self.out}: folder {folder} not found; create it, or choose another output"
-            )
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise FileAccessError(f"{self.out}: folder {folder} is not writable; choose another output")
-        for name in filter(None, (self.out, self.errors, self.journal, self.temporary, self.run_record)):
-            if name.is_symlink():
-                raise BatchInputError(
-                    f"{name}: must not be a symbolic link; give the file itself (- is stdout)"
-                )
-            if is_input(name):
-                raise BatchInputError(f"{name}: is the input; choose another output")
-            if name.exists() and not name.is_file():
-                raise BatchInputError(f"{name}: must be a regular file; choose another output (- is stdout)")
+        names = (self.out, self.errors, self.journal, self.temporary, self.run_record)
+        _refuse_names(self.out, [name for name in names if name is not None], is_input)
         if overwrite:
             return
         left = self.journal.exists()
@@ -78,7 +103,7 @@ class Target:
             return
         for name in filter(None, (self.out, self.errors)):
             if name.exists():
-                raise BatchInputError(f"{name}: exists; choose another output or add --overwrite")
+                raise _exists(name)
         if left:
             raise BatchInputError(
                 f"{self.journal}: left by a stopped run; add --resume to continue it, or "
@@ -90,6 +115,7 @@ class Printed:
     """Writes records in their order with `put`, which writes text to stdout and flushes; raises OSError."""
 
     ordered = True
+    found = 0
 
     def __init__(self, put: Callable[[str], None], form: Form) -> None:
         self._put, self._form = put, form
@@ -135,7 +161,6 @@ class Journaled:
         """Row in progress -> the place of its first sample."""
         self._left: dict[int, int] = {}
         self.found = 0
-        """Records of earlier runs that are used again."""
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         place, missing = len(self._offsets), []
@@ -156,6 +181,11 @@ class Journaled:
         self._left[row.index] -= 1
         if not self._left[row.index]:
             del self._places[row.index], self._left[row.index]
+
+    @property
+    def unused(self) -> int:
+        """Records of the journal that are not in the output: their rows changed, or are gone."""
+        return self.journal.lines - len(self._offsets)
 
     def rows(self) -> Iterator[Records]:
         """Yield the records of each row, in the order of the input."""
@@ -208,7 +238,7 @@ def write_output(target: Target, rows: Iterator[Records], form: Form | None, **p
 
 def _write_two(target: Target, errors: Path, rows: Iterator[Records], form: Form, *, packed: bool) -> None:
     """Write answered rows to OUT, failed ones to the errors file, which exists only if there are some."""
-    temporary = errors.with_name(errors.name + ".tmp")
+    temporary = partial_name(errors)
     with _replacing(target.temporary, target.out, packed=packed) as file:
         failed = False
         with _replacing(temporary, errors, packed=packed) as bad:
@@ -258,7 +288,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_run_record(target: Target, record: Mapping[str, Any]) -> None:
     """Write OUT.run.json. Raises FileAccessError."""
-    temporary = target.run_record.with_name(target.run_record.name + ".tmp")
+    temporary = partial_name(target.run_record)
     try:
         with _replacing(temporary, target.run_record, packed=False) as file:
             file.write(line_of(record).encode("utf-8", "backslashreplace"))

@@ -58,12 +58,14 @@ class RowOptions:
 
     prompt_field: the field of the prompt; None takes prompt, messages, turns, text or prefix. template: makes
     the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
-    limit: read only so many rows. score: rows have a completion or choices, see `score_line`.
+    id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
+    a completion or choices, see `score_line`.
     """
 
     prompt_field: str | None = None
     template: RowTemplate | None = None
     keep: Sequence[str] | str = ()
+    id_field: str | None = None
     limit: int | None = None
     score: bool = False
 
@@ -144,6 +146,11 @@ class BatchReader:
             return BatchRow(index, raw.number, id, error=error, kept=kept, req=_req(str(fault)))
 
     def _id(self, fields: Mapping[str, Any], number: int) -> LineId:
+        named = self.options.id_field
+        if named is not None:
+            if named not in fields:
+                reject(f"{named}: missing, but given by --id-field")
+            return read_id({"id": fields[named]}, number)
         if self.source.form in PLAIN_FORMATS:
             found = {name: fields[name] for name in _ID_FIELDS if fields.get(name)}
             return read_id(found, number)
@@ -157,13 +164,14 @@ class BatchReader:
         if options.template is not None:
             return request_of(options.template.content(fields, index))
         if self.source.form in PLAIN_FORMATS:
-            return parse_plain(fields, options.prompt_field)
-        if self.source.form == "openai":
-            require_openai(fields)
-        request = parse_request(fields, options.prompt_field)
-        if not request.unused or not options.keep:
+            request = parse_plain(fields, options.prompt_field)
+        else:
+            if self.source.form == "openai":
+                require_openai(fields)
+            request = parse_request(fields, options.prompt_field)
+        if not request.unused or not (options.keep or options.id_field):
             return request
-        names = request.unused if options.keep == ALL else options.keep
+        names = request.unused if options.keep == ALL else (*options.keep, options.id_field)
         unused = tuple(name for name in request.unused if name not in names)
         return dataclasses.replace(request, unused=unused)
 

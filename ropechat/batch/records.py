@@ -49,14 +49,14 @@ def _answer(completion: Completion, logprobs: int | None, bytes_of: BytesOf) -> 
 def ok_record(
     row: BatchRow, sample: int, completions: Sequence[Completion], logprobs: int | None, bytes_of: BytesOf
 ) -> dict[str, Any]:
-    """The record of an answered row. completions: one per turn; the record's text is that of the last."""
+    """The record of an answered row. completions: one per turn, with the last one's text."""
     answers = [_answer(completion, logprobs, bytes_of) for completion in completions]
     record = {"id": row.id, "index": row.index, "sample": sample, "ok": True, **answers[-1]}
     if len(answers) > 1:
         record["usage"] = {
             name: sum(answer["usage"][name] for answer in answers) for name in answers[0]["usage"]
         }
-        record["turns"] = answers
+        record |= {"seed": answers[0]["seed"], "turns": answers}
     return finish_record(record, row, sum(completion.cached_tokens for completion in completions))
 
 

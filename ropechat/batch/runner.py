@@ -10,7 +10,7 @@ from ropechat.batch.line import COMPLETIONS, Content, LineRequest
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow, EarlyStop
 from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of
-from ropechat.batch.seeds import row_seed
+from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.conversation import Message, Role
 from ropechat.engine.convert import token_bytes
 from ropechat.engine.scheduler import Completion, Job, Prompt
@@ -159,11 +159,13 @@ class _Jobs:
         return self._waiting.pop(number)
 
     def _seed(self, pending: _Pending, request: LineRequest) -> int:
-        """A line's own seed is that of its first sample and turn; from it come the others."""
-        own, turn = request.sampling.get("seed"), len(pending.before)
-        if own is not None and pending.sample == turn == 0:
-            return int(own)
-        return row_seed(self._run_seed if own is None else own, pending.row.id, pending.sample, turn)
+        """A line's own seed is that of its first sample; from it come the others."""
+        own: int | None = request.sampling.get("seed")
+        if own is not None and pending.sample == 0:
+            seed = own
+        else:
+            seed = row_seed(self._run_seed if own is None else own, pending.row.id, pending.sample)
+        return turn_seed(seed, len(pending.before))
 
     def _job(self, pending: _Pending, request: LineRequest) -> Prompt | Job:
         job = make_job(request, self._settings, self._sampling, self._seed(pending, request))
@@ -227,7 +229,7 @@ def run_batch(
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
-        report.found = getattr(sink, "found", 0)
+        report.found = sink.found
         if on_progress is not None:
             on_progress(report)
 

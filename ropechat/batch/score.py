@@ -192,6 +192,11 @@ class Counted:
         self._sink, self._accuracy = sink, accuracy
         self.ordered = sink.ordered
 
+    @property
+    def found(self) -> int:
+        """As `Sink.found`."""
+        return self._sink.found
+
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """As `Sink.begin`."""
         return self._sink.begin(row, samples)

@@ -30,6 +30,7 @@ _GROUPS = {
         "prompt_file",
         "messages_file",
         "prompt_field",
+        "id_field",
         "limit",
         "dry_run",
         "score",
@@ -86,6 +87,7 @@ _EXAMPLES = (
     metavar="FIELD",
     help="The field with the prompt [default: prompt, messages or turns; else text or prefix].",
 )
+@click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id].")
 @click.option("--limit", type=Count(), help="Read only the first n rows.")
 @click.option(
     "--dry-run",
@@ -176,6 +178,7 @@ def batch(
         given["prompt_field"],
         _template(given),
         ALL if keep == ALL else [name for name in (keep or "").split(",") if name],
+        given.pop("id_field"),
         limit,
         score,
     )

@@ -282,6 +282,8 @@ class _FileRun:
             self.journal.settle()
             self._stopped()
             raise
+        if sink.unused > 0:
+            batch.status.tell(describe_stale(sink.unused, self.journal.path.name, self.target.out.name))
         self._write_run_record(report, totals, accuracy)
         if not self.keep_journal and not totals.failed:
             self.journal.remove()
@@ -316,6 +318,13 @@ class _FileRun:
         again = "" if isinstance(self.batch.source, Path) else ", with the same input"
         done = f"{self.target.journal} contains {self.journal.lines} results"
         say(f"stopped: {done}; go on{again}: {_command()}")
+
+
+def describe_stale(count: int, journal: str, out: str) -> str:
+    """A note about records that a resumed run did not use."""
+    if count == 1:
+        return f"note: 1 result of {journal} is of a row that changed or is gone; it is not in {out}"
+    return f"note: {count} results of {journal} are of rows that changed or are gone; they are not in {out}"
 
 
 def _score_request(row: BatchRow) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ropechat.cli.inspect_score import (
     open_stream,
     prompt_of,
     read_prompt,
+    refuse_with_view,
     score_options,
     take_score_options,
 )
@@ -130,8 +131,8 @@ def inspect(
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
     check_stage_output(settings, output.form, by_line=output.by_line, view=view is not None)
-    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
-        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
+    if view is not None:
+        refuse_with_view(asked, view.name, len(sources))
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded

@@ -108,6 +108,17 @@ def take_score_options(given: dict[str, Any]) -> ScoreOptions:
     return asked
 
 
+def refuse_with_view(asked: ScoreOptions, view: str, sources: int) -> None:
+    """Raise UsageError for options of scoring beside another view of one text."""
+    given = [name for name, value in vars(asked).items() if value]
+    if given:
+        raise click.UsageError(
+            f"--{given[0].replace('_', '-')}: not possible with --{view}; omit one of them"
+        )
+    if sources > 1:
+        raise click.UsageError(f"--{view}: must be of one text (got {sources})")
+
+
 def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
     """What is scored. chat: TEXT is a user message. Raises UsageError, RequestError, FileAccessError."""
     if asked.messages is not None:

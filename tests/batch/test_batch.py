@@ -18,7 +18,7 @@ from model_folders import CHATML, byte_folder
 
 from ropechat.batch.hash_index import HashIndex, hash64
 from ropechat.batch.journal import SCHEMA, Journal, differences, line_of
-from ropechat.batch.seeds import row_seed
+from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.errors import BatchInputError, FileAccessError
 from ropechat.util.text import format_duration
 
@@ -186,7 +186,7 @@ def test_row_seeds() -> None:
     seeds = {row_seed(7, id, sample) for id in ("a", "b", 1, 1.5) for sample in range(4)}
     assert len(seeds) == 16
     assert all(0 <= seed < 2**53 for seed in seeds)
-    assert row_seed(7, "a") == row_seed(7, "a", 0, 0) != row_seed(7, "a", 0, 1)
+    assert turn_seed(7, 0) == 7 != turn_seed(7, 1) != turn_seed(7, 2)
     assert row_seed(7, "a") != row_seed(8, "a")
     assert row_seed(7, "1") == row_seed(7, 1)  # CSV has texts only
     assert row_seed(42, "q1", 2) == 2337335416911908  # as written in results: it must never change

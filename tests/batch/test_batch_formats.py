@@ -176,6 +176,21 @@ def test_limit_and_keep(tmp_path: Path) -> None:
     assert rows[2].request.unused == ("y",)
 
 
+def test_another_field_may_hold_the_id(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("question_id,prompt,lang\n81,a,en\n82,b,de\n81,c,en\n")
+    rows = read(path, id_field="question_id", keep=["lang"])
+    assert [row.id for row in rows] == ["81", "82", "81"]
+    assert "id: must be unique" in str(rows[2].error)
+    assert rows[0].request is not None
+    assert rows[0].request.unused == ()
+    (tmp_path / "in.jsonl").write_text('{"question_id":81,"turns":["a","b"]}\n{"turns":["a"]}\n')
+    first, second = read(tmp_path / "in.jsonl", id_field="question_id")
+    assert first.request is not None
+    assert (first.id, first.request.content, first.request.turns) == (81, "a", ("b",))
+    assert "question_id: missing, but given by --id-field" in str(second.error)
+
+
 def test_a_request_has_a_hash_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text(

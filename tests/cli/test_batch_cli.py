@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
 from ropechat.batch import journal as journals
-from ropechat.batch.seeds import row_seed
+from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.engine.loading import display_name
 
 HOT = ["--temperature", 1, "--max-tokens", 4, "--seed", 7]
@@ -101,8 +102,13 @@ def test_turns_are_answered_one_after_another(door: Door, tmp_path: Path) -> Non
     out = door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=b'{"id":"q","turns":["a","b"]}\n')[1]
     (one,) = records(out)
     first, second = one["turns"]
-    assert one["text"] == second["text"]
-    assert [first["seed"], second["seed"]] == [row_seed(7, "q"), row_seed(7, "q", 0, 1)]
+    assert (one["text"], one["seed"]) == (second["text"], first["seed"])
+    line = json.dumps({"turns": ["a", "b"], "seed": one["seed"]}).encode()
+    assert (
+        records(door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=line)[1])[0]["turns"]
+        == one["turns"]
+    )
+    assert [first["seed"], second["seed"]] == [row_seed(7, "q"), turn_seed(row_seed(7, "q"), 1)]
     asked = [
         len("|user\na|\n|assistant\n"),
         len(f"|user\na|\n|assistant\n{first['text']}|\n|user\nb|\n|assistant\n"),
@@ -294,6 +300,7 @@ def test_a_finished_run_has_nothing_to_continue(
     made = records(out.read_text())
     assert [one["index"] for one in made] == [*range(13)]
     old = {one["id"]: one for one in records(before.decode())}
+    assert "note: 1 result of out.jsonl.journal is of a row that changed or is gone; it is not in out" in err
     same = [one["id"] for one in made if one["id"] in old and one["text"] == old[one["id"]]["text"]]
     assert same == [f"r{i}" for i in range(11, -1, -1) if i != 2]
 
@@ -361,7 +368,7 @@ def test_a_journal_cannot_be_continued_without_its_file(
 
 
 def test_links_are_not_followed(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
-    for name in ("out.jsonl.journal", "out.jsonl.tmp", "out.jsonl.run.json"):
+    for name in ("out.jsonl.journal", "out.jsonl.partial", "out.jsonl.run.json"):
         (tmp_path / name).symlink_to(tmp_path / "elsewhere")
         code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "out.jsonl", *HOT, "--overwrite")
         assert (code, "must not be a symbolic link" in err) == (2, True)
@@ -370,7 +377,7 @@ def test_links_are_not_followed(door: Door, tmp_path: Path, model: Path, source:
 
 
 @pytest.mark.parametrize("size", [100, 900, 2500])
-def test_a_full_disk_anywhere(size: int, tmp_path: Path, model: Path, source: Path) -> None:
+def test_a_full_disk_anywhere(size: int, door: Door, tmp_path: Path, model: Path, source: Path) -> None:
     """In the header, in the records, in the output: RLIMIT_FSIZE stands for the disk."""
     out = tmp_path / "out.jsonl"
     arguments = [str(word) for word in ("batch", "-m", model, source, "-o", out, *HOT, "--resume")]
@@ -383,28 +390,28 @@ def test_a_full_disk_anywhere(size: int, tmp_path: Path, model: Path, source: Pa
     assert done.returncode == 74, done.stderr
     assert b"Traceback" not in done.stderr
     assert not out.exists()
-    assert not (tmp_path / "out.jsonl.tmp").exists()
-    again = subprocess.run(command(arguments), capture_output=True, env=environment())
-    assert again.returncode == 0, again.stderr
+    assert not (tmp_path / "out.jsonl.partial").exists()
+    code, _, err = door(*arguments)
+    assert code == 0, err
     assert [one["id"] for one in records(out.read_text())] == [f"r{i}" for i in range(12)]
 
 
-def test_a_killed_run_is_continued(tmp_path: Path, model: Path, source: Path) -> None:
+def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
     """kill -9, as soon as there are some records."""
     out, plain = tmp_path / "out.jsonl", tmp_path / "plain.jsonl"
     slow = "import time, fake_core; f = fake_core.Engine._advance\n"
     slow += "fake_core.Engine._advance = lambda *a: (time.sleep(0.01), f(*a))[1]\n"
 
-    def launch(to: Path, *, slowly: bool) -> "subprocess.Popen[bytes]":
-        made = command(
-            [str(w) for w in ("batch", "-m", model, source, "-o", to, *HOT, "--resume", "--window", 2)]
-        )
-        if slowly:
-            made[2] = made[2].replace("from ropechat.cli", slow + "from ropechat.cli")
-        return subprocess.Popen(made, stderr=subprocess.PIPE, env=environment())
+    def words(to: Path) -> list[str]:
+        return [str(w) for w in ("batch", "-m", model, source, "-o", to, *HOT, "--resume", "--window", 2)]
 
-    assert launch(plain, slowly=False).communicate()[1].count(b"12 ok") == 1
-    child, journal = launch(out, slowly=True), tmp_path / "out.jsonl.journal"
+    assert door(*words(plain))[0] == 0
+    slowed = command(words(out))
+    slowed[2] = slowed[2].replace("from ropechat.cli", slow + "from ropechat.cli")
+    child, journal = (
+        subprocess.Popen(slowed, stderr=subprocess.PIPE, env=environment()),
+        Path(f"{out}.journal"),
+    )
     while child.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
         pass
     child.send_signal(signal.SIGKILL)
@@ -412,10 +419,9 @@ def test_a_killed_run_is_continued(tmp_path: Path, model: Path, source: Path) ->
     assert child.returncode == -signal.SIGKILL
     kept = journal.read_bytes().count(b"\n")
     assert kept < 12
-    again = launch(out, slowly=False)
-    err = again.communicate()[1]
-    assert again.returncode == 0, err
-    assert f"{kept - 1} of an earlier run".encode() in err
+    code, _, err = door(*words(out))
+    assert code == 0, err
+    assert f"{kept - 1} of an earlier run" in err
     assert out.read_bytes() == plain.read_bytes()
 
 
@@ -480,11 +486,12 @@ def test_usage_errors(door: Door, tmp_path: Path, model: Path, source: Path) -> 
         assert (code, out, words in err) == (2, "", True), err
 
 
-def test_a_terminal_needs_a_dash(tmp_path: Path, model: Path, source: Path) -> None:
-    from cli_door import on_terminal
-
-    code, text = on_terminal(["batch", "-m", str(model), str(source)])
-    assert (code, "-o: missing; give a file, or - for the terminal" in text) == (2, True)
+def test_a_terminal_needs_a_dash(
+    door: Door, model: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code, out, err = door("batch", "-m", model, source)
+    assert (code, out, "-o: missing; give a file, or - for the terminal" in err) == (2, "", True)
 
 
 def test_help_is_in_groups(door: Door) -> None:

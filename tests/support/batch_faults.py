@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 ROWS, WINDOW = 60, 8
+BAD = ("lost", "doubled", "different", "failed resumes", "tracebacks", "half files", "wrong exit codes")
 WORDS = ("What is RoPE?", "What is a token?", "Tell me a story.", "Hello", "How warm is the sun?")
 
 
@@ -33,7 +34,9 @@ class Faults:
         self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.out, self.journal = folder / "out.jsonl", folder / "out.jsonl.journal"
         begun = time.monotonic()
-        assert self.start(folder / "plain.jsonl").wait() == 0
+        child = self.start(folder / "plain.jsonl")
+        err = child.communicate()[1].decode()
+        assert child.returncode == 0, err
         self.seconds = time.monotonic() - begun
         self.plain = (folder / "plain.jsonl").read_bytes()
 
@@ -54,6 +57,10 @@ class Faults:
             return []
         whole = self.journal.read_bytes().split(b"\n")[1:-1]
         return [json.loads(line)["id"] for line in whole]
+
+    def lines(self) -> int:
+        """Lines of the journal: the header and the records."""
+        return self.journal.read_bytes().count(b"\n") if self.journal.exists() else 0
 
     def check_journal(self, before: set[str]) -> set[str]:
         """Compare the journal with what was in it before the last run."""
@@ -78,12 +85,15 @@ class Faults:
             path.unlink()
 
     def kill(self, count: int) -> None:
-        """kill -9 `count` runs, each file up to five times."""
+        """kill -9 `count` runs, each file up to five times, a moment after so many records."""
         while count > 0:
             before: set[str] = set()
             for _ in range(min(count, self.draw.randint(1, 5))):
                 child = self.start(self.out)
-                time.sleep(self.draw.uniform(0.2, 0.9) * self.seconds)
+                wanted = self.draw.randint(len(before), ROWS + 1)
+                while child.poll() is None and self.lines() < wanted:
+                    time.sleep(0.001)
+                time.sleep(self.draw.uniform(0, 0.02))
                 child.send_signal(signal.SIGKILL)
                 child.communicate()
                 count -= 1
@@ -136,8 +146,7 @@ def main() -> int:
         faults = Faults(Path(folder), random.Random(seed))
         {"kill": faults.kill, "full": faults.full, "signal": faults.signals}[what](count)
     print(f"{what} {count}, seed {seed}, {time.time() - begun:.0f} s: {dict(faults.found)}")
-    bad = ("lost", "doubled", "different", "failed resumes", "tracebacks", "half files", "wrong exit codes")
-    return sum(faults.found[name] for name in bad)
+    return sum(faults.found[name] for name in BAD)
 
 
 if __name__ == "__main__":
