@@ -305,6 +305,7 @@ class StdoutWriter:
         if sys.stdout is not None:
             self._ends_line = True
             sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+            sys.stdout.buffer.flush()
 
     def end_line(self) -> None:
         """Write a newline unless the last character was one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropechat.cli.common import StdoutWriter, wants_color
+from ropechat.cli.exit_codes import say
 from ropechat.cli.inspect_output import TEXT_WIDTH, Output, write_file
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ropechat.engine.prompt import Bos, Special
 
 F = TypeVar("F", bound=Callable[..., Any])
+_FORMS = {"lens": ("table", "jsonl", "html"), "attention": ("table", "jsonl")}
 _TOP_K = 5
 _MAX_DISTANCE = 255
 """Largest distance whose mean weight is in the JSON records."""
@@ -76,8 +78,9 @@ def view_of(given: dict[str, Any], output: Output, top_k: int | None) -> View | 
         if layers is not None:
             raise click.UsageError("--layers: requires --lens or --attention; add one or omit it")
         return None
-    if output.form not in ("table", "jsonl"):
-        raise click.UsageError(f"--{name}: not possible as {output.form}; use table or jsonl")
+    forms = _FORMS[name]
+    if output.form not in forms:
+        raise click.UsageError(f"--{name}: not possible as {output.form}; use {' or '.join(forms)}")
     if output.by_line or output.look_up:
         raise click.UsageError(f"--{name}: not possible with --by line or --look-up; omit them")
     return View(name, layers, _TOP_K if top_k is None else top_k)
@@ -91,14 +94,22 @@ def show_view(
     view: View,
     output: Output,
 ) -> None:
-    """Write one view of a text, as a table or as JSON lines. Raises FileAccessError, and as `Engine.lens`."""
+    """Write one view of a text in the output's form. Raises FileAccessError, and as `Engine.lens`."""
     text, tokens = engine.chat.encode_prompt(prompt, special, bos)
     ids = [token.id for token in tokens]
+    trained = engine.facts["max_position_embeddings"]
+    if len(ids) > trained:
+        say(
+            f"note: {len(ids)} tokens exceed the trained length of {trained}: what is shown beyond it is "
+            "unreliable"
+        )
     is_file = isinstance(output.out, Path)
     if output.form == "jsonl":
         facts = {name: engine.facts[name] for name in ("dtype", "kv_dtype", "isa")}
         meta = {"model": engine.name, "revision": engine.revision, **facts, "ids": ids, "text": text}
         lines = (_lens_lines if view.name == "lens" else _attention_lines)(engine, ids, meta, view)
+    elif output.form == "html":
+        lines = _lens_page(engine, ids, view)
     else:
         width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
         tables = _lens_table if view.name == "lens" else _attention_table
@@ -118,6 +129,14 @@ def _lens_lines(engine: "Engine", ids: list[int], meta: dict[str, Any], view: Vi
     from ropechat.inspector import lens
 
     return lens.lines(engine.lens(ids, view.layers, view.top_k), meta, engine.token_bytes)
+
+
+def _lens_page(engine: "Engine", ids: list[int], view: View) -> Iterator[str]:
+    from ropechat.inspector import lens_page
+
+    layers = sorted(set(range(engine.facts["num_hidden_layers"]) if view.layers is None else view.layers))
+    rows = engine.lens(ids, layers, view.top_k)
+    return lens_page.render(rows, ids, layers, f"{engine.name}: layer by layer", engine.token_bytes)
 
 
 def _lens_table(engine: "Engine", ids: list[int], view: View, width: int, color: bool) -> Iterator[str]:

@@ -1,13 +1,12 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropechat.cli.common import load_chat_engine, model_options, template_options, text_argument
-from ropechat.cli.exit_codes import OK, say
+from ropechat.cli.common import load_chat_engine, model_options, template_options
+from ropechat.cli.exit_codes import OK
 from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
     TOP_K,
@@ -19,15 +18,28 @@ from ropechat.cli.inspect_output import (
     read_file,
     write,
 )
-from ropechat.conversation import Message, Role
+from ropechat.cli.inspect_reader import read_interactively, reader_option
+from ropechat.cli.inspect_score import (
+    ScoreOptions,
+    WatchedScores,
+    open_stream,
+    prompt_of,
+    read_prompt,
+    refuse_with_view,
+    score_options,
+    take_score_options,
+)
+from ropechat.cli.stages import check_stage_output, show_trace, stage_options, take_stage_options
+from ropechat.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from ropechat.engine.engine import Engine
+    from ropechat.conversation import Message
     from ropechat.engine.prompt import Bos, Special
+    from ropechat.engine.score_input import ScoreItem
     from ropechat.inspector.reading import Reading
-    from ropechat.trace import Trace
 
 _EXAMPLES = """\b
 Examples:
@@ -37,6 +49,10 @@ Examples:
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
+  ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
+  ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
+  printf "The capital of Italy is " | ropechat inspect --given-file - Rome
+  echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
 
 
@@ -65,7 +81,10 @@ Examples:
 )
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
+@score_options
+@stage_options
 @inside_options
+@reader_option
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -75,36 +94,52 @@ def inspect(
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
 
-    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
-    --attention, the mean attention weights of each head. Both as table or jsonl, of one text.
+    A text above the trained length is scored in windows of that length: each token once, with at least half
+    a window of context.
 
-    The exit code is 3 if one of several files failed; the others are written.
+    With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
+    assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
+
+    With --stages, each token has what every stage of the sampler leaves and which stage cuts it; the last
+    line says how many of the tokens the settings can produce. --open shows a trace that `run --trace` or
+    `inspect --format jsonl` wrote.
+
+    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
+    --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
+    html.
+
+    The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
+    that does not follow from its record.
     """
-    files: Sequence[Any] = given["files"]
-    if files and text is not None:
-        raise click.UsageError("text: give TEXT or -f, not both")
-    if chat and special == "tokens":
+    settings, opened, replay = take_stage_options(given)
+    asked = take_score_options(given)
+    if opened is not None:
+        if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
+            raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
+        return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
+    if (file := given.pop("interactive")) is not None:
+        check_stage_output(settings, "table", by_line=False, view=True)
+        return read_interactively(file, text, asked.window, given)
+    sources = _sources(text, given["files"], asked, chat=chat)
+    is_chat = chat or asked.needs_template
+    if is_chat and special == "tokens":
         raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
-    if chat and bos != "auto":
+    if is_chat and bos != "auto":
         raise click.UsageError("--bos: not possible with --chat, where the template decides")
-    if not chat and (given["template"] or given["template_vars"]):
+    if not is_chat and (given["template"] or given["template_vars"]):
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
-    given.pop("files")
-    sources: list[tuple[str, Callable[[], str]]] = [
-        (name_of(file), partial(read_file, file)) for file in files
-    ]
-    if not sources:
-        value = text_argument(text, "text")
-        sources = [("", lambda: value)]
-    elif len(sources) == 1:
-        value = read_file(files[0])  # before the model is loaded
-        sources = [(name_of(files[0]), lambda: value)]
-    engine = load_chat_engine(given, raw=not chat)
+    check_stage_output(settings, output.form, by_line=output.by_line, view=view is not None)
     if view is not None:
-        value = sources[0][1]()
-        show_view(engine, [Message(Role.USER, value)] if chat else value, special, bos, view, output)
+        refuse_with_view(asked, view.name, len(sources))
+    if len(sources) == 1:
+        name, read = sources[0]
+        item = read()  # before the model is loaded
+        sources = [(name, lambda: item)]
+    engine = load_chat_engine(given, raw=not is_chat)
+    if view is not None:
+        show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK
     failures = Failures(len(sources))
 
@@ -113,28 +148,36 @@ def inspect(
 
         for name, read in sources:
             with failures.of(name):
-                prompt = [Message(Role.USER, read())] if chat else read()
-                trace = _score(engine, name, prompt, output.top_k, special, bos)
-                yield Reading(trace, name, looking_up(engine, trace.meta, output.look_up))
+                stream = open_stream(
+                    engine,
+                    read(),
+                    asked,
+                    top_k=output.top_k,
+                    special=special,
+                    bos=bos,
+                    sampling=settings,
+                    name=name,
+                )
+                yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
 
-    write(readings(), engine, output, _title([name for name, _ in sources]))
+    write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
     return failures.exit_code
+
+
+def _sources(
+    text: str | None, files: "Sequence[Path | str]", asked: ScoreOptions, *, chat: bool
+) -> "list[tuple[str, Callable[[], ScoreItem]]]":
+    """What is scored: names, and functions that read. Raises UsageError."""
+    if not files:
+        return [("", lambda: read_prompt(text, asked, chat=chat))]
+    if text is not None or asked.messages is not None:
+        raise click.UsageError("-f: not possible with TEXT or --messages; give one of them")
+    return [
+        (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
+        for file in files
+    ]
 
 
 def _title(names: Sequence[str]) -> str:
     """The title of the page."""
     return names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"
-
-
-def _score(
-    engine: "Engine", name: str, prompt: "str | list[Message]", top_k: int, special: "Special", bos: "Bos"
-) -> "Trace":
-    trace = engine.score(prompt, top_k=top_k, special=special, bos=bos)
-    if trace.beyond_trained_length:
-        place = f"{name}: " if name else ""
-        say(
-            f"note: {place}{len(trace)} tokens exceed the trained length of {trace.meta['trained_length']}: "
-            "scores beyond it, and their part in the sums, are unreliable"
-        )
-    trace.meta.update(tokens=len(trace), beyond_trained_length=trace.beyond_trained_length)
-    return trace

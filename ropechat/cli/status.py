@@ -5,7 +5,7 @@ import sys
 import time
 
 from ropechat.cli.exit_codes import say
-from ropechat.util.text import fit
+from ropechat.util.text import fit, format_duration
 
 _BAR = 24
 _TERMINAL_SECONDS = 0.1
@@ -23,6 +23,24 @@ def terminal_width() -> int:
     import shutil  # imported here: it loads three compression libraries
 
     return shutil.get_terminal_size().columns
+
+
+def progress_text(
+    done: str, share: float | None, *, rate: float, left: float | None = None, failed: int = 0
+) -> str:
+    """Progress bar, what is done, failures, tokens per second, time left.
+
+    share: from 0 to 1; None if the total is unknown, which leaves out the bar. rate: tokens per second; 0 if
+    unknown. left: seconds; None if unknown.
+    """
+    parts = [done if share is None else f"{bar(share)} {done}"]
+    if failed:
+        parts.append(f"{failed} failed")
+    if rate > 0:
+        parts.append(f"{rate:.0f} tok/s")
+    if left is not None:
+        parts.append(f"ETA {format_duration(left)}")
+    return " · ".join(parts)
 
 
 class StatusLine:

@@ -39,7 +39,7 @@ def _content(file: str) -> bytes:
         raise FileAccessError(f"{file}: {error.strerror}") from None
 
 
-def _messages_of(file: str) -> list[Message]:
+def read_messages(file: str) -> list[Message]:
     """Read the messages of a JSON file: a list, or an object with `messages`. Raises RequestError."""
     from ropechat.batch.line import LineError, parse_request
 
@@ -58,7 +58,7 @@ def _messages_of(file: str) -> list[Message]:
 
 
 def _conversation(system: str | None, user: str | None, file: str | None) -> list[Message]:
-    messages = _messages_of(file) if file is not None else []
+    messages = read_messages(file) if file is not None else []
     if system is not None:
         messages.insert(0, Message(Role.SYSTEM, system))
     if user is not None or not messages or messages[-1].role is Role.SYSTEM:

@@ -145,18 +145,16 @@ class PromptBuilder:
         yield from pieces
 
     def encode_by_author(
-        self, messages: Sequence[Message]
+        self, messages: Sequence[Message], answer: str = ""
     ) -> tuple[str, list[EncodedToken], list[tuple[int, tuple[int, int]]]]:
-        """`encode_prompt` of messages, whose contents have the role of their author.
+        """`encode_prompt` of messages and of an answer to them; texts have the role of their author.
 
-        Also returns (index, byte range) of each message that can be located. The prompt for an answer is not
-        added after a message of the assistant.
+        Also returns (index, byte range) of each message that can be located, and of the answer. Without an
+        answer, the prompt for one is not added after a message of the assistant.
         """
-        asks = not messages or messages[-1].role is not Role.ASSISTANT
+        asks = bool(answer) or not messages or messages[-1].role is not Role.ASSISTANT
         control = self.tokenizer.escaper(self.control_ids)
         rendered = self._rendered(control, messages, None, asks=asks)
-        reading = control.read(rendered)
-        tokens = self.tokenizer.read_aligned(reading)
         places = [
             (index, place)
             for index in range(len(messages))
@@ -164,9 +162,16 @@ class PromptBuilder:
         ]
         if len(places) < sum(bool(message.content.strip()) for message in messages):
             self.on_note(MESSAGE_NOT_LOCATED)
+        roles = [str(messages[index].role) for index, _ in places]
+        if answer:
+            start = len(control.unescape(rendered).encode())
+            places.append((len(messages), (start, start + len(answer.encode()))))
+            roles.append(str(Role.ASSISTANT))
+        reading = control.read(rendered + control.escape(answer))
+        tokens = self.tokenizer.read_aligned(reading)
         self._put_bos(tokens)
-        roles = [(str(messages[index].role), place) for index, place in places]
-        return reading.shown, [_with_author(token, roles) for token in tokens], places
+        spans = [(role, place) for role, (_, place) in zip(roles, places, strict=True)]
+        return reading.shown, [_with_author(token, spans) for token in tokens], places
 
     def encode_answer(self, messages: Sequence[Message], answer: str) -> tuple[str, list[EncodedToken], int]:
         """The tokens of a prompt and of an answer to it, the text, and the byte where the answer begins.

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from ropechat.conversation import Message
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
@@ -18,6 +18,9 @@ ScoreItem = str | Sequence[int] | Sequence[Message] | Pair | Answered
 """An item of `Engine.score_many`."""
 
 ANSWER_ROLES = ("assistant",)
+_COUNTED = 1 << 16
+"""A text of at most so many characters is encoded at once, so that its number of tokens is known."""
+_NO_ANSWER = "answer: must have at least one token (got none)"
 
 
 @dataclass
@@ -37,6 +40,7 @@ class ScoreInput:
 
     def buffer(self, *, whole: bool = False) -> "TokenBuffer":
         """The tokens, at least the first one. whole: all of them, so that their number is known."""
+        whole = whole or self.text is None or len(self.text) <= _COUNTED
         tokens = TokenBuffer(self.pieces)
         if not tokens.reaches(sys.maxsize if whole else 1) and not tokens.known:
             raise RequestError("prompt: must have at least one token (got none)")
@@ -54,25 +58,38 @@ def encode_item(
         return _pair(chat, item, special, bos)
     if isinstance(item, str):
         return ScoreInput(item, chat.encode_long(item, special, bos))
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str):
+    if _is_answered(item):
         return _answered(chat, *item)
     text, tokens = chat.encode_prompt(cast("Sequence[int] | Sequence[Message]", item), special)
     return ScoreInput(text, [tokens])
 
 
 def encode_by_author(chat: PromptBuilder, item: ScoreItem) -> ScoreInput:
-    """Encode a conversation; the contents of messages have their author's role, and sums cover answers.
+    """Encode messages, or messages and an answer; texts have their author's role, and sums cover answers.
 
-    If the last message is the assistant's, the prompt for another answer is not added. meta["messages"] has
-    the byte range of each content that could be located.
+    All tokens are scored. If the last message is the assistant's, the prompt for another answer is not added.
+    meta["messages"] has the byte range of each text that could be located.
     """
-    items = [] if isinstance(item, str | Pair) else list(item)
+    messages, answer = _conversation(item)
+    if _is_answered(item) and not answer:
+        raise RequestError(_NO_ANSWER)
+    text, tokens, places = chat.encode_by_author(messages, answer)
+    roles = [*(str(message.role) for message in messages), *ANSWER_ROLES]
+    found = [{"index": i, "role": roles[i], "span": list(span)} for i, span in places]
+    return ScoreInput(text, [tokens], meta={"roles": ANSWER_ROLES, "messages": found})
+
+
+def _conversation(item: ScoreItem) -> tuple[list[Message], str]:
+    given, answer = (item[0], item[1]) if _is_answered(item) else (item, "")
+    items = list(given) if isinstance(given, Sequence) else []
     messages = [message for message in items if isinstance(message, Message)]
     if not messages or len(messages) != len(items):
         raise RequestError("prompt: must be messages to be scored by author")
-    text, tokens, places = chat.encode_by_author(messages)
-    found = [{"index": i, "role": str(messages[i].role), "span": list(span)} for i, span in places]
-    return ScoreInput(text, [tokens], meta={"roles": ANSWER_ROLES, "messages": found})
+    return messages, answer
+
+
+def _is_answered(item: ScoreItem) -> TypeGuard[Answered]:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)
 
 
 def counts(token: TokenScore, item: ScoreItem) -> bool:
@@ -107,7 +124,7 @@ def _pair(chat: PromptBuilder, pair: Pair, special: Special, bos: Bos) -> ScoreI
 
 def _answered(chat: PromptBuilder, messages: Sequence[Message], answer: str) -> ScoreInput:
     if not answer:
-        raise RequestError("answer: must have at least one token (got none)")
+        raise RequestError(_NO_ANSWER)
     text, tokens, start = chat.encode_answer(messages, answer)
     found = _after(text, tokens, start)
     found.meta["roles"] = ANSWER_ROLES

@@ -55,9 +55,11 @@ class Line:
 def lines_of(reading: Reading) -> Iterator[Line]:
     """Yield the lines of a text in its order, each when the first token of the next has come."""
     data = (reading.meta.get("text") or "").encode("utf-8", "replace")
-    number, start, end = 0, 0, 0
+    number, start, end = 0, 0, -1
     held: list[TokenScore] = []
     for token in reading.tokens:
+        if end < 0:  # a continuation of another text begins at its line 1
+            start = end = token.span[0]
         if token.logprob is None or token.role not in reading.roles:
             continue
         while token.span[0] >= end and end < len(data):
@@ -128,10 +130,10 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
     most = max((line.bits for line in found), default=0.0)
     files = {line.file for line in found}
     places = [f"{line.file}:{line.number}" if len(files) > 1 else str(line.number) for line in found]
-    at = min(max([4, *map(len, places)]), max(8, width // 4))
-    show_worst = width >= 70
+    at = min(max([4, *map(len, places)]), max(6, width // 5))
+    show_worst = width >= 76
     bars = 10 if width >= 60 else 4
-    room = max(8, width - at - 8 - 7 - bars - (18 if show_worst else 0) - 8)
+    room = max(4, width - at - 8 - 7 - bars - (20 if show_worst else 0) - 8)
     head = ["line".rjust(at), "    bits", " b/byte", fit("", bars)]
     head += [fit("worst token", 18)] if show_worst else []
     yield "  ".join([*head, "text"])
@@ -141,4 +143,4 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
         parts += [f"{line.bits_per_byte:7.2f}", bar(line.bits / most if most else 0.0, bars)]
         worst = fit(visible(line.worst.bytes), 11)
         parts += [f"{line.worst_bits:5.1f}  {worst}"] if show_worst else []
-        yield "  ".join([*parts, fit(clean(line.text).expandtabs(4), room).rstrip()])
+        yield "  ".join([*parts, fit(one_line(line.text.strip()), room).rstrip()])

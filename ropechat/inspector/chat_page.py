@@ -19,7 +19,7 @@ Spell = Callable[[str, int], bytes]
 def to_html(chat: Chat, spell: Spell) -> Iterator[str]:
     """Yield the page of the branch on screen in pieces. spell: for the alternatives."""
     style = page.asset("tokens.css") + page.asset("chat.css")
-    title = " ".join(chat.title.split())
+    title = " ".join(chat.title.split()) or "Conversation"
     yield from page.page(title, _body(chat, spell), style=style, script=page.asset("tokens.js"))
 
 

@@ -4,9 +4,13 @@ Line 1 describes the text; one line per token follows; then the distribution aft
 (`"next": true`) and the sums (`"summary": true`). A file with several texts has these lines for each, with
 `file` in line 1. Logprobs and entropies are raw (temperature 1, no filter), in nats. `token` and `top_text`
 are for display; `bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or,
-for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos;
-`roles` in line 1 are those that the sums cover. `beyond_trained_length` counts the tokens at positions beyond
-`trained_length`. Readers must check the major version in `schema` and ignore fields that they do not know.
+for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos; in a
+conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
+number of tokens that a token was scored under; a long text is scored in windows of `window` tokens, each
+`stride` further. `tokens` is null for a long text that is still being read. `beyond_trained_length` counts
+the tokens at positions beyond `trained_length`. With sampler settings line 1 has `sampling`, tokens have
+`sampler` and the last line has `producible`, see `stages`. Readers must check the major version in `schema`
+and ignore fields that they do not know.
 """
 
 import hashlib
@@ -16,8 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading, Summary, Sums
-from ropechat.trace import TokenDistribution, TokenScore
+from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.stages import Producible, sampler_record, settings_record
+from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
 
 SCHEMA = "ropechat.trace/1"
 BytesOf = Callable[[int], bytes]
@@ -61,7 +66,9 @@ def meta_record(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
         "beyond_trained_length": meta.get("beyond_trained_length"),
         "window": meta.get("window"),
         "stride": meta.get("stride"),
-        "roles": list(meta.get("roles") or ("text",)),
+        "roles": list(meta.get("roles") or SUMMED),
+        **({"messages": meta["messages"]} if "messages" in meta else {}),
+        **settings_record(meta.get("sampling")),
         "text_sha256": None if data is None else hashlib.sha256(data).hexdigest(),
         "text": text,
     }
@@ -77,11 +84,13 @@ def token_record(token: TokenScore, bytes_of: BytesOf) -> dict[str, Any]:
         "bytes": list(token.bytes),
         "span": list(token.span),
         "role": token.role,
+        "ctx": token.context,
         "logprob": logprob,
         "rank": token.rank,
         "entropy": finite(token.entropy),
         "surprisal_bits": None if logprob is None else -logprob / math.log(2),
         **_top(token.row, bytes_of),
+        **sampler_record(token),
     }
 
 
@@ -98,7 +107,7 @@ def next_record(row: TokenDistribution, bytes_of: BytesOf, found: Sequence[Found
     }
 
 
-def _sums(sums: Sums) -> dict[str, Any]:
+def _sums(sums: Totals) -> dict[str, Any]:
     return {
         "scored": sums.scored,
         "nll": finite(sums.nll),
@@ -107,10 +116,16 @@ def _sums(sums: Sums) -> dict[str, Any]:
     }
 
 
-def summary_record(summary: Summary) -> dict[str, Any]:
+def summary_record(summary: Summary, producible: Producible) -> dict[str, Any]:
     """The record of the last line."""
     by_role = {role: _sums(sums) for role, sums in summary.by_role.items()}
-    return {"summary": True, "tokens": summary.tokens, **_sums(summary.counted), "by_role": by_role}
+    return {
+        "summary": True,
+        "tokens": summary.counted.tokens,
+        **_sums(summary.counted),
+        "by_role": by_role,
+        **(producible.record() if producible.scored else {}),
+    }
 
 
 def line_of(record: dict[str, Any]) -> str:
@@ -120,10 +135,10 @@ def line_of(record: dict[str, Any]) -> str:
 
 def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
     """Yield the lines, with newlines. bytes_of: id -> the bytes of a token."""
-    summary = Summary(reading.roles)
+    summary, producible = Summary(reading.roles), Producible(reading.roles)
     yield line_of(meta_record(reading.name, reading.meta))
-    for token in summary.watch(reading.tokens):
+    for token in producible.watch(summary.watch(reading.tokens)):
         yield line_of(token_record(token, bytes_of))
     if reading.next is not None:
         yield line_of(next_record(reading.next, bytes_of, reading.looked_up()))
-    yield line_of(summary_record(summary))
+    yield line_of(summary_record(summary, producible))

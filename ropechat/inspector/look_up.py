@@ -1,10 +1,10 @@
 """The probability of any string after a text."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ropechat.errors import RequestError
+from ropechat.trace import Pair
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -30,20 +30,26 @@ def look_up(engine: "Engine", ids: Sequence[int], text: str, wanted: Sequence[st
     ids: the tokens of the text, or its last ones. Raises RequestError for an empty string or an empty text,
     and as `Engine.score`.
     """
-    return [_one(engine, ids, text, string) for string in wanted]
-
-
-def _one(engine: "Engine", ids: Sequence[int], text: str, string: str) -> Found:
-    if not string:
+    if "" in wanted:
         raise RequestError("--look-up: must have at least one character")
-    added = _ids(engine, text[-_TAIL:], string)
+    if not ids:
+        raise RequestError("--look-up: the text before it has no tokens")
+    pairs = [_pair(engine, ids, _ids(engine, text[-_TAIL:], string)) for string in wanted]
+    found: list[Found] = []
+    for index, score in engine.score_many(pairs, top_k=0):
+        if score.error is not None:
+            raise score.error
+        tokens = score.trace.tokens
+        found.append(
+            Found(wanted[index], tuple(token.id for token in tokens), score.logprob, tokens[0].rank or 0)
+        )
+    return found
+
+
+def _pair(engine: "Engine", ids: Sequence[int], added: list[int]) -> Pair:
+    """The text, or the part of it that fits before the string, and the string."""
     longest = min(engine.context, engine.facts["max_position_embeddings"]) - len(added)
-    before = list(ids)[-max(1, longest) :]
-    scores = engine.score(before + added, top_k=0).tokens[len(before) :]
-    rank, logprobs = scores[0].rank, [score.logprob for score in scores if score.logprob is not None]
-    if rank is None:
-        raise RequestError(f"--look-up: {string!r:.60}: the text before it has no tokens")
-    return Found(string, tuple(added), math.fsum(logprobs), rank)
+    return Pair(list(ids)[-max(1, longest) :], added)
 
 
 def _ids(engine: "Engine", text: str, string: str) -> list[int]:

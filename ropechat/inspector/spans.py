@@ -32,7 +32,7 @@ class Token(NamedTuple):
     label: str
     """Shown instead of an empty text, and not copied: the name of a control token."""
     kind: str
-    """"" (counted in sums), "template", "special" or "given" (typed by the user)."""
+    """"" (counted in sums), "template" or "special" (not counted), or "given" (typed by the user)."""
     logprob: float | None
     rank: int | None
     entropy: float | None

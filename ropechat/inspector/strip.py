@@ -33,7 +33,7 @@ def render(readings: Iterable[Reading]) -> Iterator[str]:
         complete = TextOfTokens(reading.meta.get("text"))
         for token in summary.watch(reading.tokens):
             text, label = complete.next(token)
-            rows.token(token, text, label, counted=token.role in summary.roles)
+            rows.token(token, text, label, counted=token.role in summary.counted.roles)
         rows.end()
         model = f"{reading.meta.get('model') or 'model'}, {reading.meta.get('dtype') or ''}".rstrip(", ")
         rows.caption(f"{model}: {summary.line()}", _DIM)

@@ -104,7 +104,7 @@
     return line;
   };
   const rest = () => {
-    const order = spans.map((_, i) => i).filter((i) => counted[i] && scored(i));
+    const order = spans.map((_, i) => i).filter((i) => counted[i] && bits(i) >= 1);
     order.sort((a, b) => bits(b) - bits(a) || a - b);
     const list = make("ol");
     for (const i of order.slice(0, 10)) {
@@ -117,7 +117,8 @@
       item.append(button);
       list.append(item);
     }
-    panel.replaceChildren(make("p", "", "Point at a token, or move with the arrow keys. Most surprising here:"), list, keys());
+    const most = order.length ? "Most surprising here:" : "Nothing here surprises the model by 1 bit or more.";
+    panel.replaceChildren(make("p", "", "Point at a token, or move with the arrow keys. " + most), list, keys());
   };
   const go = (i, scroll) => {
     const before = at;

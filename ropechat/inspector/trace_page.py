@@ -60,8 +60,8 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
     yield f'<section class="text card">\n{name}<pre class="tokens">'
     complete = TextOfTokens(reading.meta.get("text"))
     for token in summary.watch(reading.tokens):
-        kind = "" if token.role in summary.roles else token.role
-        kind = "special" if kind == "bos" else kind
+        kind = "special" if token.role in ("bos", "special") else "template"
+        kind = "" if token.role in summary.counted.roles else kind
         text, label = complete.next(token)
         yield spans.span(
             Token(
@@ -92,7 +92,7 @@ def _facts(reading: Reading, summary: Summary) -> Iterator[tuple[str, str]]:
     meta, sums = reading.meta, summary.counted
     yield "model", str(meta.get("model") or "–")
     yield "weights", str(meta.get("dtype") or "–")
-    yield "tokens", page.number(summary.tokens, 0)
+    yield "tokens", page.number(sums.tokens, 0)
     if sums.scored:
         yield "surprisal", f"{page.number(sums.nll / math.log(2), 1)} bits"
         yield "perplexity", page.number(sums.ppl)
@@ -107,13 +107,14 @@ class TextOfTokens:
     def __init__(self, text: str | None) -> None:
         self._bytes = None if text is None else text.encode("utf-8", "surrogatepass")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._end = 0
+        self._end: int | None = None
 
     def next(self, token: TokenScore) -> tuple[str, str]:
         """(text, label) of the next token; one of them is empty."""
         label = visible(token.bytes) or token.text or f"#{token.id}"
         if self._bytes is None:
             return "", label
-        text = self._decoder.decode(self._bytes[self._end : token.span[1]])
-        self._end = max(self._end, token.span[1])
+        start = token.span[0] if self._end is None else self._end  # more than 0 after the text of a prompt
+        text = self._decoder.decode(self._bytes[start : token.span[1]])
+        self._end = max(start, token.span[1])
         return text, "" if text else label

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ropechat.tokenizer.alignment import EncodedToken
 
-PIECE_BYTES = 1 << 16
+PIECE_BYTES = 1 << 15
 _OVERLAP = 1 << 11
 _EDGE = 1 << 7
 """Bytes at the end of a piece whose tokens may depend on what follows."""

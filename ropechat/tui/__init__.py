@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
+    from ropechat.engine.engine import Engine
     from ropechat.tui.options import ChatOptions
 
-__all__ = ["run_chat"]
+__all__ = ["run_chat", "run_reader"]
 
 # Textual reads these once, at its first import, which importing any module of this package may cause.
 # ESCDELAY (ms): the bytes of an escape sequence come in one piece, so esc need not wait 100 ms for more.
@@ -66,3 +67,28 @@ def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def run_reader(engine: Engine, title: str, text: str, window: int | None, look: ChatOptions) -> int:
+    """Open a text in the reader and return the exit code once it is closed."""
+    from ropechat.tui.reader_app import ReaderApp
+    from ropechat.tui.terminal import typeahead
+    from ropechat.tui.terminal.screen import own_screen, take_short_turns
+
+    _restore_environment()
+    take_short_turns()
+    app = ReaderApp(engine, title, text, window, look)
+    typeahead.hold()
+    try:
+        with own_screen():
+            app.run()
+            stopped = app.thread.close()
+    finally:
+        typeahead.release()
+    if app.crash is not None:
+        print(f"error: {app.crash}", file=sys.stderr)
+    if not stopped:  # native code still runs, as in `run_chat`
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(app.outcome)
+    return app.outcome

@@ -325,10 +325,10 @@ def test_a_text_beyond_the_trained_length_is_noted(door: Door, tmp_path: Path) -
     model = byte_folder(tmp_path / "short", max_position_embeddings=4)
     inspect = ["inspect", "-m", model, "--format", "jsonl"]
     assert door(*inspect, "abcd")[2] == ""
-    code, out, err = door(*inspect, "abcdef")
+    code, out, err = door(*inspect, "--one-sequence", "abcdef")
     assert (code, json.loads(out.splitlines()[0])["beyond_trained_length"]) == (0, 2)
     assert err.count("\n") == 1
-    assert err.startswith("note: 6 tokens exceed the trained length of 4: ")
+    assert err.startswith("warning: 6 tokens exceed the trained length of 4: ")
 
 
 def test_jsonl_has_no_infinity(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

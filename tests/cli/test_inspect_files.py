@@ -166,7 +166,7 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["x", "-f", "{a}"], "not both"),
+        (["x", "-f", "{a}"], "-f: not possible with TEXT"),
         (["x", "--by", "line", "--format", "html"], "--by line"),
         (["x", "--sort", "bits"], "--by line"),
         (["x", "--head", "3"], "--by line"),
@@ -215,3 +215,25 @@ def test_typed_control_tokens_stay_text(door: Door, model: Path) -> None:
 
     assert len(ids()) == 5
     assert len(ids("--special", "tokens")) == 2
+
+
+def test_a_continuation_counts_lines_from_its_own_start(
+    door: Door, model: Path, texts: tuple[Path, Path]
+) -> None:
+    prompt = texts[0].with_name("prompt.txt")
+    prompt.write_text("x\ny\n")
+    inspect = ["inspect", "-m", model, "-f", texts[0], "--given-file", prompt]
+    lines = [json.loads(one) for one in door(*inspect, "--by", "line", "--format", "jsonl")[1].splitlines()]
+    assert [(one["line"], one["text"], one["tokens"]) for one in lines] == [(1, "ab", 3), (2, "cd", 3)]
+    page = door(*inspect, "--format", "html")[1].split("<pre")[1].split("</pre>")[0]
+    assert [part.split("</span>")[0].split(">")[-1] for part in page.split("<span")[1:]] == [*"ab\ncd\n", ""]
+
+
+def test_long_texts_are_noted_by_file(door: Door, tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    model, out = byte_folder(tmp_path / "short", max_position_embeddings=4), tmp_path / "o.jsonl"
+    code, _, err = door("inspect", "-m", model, "-f", texts[0], "-f", texts[1], "-o", out, "--look-up", "e")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith(f"note: {texts[0]}: 6 tokens in windows of 4, stride 2")
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [one["ctx"] for one in records if "ctx" in one][:6] == [0, 1, 2, 3, 4, 3]
+    assert [len(one["lookup"]["e"]["ids"]) for one in records if "lookup" in one] == [1, 1]

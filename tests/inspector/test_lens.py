@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from ropechat.inspector import attention, lens
+from ropechat.inspector import attention, lens, lens_page
 from ropechat.trace import LensRow
 from ropechat.util.text import cell_width
 
@@ -82,6 +82,16 @@ def test_lens_records_are_json() -> None:
             "top_text": [" the"],
         }
     ]
+
+
+def test_the_page_holds_no_element_of_a_token() -> None:
+    names = dict.fromkeys(range(6), b'<script>alert("1")</script>\x1b]0;x\x07')
+    html = "".join(lens_page.render(rows([0, 3]), IDS, [0, 3], "<b>title</b>", names.__getitem__))
+    plain = "".join(lens_page.render(rows([0, 3]), IDS, [0, 3], "title", lambda id: b"a"))
+    assert re.findall(r"<[a-z/]+", html) == re.findall(r"<[a-z/]+", plain)
+    assert "\x1b" not in html
+    assert plain.count('<td class="t') == 5 * 2
+    assert plain.count("entropy 0.50") == 5 * 2
 
 
 def found(learned: float = 0.0) -> dict[str, np.ndarray]:

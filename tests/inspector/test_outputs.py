@@ -17,7 +17,7 @@ from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_pa
 from ropechat.inspector.look_up import Found, look_up
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.spans import DIGITS
-from ropechat.util.text import clean, visible
+from ropechat.util.text import cell_width, clean, visible
 
 PIECES = ["The", " cat", " sat", b"\xe6\x97", b"\xa5", "\n", "\tx", "<b>"]
 OURS = {
@@ -180,6 +180,12 @@ def test_sums_by_line() -> None:
     shown = list(by_line.table(lines, 80))
     assert len(shown) == 6
     assert "██████████" in shown[3]
+    wide = list(by_line.lines_of(reading(["x", "日本語" * 40 + "\t\x1b[31m\n", "b"], name="a/long/name.txt")))
+    other = list(by_line.lines_of(reading(["y", "z\n"], name="b.txt")))
+    for width in (40, 59, 60, 75, 76, 100):
+        drawn = list(by_line.table(wide + other, width))
+        assert max(map(cell_width, drawn)) <= width
+        assert "\x1b" not in "".join(drawn)
 
 
 def test_the_sums_of_lines_are_those_of_the_text() -> None:

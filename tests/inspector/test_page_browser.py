@@ -9,7 +9,7 @@ from browser import Browser, Page
 from hostile_html import strings
 from readings import reading, spelled
 
-from ropechat.inspector import trace_page
+from ropechat.inspector import strip, trace_page
 
 WORDS = ["The", " cat", " sat", " on", " the", " mat", ".\n", "It", " slept", " <b>", " x", " y", " z", "!"]
 AT = "[...document.querySelectorAll('.tokens > span')].findIndex((span) => span.classList.contains('at'))"
@@ -148,6 +148,17 @@ def test_500_hostile_strings_make_no_element_and_no_request(
     assert set(page.value(attributes)) <= (known | {"style"} if script else known)  # the script sets bars
     assert page.requests() == []
     assert page.faults() == []
+
+
+def test_hostile_strings_make_no_element_of_a_picture(browser: Browser, tmp_path: Path) -> None:
+    pieces = strings()
+    path = tmp_path / "strip.svg"
+    path.write_text("".join(strip.render([reading(pieces, name=pieces[0], model=pieces[1])])), "utf-8")
+    page = browser.open(path)
+    names = "[...new Set([...document.querySelectorAll('*')].map((one) => one.localName))].sort()"
+    assert page.value(names) == ["path", "rect", "svg", "text", "title"]
+    assert page.value("typeof window.hacked") == "undefined"
+    assert page.requests() == page.faults() == []
 
 
 def test_10_000_tokens_are_usable_within_a_second(browser: Browser, tmp_path: Path) -> None:

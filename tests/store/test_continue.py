@@ -53,6 +53,9 @@ class Drawing:
     def prompt_ids(self, messages: Sequence[Any]) -> list[int]:
         return [1] * 5
 
+    def rope_spec(self, length: int = 0) -> dict[str, Any]:
+        return {}
+
     def token_bytes(self, id: int) -> bytes:
         return f" w{id}".encode() if id != STOP else b""
 

@@ -1,4 +1,7 @@
-"""A headless Chromium, driven through its debugging protocol over two pipes."""
+"""A headless Chromium, driven through its debugging protocol over two pipes.
+
+python tests/support/browser.py PAGE.html PICTURE.png [WIDTH HEIGHT [SELECTOR]]     SELECTOR: is clicked first
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -203,3 +207,20 @@ class Page:
     def picture(self, path: Path) -> None:
         """Write a picture of the window as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def main(page: str, picture: str, width: str = "1120", height: str = "520", clicked: str = "") -> None:
+    """Write a picture of a page."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        browser = Browser(Path(folder))
+        shown = browser.open(Path(page), width=int(width), height=int(height))
+        if clicked:
+            shown.click(clicked)
+        shown.picture(Path(picture))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -39,7 +39,8 @@ class CancelToken:
 
 
 def _event(kind: str, sequence: int, position: int, **given: Any) -> SimpleNamespace:
-    empty = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
+    empty: dict[str, Any] = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
+    empty |= {"candidates": [], "interval": None}
     return SimpleNamespace(
         kind=kind,
         sequence=sequence,
@@ -143,6 +144,7 @@ class Engine:
         if start < state["prompt"]:
             state["done"] = end = min(start + CHUNK, state["prompt"])
             if "score" in state:
+                events.append(_event("prefill", number, end - 1, done=end, total=state["prompt"]))
                 events += self._scores(number, start, end)
                 return events
             events.append(_event("prefill", number, end - 1, done=end, total=state["prompt"]))

@@ -35,9 +35,8 @@ def trace_of(pieces: Sequence[str | bytes], top_k: int = 3, **meta: Any) -> Trac
         at += len(piece)
     if tokens:
         tokens[0] = dataclasses.replace(tokens[0], rank=None)
-    return Trace(
-        tuple(tokens), distribution(len(data), top_k), {**META, "text": text, "tokens": len(data), **meta}
-    )
+    facts = {**META, "text": text, "tokens": len(data), **meta}
+    return Trace(tuple(tokens), distribution(len(data), top_k), facts)
 
 
 def distribution(i: int, top_k: int) -> TokenDistribution:

@@ -27,6 +27,7 @@ CONTEXTS = {
     "dials": "In the sampling",
     "personas": "Among personas",
     "full": "When the context is full",
+    "reader": "In the reader of a text (inspect -i)",
     "rope": "In the model's positions",
 }
 DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
@@ -174,11 +175,37 @@ FULL = (
     Command("full.always", "a", "always", "Do so from now on", "choose('always')"),
     Command("full.fresh", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
 )
+READER = (
+    Command("reader.next", "right,l", "token", "The next token", "token(1)"),
+    Command("reader.previous", "left,h", "token", "The token before", "token(-1)"),
+    Command(
+        "reader.surprise", "n", "next surprise", "The next token that surprised the model", "surprise(1)"
+    ),
+    Command("reader.surprise_before", "N", "surprise before", "The surprising token before", "surprise(-1)"),
+    Command("reader.look_up", "slash", "look up", "How probable any string is in this place", "look_up"),
+    Command(
+        "reader.replace", "f", "replace", "Another text in this place; the rest is scored again", "replace"
+    ),
+    Command("reader.continue", "g", "continue", "How the model would go on from here", "continue"),
+    Command("reader.tint", "t", "tint", "Tint by surprisal, entropy or rank", "tint"),
+    Command("reader.export", "x", "export", "Write the scored text as an HTML page", "export"),
+    Command("reader.page_down", "pagedown,space", "page", "Scroll by a page", "page(1)"),
+    Command("reader.page_up", "pageup", "page", "Scroll by a page", "page(-1)"),
+    Command("reader.begin", "home", "begin", "To the beginning", "end(-1)"),
+    Command("reader.end", "end,G", "end", "To the end", "end(1)"),
+)
+READER_ITEMS = (
+    *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.tint"),
+    *("reader.export", "sheet.leave"),
+)
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
     Command("rope.right", "right,l", "next view", "The next view", "turn(1)"),
 )
-DIALOGS = (*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL, *ROPE)
+DIALOGS = (
+    *(*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL),
+    *(*READER, *ROPE),
+)
 
 # --- in the chat ---
 
@@ -281,6 +308,14 @@ PANELS = (
         needs_words=True,
     ),
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),
+    Command(
+        "text.inspect",
+        "",
+        "inspect a file",
+        "Open a text file in the reader: its tokens tinted and explained",
+        typed="inspect FILE",
+        needs_words=True,
+    ),
     Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
 READING = (  # keys of the transcript

@@ -1,0 +1,254 @@
+"""A text that is scored piece by piece, what the reader looks at first: the model behind `inspect -i`.
+
+Nothing here draws or starts a thread: `step` does a small part of the work with an engine, and whoever owns
+the engine calls it again and again. Windows are those of `Engine.score`, so the numbers are, too.
+"""
+
+import math
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+from typing import Any, Protocol
+
+from ropechat.engine.engine import Engine
+from ropechat.tokenizer import EncodedToken
+from ropechat.trace import Pair, Score, TokenScore
+
+CHUNK = 64
+"""Tokens scored by a step: a step is short, so that another place can be scored next."""
+KEPT = 4096
+"""Tokens whose candidates are kept; those of others are computed again when they are asked for."""
+TOP_K = 20
+_LN2 = math.log(2)
+
+
+Job = Callable[[Engine], Any]
+Done = Callable[[Any], None]
+"""Called with the result of a job or with its exception, from the thread that ran it."""
+
+
+class Worker(Protocol):
+    """Computes for a reader, in another thread."""
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Run a job as soon as the thread is free; a chunk of scoring takes milliseconds."""
+
+    def read(self, reader: "TextReader") -> None:
+        """Score another text from now on."""
+
+    def wake(self) -> None:
+        """Look again for what is to be scored."""
+
+
+class Scorer(Protocol):
+    """The part of `Engine` that a reader needs."""
+
+    def score_many(self, items: Sequence[Pair], *, top_k: int = 0) -> Iterator[tuple[int, Score]]: ...
+
+
+class TextReader:
+    """The tokens of a text and their scores, as far as they are known.
+
+    window: tokens of a window, stride: tokens by which windows move on. Arrays have one entry per token;
+    figures are NaN (ranks 0) until a token is scored. Only one thread may call `step`.
+    """
+
+    def __init__(self, text: str, pieces: Iterator[list[EncodedToken]], window: int, stride: int) -> None:
+        self.text, self.data = text, text.encode("utf-8", "surrogatepass")
+        self.window, self.stride = window, stride
+        self.starts, self.ids = array("q"), array("l")  # byte offset and id of each token
+        self.bits, self.entropy, self.rank = array("f"), array("f"), array("l")
+        self.scored, self._sum = 0, 0.0
+        self.is_encoded = False
+        self.version = 0  # rises with every change, so that a screen knows when to draw
+        self._pieces = pieces
+        self._lead: list[EncodedToken] = []
+        self._wanted = 0
+        self._asked: int | None = None
+        self._details: OrderedDict[int, TokenScore] = OrderedDict()
+        self._next = 0  # every token before it is scored
+        self._lock = Lock()
+
+    @classmethod
+    def of(cls, engine: Engine, text: str, window: int | None = None) -> "TextReader":
+        """A reader of a text, with the windows that `Engine.score` takes."""
+        size = window or engine.window
+        reader = cls(text, engine.chat.encode_long(text, "text"), size, max(1, size // 2))
+        reader._encode()  # what is seen first can be selected at once
+        return reader
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every token that has a context is scored."""
+        return self.is_encoded and self._next >= len(self.ids)
+
+    def token_at(self, offset: int) -> int:
+        """The index of the token that covers a byte; the last one before it where none does; -1: none."""
+        return bisect_right(self.starts, offset) - 1
+
+    def span(self, index: int) -> tuple[int, int]:
+        """The bytes of a token; the last one known ends where the text does."""
+        end = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.data)
+        return self.starts[index], end
+
+    def detail(self, index: int) -> TokenScore | None:
+        """A token with its candidates; None until a step has computed them."""
+        with self._lock:
+            found = self._details.get(index)
+            if found is not None:
+                self._details.move_to_end(index)
+            elif 0 < index < len(self.ids):
+                self._asked = index
+        return found
+
+    def look_at(self, offset: int) -> None:
+        """Score what stands at this byte, and after it, before anything else."""
+        self._wanted = offset
+
+    def next_surprise(self, index: int, by: int, bits: float) -> int | None:
+        """The next token (by 1) or the one before (by -1) of at least so many bits; None: not found yet."""
+        place = index + by
+        while 0 <= place < len(self.ids):
+            if self.bits[place] >= bits:
+                return place
+            place += by
+        return None
+
+    def totals(self) -> tuple[int, float]:
+        """Number of scored tokens, and their mean surprisal in bits (NaN if there are none)."""
+        return self.scored, self._sum / self.scored if self.scored else math.nan
+
+    def context_of(self, index: int) -> list[int]:
+        """The ids before a token, as far as its window reaches."""
+        begin = self._begin(index)
+        return [*(token.id for token in self._lead if begin), *self.ids[begin:index]]
+
+    def take_over(self, old: "TextReader") -> None:
+        """Take the scores of the tokens that this text begins with in common with an older one."""
+        while not self.is_encoded and len(self.ids) < old.scored:
+            self._encode()
+        for index in range(min(len(self.ids), len(old.ids))):
+            if self.ids[index] != old.ids[index]:
+                break
+            if index + self.window < min(len(self.ids), len(old.ids)) or self._row(index) == 0:
+                self.bits[index], self.rank[index] = old.bits[index], old.rank[index]
+                self.entropy[index] = old.entropy[index]
+                self._count(index)
+        self.version += 1
+
+    # --- work ---
+
+    def step(self, engine: Scorer) -> bool:
+        """Encode or score a little; False if there is nothing to do. Raises what the engine raises."""
+        if self._asked is not None and self._is_known(self._asked):
+            self._score(engine, self._asked, self._asked + 1)
+            return True
+        place = self._place()
+        if place is None and not self.is_encoded:
+            self._encode()
+            return True
+        if place is None:
+            return False
+        end = place
+        limit = min(self._end(place), place + CHUNK, len(self.ids))
+        while end < limit and math.isnan(self.bits[end]):
+            end += 1
+        self._score(engine, place, end)
+        return True
+
+    def _encode(self) -> None:
+        piece = next(self._pieces, None)
+        if piece is None:
+            self.is_encoded = True
+        else:
+            if not self.ids and piece and piece[0].role == "bos":
+                self._lead = piece[:1]
+            for token in piece:
+                self.starts.append(token.span[0])
+                self.ids.append(token.id)
+            unknown = [math.nan] * len(piece)
+            self.bits.extend(unknown)
+            self.entropy.extend(unknown)
+            self.rank.extend([0] * len(piece))
+        self.version += 1
+
+    def _place(self) -> int | None:
+        """The token to score next: the first without a score from the wanted place on, else of the text.
+
+        None also where more of the text must be encoded first: the end of a text moves its last window.
+        """
+        wanted = max(1, self.token_at(self._wanted))
+        place = next(
+            (i for i in range(wanted, min(wanted + self.window, len(self.ids))) if math.isnan(self.bits[i])),
+            None,
+        )
+        if place is None and self.is_encoded:
+            place = self._first_unknown()
+        return place if place is not None and self._is_known(place) else None
+
+    def _is_known(self, place: int) -> bool:
+        """Whether the window that scores a token is encoded."""
+        return self.is_encoded or self._end(place) < len(self.ids)
+
+    def _first_unknown(self) -> int | None:
+        self._next = max(1, self._next)
+        while self._next < len(self.ids) and not math.isnan(self.bits[self._next]):
+            self._next += 1
+        return self._next if self._next < len(self.ids) else None
+
+    def _row(self, index: int) -> int:
+        """The number of the window that scores a token: 0 for the first."""
+        row = index - 1  # row r predicts token r + 1
+        return 0 if row < self.window else (row - self.window) // self._move + 1
+
+    @property
+    def _move(self) -> int:
+        return min(self.stride, self.window - len(self._lead))
+
+    def _end(self, index: int) -> int:
+        """The end of the tokens that the window of a token scores."""
+        return self.window + self._row(index) * self._move + 1
+
+    def _begin(self, index: int) -> int:
+        """The first token of the text in the window that scores a token."""
+        number = self._row(index)
+        end = self.window + number * self._move
+        if self.is_encoded:
+            end = min(end, len(self.ids))
+        return end - self.window + len(self._lead) if number else 0
+
+    def _score(self, engine: Scorer, place: int, end: int) -> None:
+        pair = Pair(self.context_of(place), list(self.ids[place:end]))
+        (_, score) = next(iter(engine.score_many([pair], top_k=TOP_K)))
+        if score.error is not None:
+            raise score.error
+        with self._lock:
+            for index, token in zip(range(place, end), score.trace, strict=True):
+                self._take(index, token)
+            if self._asked is not None and place <= self._asked < end:
+                self._asked = None
+            while len(self._details) > KEPT:
+                self._details.popitem(last=False)
+        self.version += 1
+
+    def _take(self, index: int, token: TokenScore) -> None:
+        if token.logprob is None or token.rank is None:
+            return
+        is_new = math.isnan(self.bits[index])
+        self.bits[index] = -token.logprob / _LN2
+        if is_new:
+            self._count(index)
+        self.entropy[index] = math.nan if token.entropy is None else token.entropy / _LN2
+        self.rank[index] = token.rank
+        self._details[index] = token
+
+    def _count(self, index: int) -> None:
+        """Add a token to the totals, if it has a score."""
+        if not math.isnan(self.bits[index]):
+            self.scored += 1
+            self._sum += self.bits[index]

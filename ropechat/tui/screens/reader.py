@@ -1,0 +1,315 @@
+"""The reader: a text with its tokens tinted while they are scored, what is visible first."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on
+from textual.containers import Container
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from ropechat.inspector.text_reader import TextReader
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.widgets.bars import Bar, KeyHints
+from ropechat.tui.widgets.text_view import FIGURES, TextView
+from ropechat.tui.widgets.token_panel import TokenPanel
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from ropechat.engine.engine import Engine
+    from ropechat.inspector.text_reader import Worker
+    from ropechat.tui.commands.keymap import Keymap
+
+POLL_S = 0.05  # between two looks at what was computed
+SURPRISE = 4.0  # bits from which `n` stops at a token
+CONTINUED = 48  # tokens of a continuation
+
+
+class ReaderScreen(ModalScreen[None]):
+    """A text and its scores. name: of its file; worker: computes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.READER))]
+
+    def __init__(
+        self,
+        title: str,
+        reader: TextReader,
+        worker: Worker,
+        spell: Callable[[int], bytes],
+        keymap: Keymap,
+        folder: Path,
+    ) -> None:
+        super().__init__()
+        self._title, self.reader, self._worker, self._folder = title, reader, worker, folder
+        self.text_view, self.panel = TextView(reader, id="text"), TokenPanel(spell, id="token")
+        self._bar, self._hints = Bar(id="title"), KeyHints(keys.READER_ITEMS, keymap)
+        self._ask = Input(id="ask", compact=True)
+        self._asked: Callable[[str], None] = lambda text: None
+        self._notes: list[str] = []
+        self._drawn = (-1, -1)
+        self._searching = 0  # 1 or -1 while the next surprise is not scored yet
+
+    def compose(self) -> ComposeResult:
+        yield self._bar
+        with Container(id="reader"):
+            yield self.text_view
+            yield self.panel
+        yield self._ask
+        yield self._hints
+
+    def on_mount(self) -> None:
+        """Begin to score."""
+        self._ask.display = False
+        self.text_view.focus()
+        self.set_interval(POLL_S, self._look)
+        self._look()
+
+    # --- what was computed ---
+
+    def _look(self) -> None:
+        view, reader = self.text_view, self.reader
+        view.lay_out()  # the first resize may come before there is a width
+        top = view.offset_of(view.scroll_offset.y) if view.size.height else 0
+        reader.look_at(top)
+        if self._drawn == (reader.version, view.cursor):
+            return
+        self._drawn = (reader.version, view.cursor)
+        if self._searching:
+            self._go_to_surprise(self._searching)
+        view.redraw()
+        self._show_status()
+        self._show_token()
+        if not reader.is_done:
+            self._worker.wake()
+
+    def _show_status(self) -> None:
+        reader = self.reader
+        count, mean = reader.totals()
+        left = [(self._title, "bold $primary")]
+        if count:
+            left.append((f" · {mean:.2f} bits/token · ppl {2**mean:.2f}", ""))
+        right = [(f"tint: {self.text_view.figure}", "$quiet")]
+        if not reader.is_done:
+            total = len(reader) if reader.is_encoded else max(len(reader), len(reader.data) // 4)
+            right.insert(0, (f"{100 * count // max(1, total)} % scored · ", "$warning"))
+        self._bar.show(left, right)
+
+    def _show_token(self) -> None:
+        index = self.text_view.cursor
+        token = self.reader.detail(index) if index >= 0 else None
+        self.panel.show(index, len(self.reader), token, self._notes)
+        if index > 0 and token is None:
+            self._worker.wake()
+
+    def _select(self, index: int) -> None:
+        if 0 <= index < len(self.reader):
+            self._notes, self._searching = [], 0
+            self.text_view.move_to(index)
+            self._look()
+
+    # --- keys ---
+
+    def action_leave(self) -> None:
+        """Close the reader, or what is asked."""
+        if self._ask.display:
+            self._close_question()
+        else:
+            self.dismiss(None)
+
+    def action_token(self, by: int) -> None:
+        """Select the next token or the one before."""
+        view = self.text_view
+        first = view.token_in_row(view.scroll_offset.y)
+        self._select(max(0, first) if view.cursor < 0 else view.cursor + by)
+
+    def action_move(self, by: int) -> None:
+        """Scroll by rows."""
+        self.text_view.scroll_relative(y=by, animate=False)
+
+    def action_page(self, by: int) -> None:
+        """Scroll by pages."""
+        self.text_view.scroll_relative(y=by * max(1, self.text_view.size.height - 1), animate=False)
+
+    def action_end(self, by: int) -> None:
+        """Scroll to the beginning or the end."""
+        self.text_view.scroll_to(y=0 if by < 0 else self.text_view.max_scroll_y, animate=False)
+
+    def action_surprise(self, by: int) -> None:
+        """Select the next token, or the one before, that surprised the model."""
+        self._notes = []
+        self._go_to_surprise(by)
+        self._look()
+
+    def _go_to_surprise(self, by: int) -> None:
+        view, reader = self.text_view, self.reader
+        here = view.cursor
+        if here < 0:
+            here = max(0, view.token_in_row(view.scroll_offset.y)) - (by > 0)
+        found = reader.next_surprise(here, by, SURPRISE)
+        gap = _first_unscored(reader, here, by, found)
+        if gap is not None and not reader.is_done:
+            self._searching = by
+            reader.look_at(reader.span(gap)[0])
+            self._hints.say("scoring the text on the way …")
+            return
+        self._searching = 0
+        self._hints.say("" if found is not None else f"no token of {SURPRISE:g} bits or more there")
+        if found is not None:
+            view.move_to(found)
+
+    def action_tint(self) -> None:
+        """Tint by the next figure."""
+        view = self.text_view
+        view.figure = FIGURES[(FIGURES.index(view.figure) + 1) % len(FIGURES)]
+        view.redraw()
+        self._show_status()
+
+    @on(TextView.Selected)
+    def _clicked(self, event: TextView.Selected) -> None:
+        self._select(event.index)
+
+    # --- questions ---
+
+    def action_look_up(self) -> None:
+        """Ask for a string, and show how probable it is at this place."""
+        self._question("how probable is, in this place", self._look_up)
+
+    def action_replace(self) -> None:
+        """Ask for a text in the place of this token, and score the rest again."""
+        self._question("put in the place of this token", self._replace)
+
+    def _question(self, label: str, answer: Callable[[str], None]) -> None:
+        if self.text_view.cursor <= 0:
+            self._hints.say("select a token first: ← →, n, or a click")
+            return
+        self._asked = answer
+        self._ask.value = ""
+        self._ask.placeholder = f"{label}: (spaces count; ⏎ esc)"
+        self._ask.display = True
+        self._ask.focus()
+
+    @on(Input.Submitted)
+    def _answered(self, event: Input.Submitted) -> None:
+        self._close_question()
+        if event.value:
+            self._asked(event.value)
+
+    def _close_question(self) -> None:
+        self._ask.display = False
+        self.text_view.focus()
+
+    def _look_up(self, wanted: str) -> None:
+        from ropechat.inspector.look_up import look_up
+
+        index, reader = self.text_view.cursor, self.reader
+        ids = reader.context_of(index)
+        before = reader.data[: reader.span(index)[0]].decode("utf-8", "ignore")
+        job = partial(look_up, ids=ids, text=before, wanted=[wanted])
+        self._run(index, job, lambda found: _words_of(found[0]))
+
+    def action_continue(self) -> None:
+        """Show how the model would go on after this token."""
+        index, reader = self.text_view.cursor, self.reader
+        if index <= 0:
+            self._hints.say("select a token first: ← →, n, or a click")
+            return
+        ids = [*reader.context_of(index), reader.ids[index]]
+
+        def job(engine: Engine) -> str:
+            from ropechat.sampling import Sampling
+
+            room = engine.context - len(ids)
+            sampling = Sampling(temperature=0.0, max_tokens=max(1, min(CONTINUED, room)))
+            return "".join(step.text for step in engine.generate(ids, sampling))
+
+        self._hints.say("writing …")
+        self._run(index, job, lambda text: f"greedy: …{text}")
+
+    def _replace(self, text: str) -> None:
+        index, old = self.text_view.cursor, self.reader
+        begin, end = old.span(index)
+        data = old.data[:begin] + text.encode("utf-8", "surrogatepass") + old.data[end:]
+        changed = data.decode("utf-8", "surrogatepass" if b"\xed" in data else "replace")
+
+        def job(engine: Engine) -> TextReader:
+            reader = TextReader.of(engine, changed, old.window)
+            reader.take_over(old)
+            return reader
+
+        def done(reader: TextReader) -> None:
+            self.reader = reader
+            self._worker.read(reader)
+            self.text_view.show(reader)
+            self._drawn = (-1, -1)
+            self._look()
+
+        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+
+    def action_export(self) -> None:
+        """Write the scored text as a page."""
+        path = self._folder / f"{Path(self._title).stem or 'text'}.inspect.html"
+        if path.exists():
+            self._hints.say(f"{one_line(str(path))}: exists; move it first")
+            return
+        self._hints.say("writing the page …")
+        text = self.reader.text
+
+        def job(engine: Engine) -> str:
+            from ropechat.inspector.reading import Reading
+            from ropechat.inspector.trace_page import render
+
+            reading = Reading(engine.score_stream(text, top_k=5, special="text"), self._title)
+            with path.open("x", encoding="utf-8") as file:
+                file.writelines(render([reading], self._title, engine.tokenizer.token_bytes))
+            return f"written: {path}"
+
+        self._worker.submit(
+            job, lambda result: self.app.call_from_thread(self._finish, result, self._hints.say)
+        )
+
+    def _run(self, index: int, job: Callable[[Engine], Any], words: Callable[[Any], str]) -> None:
+        """Run a job, then show its result beside the token it is about."""
+
+        def done(result: Any) -> None:
+            text = words(result)
+            if text and index == self.text_view.cursor:
+                self._hints.say("")
+                self._notes.append(text)
+                self._show_token()
+
+        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+
+    def _finish(self, result: Any, done: Callable[[Any], None]) -> None:
+        if isinstance(result, BaseException):
+            self._hints.say(f"error: {result}", "$error")
+        else:
+            done(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Show an error of scoring."""
+        self._hints.say(f"error: {error}", "$error")
+
+
+def _first_unscored(reader: TextReader, here: int, by: int, found: int | None) -> int | None:
+    """The first token without a score between here and what was found, or the end of the text."""
+    stop = found if found is not None else (len(reader) if by > 0 else 0)
+    for index in range(here + by, stop, by):
+        if index > 0 and math.isnan(reader.bits[index]):
+            return index
+    return None
+
+
+def _words_of(found: Any) -> str:
+    """A string that was looked up, and how probable it is."""
+    share = math.exp(found.logprob)
+    many = f", {len(found.ids)} tokens" if len(found.ids) > 1 else ""
+    return f"{found.text!r}: {share:.3g} ({-found.logprob / math.log(2):.1f} bits, rank {found.rank:,}{many})"
