@@ -69,7 +69,10 @@ class Dialog(ModalScreen[Result]):
             self.title_with("")
 
     def remove(self) -> AwaitRemove:
-        """Defer the removal: it lays out the whole chat again and would delay the chosen action."""
+        """Defer the removal: it lays out the whole chat again and would delay the chosen action.
+
+        Nothing here awaits a removal, so an empty AwaitRemove is enough.
+        """
         self.app.set_timer(REMOVAL_DELAY_S, super().remove)
         return AwaitRemove([])
 
