@@ -1,6 +1,6 @@
 """The models in the Hub cache: listing them with their sizes, and removing them.
 
-By hand: huggingface_hub's scan_cache_dir takes its import (0.19 s) and does not know which files make a model.
+By hand: scan_cache_dir would import huggingface_hub (0.19 s) and does not know which files make a model.
 """
 
 import contextlib

@@ -71,7 +71,7 @@ class Dialog(ModalScreen[Result]):
     def remove(self) -> AwaitRemove:
         """Defer the removal: it lays out the whole chat again and would delay the chosen action.
 
-        Nothing here awaits a removal, so an empty AwaitRemove is enough.
+        Returns an empty AwaitRemove: awaiting it does not wait for the removal.
         """
         self.app.set_timer(REMOVAL_DELAY_S, super().remove)
         return AwaitRemove([])
