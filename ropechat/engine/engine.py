@@ -171,15 +171,17 @@ class Engine:
             raise RequestError("prompt: must have at least one token (got none)")
         return ids
 
-    def _any_ids(self, prompt: "Prompt", template_vars: Mapping[str, Any] | None) -> list[int]:
-        """Convert text, ids or messages to ids."""
+    def _any_ids(
+        self, prompt: "Prompt", template_vars: Mapping[str, Any] | None, prefix: str = ""
+    ) -> list[int]:
+        """Convert text, ids or messages to ids. prefix: the start of the reply to messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
         messages = [message for message in prompt if isinstance(message, Message)]
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
             raise RequestError("prompt: must be messages or ids (got both)")
-        return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
+        return self._ids(self.chat.ids(messages, template_vars, prefix) if messages else ids)
 
     def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -438,13 +440,16 @@ class Engine:
         prompts: "Iterable[Prompt | Job]",
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
+        top_k: int = 0,
         stop: Sequence[str] | None = None,
         window: int = 16,
+        ordered: bool = True,
         on_tokens: Callable[[int], None] | None = None,
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
-        Yields (index, Completion) in the prompts' order, and reads a prompt only when there is room for it.
+        Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
+        only when there is room for it. top_k: candidates to record per token, in `Completion.top`.
         A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
         is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
         on_tokens(n): called with the number of tokens of each forward pass.
@@ -454,8 +459,9 @@ class Engine:
 
         if window < 1:
             raise RequestError(f"window: must be at least 1 (got {window})")
-        many = _Many(self, self._request(), sampling, validate_stops(stop))
-        return Scheduler(many, window, on_tokens).run(iter(prompts))
+        validate_top_k(top_k)
+        many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
+        return Scheduler(many, window, on_tokens).run(iter(prompts), ordered=ordered)
 
     def score(
         self,
@@ -464,6 +470,7 @@ class Engine:
         top_k: int = 20,
         special: Special = "tokens",
         bos: Bos = "auto",
+        sampling: Sampling | None = None,
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -476,7 +483,15 @@ class Engine:
         `generate`.
         """
         stream = self._score(
-            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, whole=True
+            prompt,
+            top_k,
+            special,
+            bos,
+            window,
+            stride,
+            one_sequence=one_sequence,
+            whole=True,
+            sampling=sampling,
         )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
@@ -495,6 +510,7 @@ class Engine:
         special: Special = "tokens",
         bos: Bos = "auto",
         by_author: bool = False,
+        sampling: Sampling | None = None,
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -504,7 +520,8 @@ class Engine:
         top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or the token; in
         messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
         the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
-        assistant's.
+        assistant's. sampling: settings whose stages are recorded with each token: whether they could have
+        drawn it, and what cuts it; nothing is drawn.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
@@ -513,7 +530,15 @@ class Engine:
         CancelledError. Raises as `generate`.
         """
         return self._score(
-            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, by_author=by_author
+            prompt,
+            top_k,
+            special,
+            bos,
+            window,
+            stride,
+            one_sequence=one_sequence,
+            by_author=by_author,
+            sampling=sampling,
         )
 
     def _score(
@@ -528,6 +553,7 @@ class Engine:
         one_sequence: bool = False,
         by_author: bool = False,
         whole: bool = False,
+        sampling: Sampling | None = None,
     ) -> "ScoreStream":
         """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
@@ -541,7 +567,8 @@ class Engine:
         )
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
-        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD)
+        meta["sampling"] = sampling
+        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling)
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
         return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer))
 
@@ -598,6 +625,17 @@ class Engine:
     def _window(self, window: int | None) -> int:
         return self.window if window is None else validate_window(window)
 
+    def trace_facts(self, top_k: int) -> dict[str, Any]:
+        """What the meta of every trace says about model and engine."""
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
+            "trained_length": self.facts["max_position_embeddings"],
+            "engine": self._module.__version__,
+            "top_k": top_k,
+        }
+
     def _meta(
         self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
     ) -> dict[str, Any]:
@@ -606,13 +644,8 @@ class Engine:
         beyond = max(0, tokens.known - trained) if fits else None if size > trained else 0
         begins_with_bos = tokens[0:1][0].id == self.tokenizer.bos_id
         return {
-            "model": self.name,
-            "revision": self.revision,
-            **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
-            "trained_length": trained,
+            **self.trace_facts(top_k),
             "beyond_trained_length": beyond,
-            "engine": self._module.__version__,
-            "top_k": top_k,
             "bos": begins_with_bos,
             "window": None if fits else size,
             "stride": None if fits else min(stride, size - (tokens[0:1][0].role == "bos")),
@@ -625,16 +658,19 @@ class Engine:
 class _Many:
     """A request of many prompts, as the `Backend` of a Scheduler."""
 
-    def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
+    def __init__(
+        self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...], top_k: int
+    ) -> None:
         self.seed = choose_seed(sampling)
         self._engine, self._request = engine, request
-        self._sampling, self._stops = sampling, stops
+        self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
     def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
         engine = self._engine
-        ids = engine._any_ids(job.prompt, job.template_vars)
+        ids = engine._any_ids(job.prompt, job.template_vars, job.prefix)
         stops = self._stops if job.stop is None else validate_stops(job.stop)
-        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
+        top_k = self._top_k if job.top_k is None else job.top_k
+        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, top_k)
         return sequence, len(ids), StopStringFilter(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
@@ -642,6 +678,9 @@ class _Many:
 
     def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
         return to_step(event, text_filter, self._engine.tokenizer)
+
+    def reused(self, sequence: int) -> int:
+        return self._request.core.reused(sequence)
 
     def free(self, sequence: int) -> None:
         self._request.core.free(sequence)

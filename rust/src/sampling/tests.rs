@@ -5,6 +5,7 @@ use crate::sampling::readout::read_logprobs;
 use crate::sampling::readout::tests::{any_bits, bf16, gaussian, ranked};
 
 mod chance;
+mod explained;
 
 const OFF: Sampling = Sampling {
     logit_bias: Vec::new(),
@@ -29,6 +30,7 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     for &(id, bias) in &s.logit_bias {
         row[id as usize] += bias;
     }
+    let biased = row.clone();
     let mut seen = history.to_vec();
     seen.sort();
     seen.dedup();
@@ -39,9 +41,10 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     let mut ids = ranked(&row);
     let mut temperature = 1.0;
     let mut stages = Vec::new();
-    let probabilities = |ids: &[u32], t: f64| {
+    let of_row = |row: &[f32], ids: &[u32], t: f64| {
         softmax(&ids.iter().map(|&i| f64::from(row[i as usize]) / t).collect::<Vec<_>>())
     };
+    let probabilities = |ids: &[u32], t: f64| of_row(&row, ids, t);
     for link in SAMPLER_CHAIN.into_iter().filter(|l| l.is_on(s)) {
         let p = probabilities(&ids, temperature);
         match link {
@@ -56,7 +59,10 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
             }
             ChainStep::MinP => ids.truncate(p.iter().filter(|&&x| x >= f64::from(s.min_p) * p[0]).count()),
         }
-        let p = probabilities(&ids, temperature);
+        let p = match link {
+            ChainStep::LogitBias => of_row(&biased, &ids, 1.0), // the penalty comes after it
+            _ => probabilities(&ids, temperature),
+        };
         let entropy = -p.iter().filter(|&&x| x > 0.0).map(|x| x * x.ln()).sum::<f64>();
         let mass = ids.iter().map(|&i| raw[i as usize]).sum();
         stages.push(Stage { name: link.name(), kept: ids.len(), mass, entropy });
