@@ -24,6 +24,8 @@ class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+    """The result of a tool: in the prompts of a batch; chats have none."""
 
 
 @dataclass(frozen=True)

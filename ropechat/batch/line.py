@@ -1,4 +1,4 @@
-"""Parsing and validation of one line of a batch file: its id and its request.
+"""Parsing and validation of one row of a batch file: its id and its request.
 
 Nothing is guessed: a known field with an invalid value, a field for an unsupported feature, and a misspelled
 sampling field are errors. Other fields are ignored and listed in `unused`.
@@ -12,14 +12,19 @@ from typing import Any, NoReturn
 
 from ropechat.conversation import Message, Role
 from ropechat.engine.templates.template import validate_variables
-from ropechat.engine.validation import validate_stops
+from ropechat.engine.validation import validate_ids, validate_stops
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 
 MAX_ID_LENGTH = 512
 MAX_MESSAGES = 2000
-PROMPT_FIELDS = (("prompt", "messages"), ("text", "prefix"))
-"""The fields of the prompt: one of the first two or, if both are absent, one of the others."""
+MAX_SAMPLES = 128
+MAX_LOGPROBS = 20
+MAX_TURNS = 64
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+"""The endpoints of OpenAI's batch format."""
+PROMPT_FIELDS = (("prompt", "messages"), ("turns",), ("text", "prefix"))
+"""The fields of the prompt: one of the first two or, if both are absent, one of the next ones, and so on."""
 SAMPLING_FIELDS = {
     **{name: name for name in Sampling.__dataclass_fields__},
     "max_completion_tokens": "max_tokens",
@@ -27,25 +32,23 @@ SAMPLING_FIELDS = {
 }
 """Field of a line -> field of Sampling."""
 NOT_OFFERED: dict[str, object] = {
-    "n": 1,
     "best_of": 1,
-    "logprobs": False,
-    "top_logprobs": 0,
+    "echo": False,
+    "suffix": "",
     "frequency_penalty": 0,
     "presence_penalty": 0,
-    "logit_bias": {},
     "tools": [],
+    "functions": [],
     "response_format": {"type": "text"},
 }
 """Fields of unsupported features, with the value that does not request the feature."""
 
 _ID_FIELDS = ("id", "custom_id")
-_ROLES = [role.value for role in Role]
-_OPENAI_URL = "/v1/chat/completions"
+_ROLES = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
 _OFTEN_MISSPELLED = ("max_tokens", "temperature", "repetition_penalty")
 _SIMILAR = 0.9
 
-Content = str | list[Message]
+Content = str | list[int] | list[Message]
 LineId = str | int | float
 
 
@@ -61,6 +64,22 @@ class LineRequest:
     """Names of ignored fields."""
     template_vars: Mapping[str, Any] | None = None
     """Variables for the chat template, from chat_template_kwargs (vLLM's name)."""
+    samples: int | None = None
+    """Number of answers, from n."""
+    logprobs: int | None = None
+    """Candidates to record per token: 0 records the logprob of the tokens only; None records nothing."""
+    turns: tuple[str, ...] = ()
+    """User messages that follow, one after each answer."""
+    endpoint: str = CHAT
+    """OpenAI's endpoint; text of /v1/completions is continued without a chat template."""
+    continues: bool = True
+    """Whether the answer continues a final assistant message."""
+    choices: tuple[str, ...] = ()
+    """With --score: the completions to score."""
+    is_pair: bool = False
+    """With --score: whether the row has one completion rather than choices."""
+    answer: int | None = None
+    """With --score: the index of the right choice."""
 
 
 class LineError(ValueError):
@@ -81,18 +100,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
-    """Parse the JSON object of a line. Raises LineError, also for NaN and duplicate keys."""
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique,
+    parse_constant=lambda name: reject(f"JSON: numbers must be finite (got {name})"),
+)
+
+
+def parse_value(data: bytes) -> Any:
+    """Parse JSON. Raises LineError, also for NaN and duplicate keys."""
     try:
-        text = line.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         reject(f"line: must be UTF-8 (byte {error.start} is not)")
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=lambda name: reject(f"JSON: numbers must be finite (got {name})"),
-        )
+        return _DECODER.decode(text)
     except LineError:
         raise
     except RecursionError:
@@ -101,6 +122,11 @@ def parse_line(line: bytes) -> dict[str, Any]:
         reject(f"JSON: {error.msg} at character {error.pos}")
     except ValueError as error:
         reject(f"JSON: {str(error).split(';')[0]}")
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a line. Raises LineError."""
+    value = parse_value(line)
     if not isinstance(value, dict):
         reject(f"JSON: must be an object (got {type(value).__name__})")
     return value
@@ -136,21 +162,28 @@ def read_id(record: Mapping[str, Any], line: int) -> LineId:
 
 def parse_request(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
     """The request of a line. Raises LineError naming the field."""
-    fields, unused = _fields(record)
+    fields, unused, endpoint = _fields(record)
     if fields.get("model") is not None:
         reject(f"model: must not be given (got {fields['model']!r:.60}); the model of -m answers all lines")
-    name = _prompt_name(fields, prompt_field)
+    name = _prompt_name(fields, prompt_field, endpoint)
     prompt = fields.pop(name)
+    turns: list[str] = []
     content: Content
     if name == "messages":
         content, extra = _messages(prompt)
         unused += extra
+    elif name == "turns":
+        content, *turns = _turns(prompt)
+    elif endpoint == COMPLETIONS:
+        content = _completion_prompt(prompt)
     else:
-        content = _text(name, prompt)
-        if not content:
-            reject(f"{name}: must have at least one character (got none)")
+        content = _prompt_text(name, prompt)
     stop = _stop(fields.pop("stop", None))
     template_vars = _template_vars(fields.pop("chat_template_kwargs", None))
+    samples, logprobs = _samples(fields), _logprobs(fields, endpoint)
+    continues = _switch(fields, "continue_final_message", default=True)
+    if _switch(fields, "add_generation_prompt", default=False):
+        continues = False
     sampling = _sampling(fields)
     for field, value in fields.items():
         if field not in NOT_OFFERED:
@@ -158,11 +191,35 @@ def parse_request(record: Mapping[str, Any], prompt_field: str | None = None) ->
             unused.append(field)
         elif value is not None and value != NOT_OFFERED[field]:
             reject(f"{field}: not supported: must be {NOT_OFFERED[field]!r} or absent (got {value!r:.40})")
-    return LineRequest(content, sampling, stop, tuple(unused), template_vars)
+    return LineRequest(
+        content,
+        sampling,
+        stop,
+        tuple(unused),
+        template_vars,
+        samples,
+        logprobs,
+        tuple(turns),
+        endpoint,
+        continues,
+    )
 
 
-def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The fields of the request, and names of ignored fields.
+def parse_plain(fields: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
+    """The request of a row whose fields are texts (CSV, TSV, lines): only the prompt is taken from it."""
+    others = {name: value for name, value in fields.items() if name not in _ID_FIELDS}
+    name = _prompt_name(others, prompt_field, COMPLETIONS)
+    unused = tuple(field for field in others if field != name)
+    return LineRequest(_prompt_text(name, others[name]), {}, None, unused)
+
+
+def request_of(content: Content) -> LineRequest:
+    """The request of a row whose prompt a template made: all settings come from the command."""
+    return LineRequest(content, {}, None, ())
+
+
+def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], str]:
+    """The fields of the request, names of ignored fields, and the endpoint.
 
     In OpenAI's batch format ({"custom_id", "method", "url", "body"}) the request is `body`, without `model`,
     which the format requires and which is ignored here.
@@ -170,30 +227,101 @@ def _fields(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     fields = {name: value for name, value in record.items() if name not in _ID_FIELDS}
     body = fields.get("body")
     if "url" not in fields or not isinstance(body, dict):
-        return fields, []
-    for name, allowed in (("url", _OPENAI_URL), ("method", "POST")):
+        return fields, [], CHAT
+    for name, allowed in (("url", (CHAT, COMPLETIONS)), ("method", ("POST",))):
         value = fields.get(name, "POST")
-        if value != allowed:
-            reject(f"{name}: must be {allowed!r} (got {value!r:.60})")
+        if value not in allowed:
+            reject(f"{name}: must be {' or '.join(map(repr, allowed))} (got {value!r:.60})")
     unused = [name for name in fields if name not in ("method", "url", "body")]
     asked = dict(body)
-    return asked, unused if asked.pop("model", None) is None else [*unused, "model"]
+    return asked, unused if asked.pop("model", None) is None else [*unused, "model"], fields["url"]
 
 
-def _prompt_name(fields: Mapping[str, Any], prompt_field: str | None) -> str:
+def require_openai(record: Mapping[str, Any]) -> None:
+    """Raise LineError unless the line is of OpenAI's batch format."""
+    for name in ("custom_id", "url", "body"):
+        if name not in record:
+            reject(f"{name}: missing; lines of OpenAI's batch format have custom_id, method, url and body")
+
+
+def _prompt_name(fields: Mapping[str, Any], prompt_field: str | None, endpoint: str) -> str:
     """The name of the field with the prompt."""
     if prompt_field is not None:
         if prompt_field not in fields:
-            reject(f"{prompt_field}: missing, but given by --prompt-field")
+            found = ", ".join(sorted(fields)) or "none"
+            reject(f"{prompt_field}: missing, but given by --prompt-field (got {found:.200})")
         return prompt_field
+    if endpoint == COMPLETIONS and "prompt" in fields:
+        return "prompt"
     for names in PROMPT_FIELDS:
         given = [name for name in names if name in fields]
-        if len(given) == 2:
+        if len(given) > 1:
             reject(f"{given[1]}: must not be given together with {given[0]}; choose one with --prompt-field")
         if given:
             return given[0]
     found = ", ".join(sorted(fields)) or "none"
-    reject(f"prompt: missing (got {found:.200}); choose another field with --prompt-field")
+    reject(
+        f"prompt: missing (got {found:.200}); choose another field with --prompt-field, or write the "
+        "prompt with --prompt"
+    )
+
+
+def _prompt_text(name: str, value: object) -> str:
+    text = _text(name, value)
+    if not text:
+        reject(f"{name}: must have at least one character (got none)")
+    return text
+
+
+def _completion_prompt(value: object) -> str | list[int]:
+    """The prompt of /v1/completions: a text, ids, or a list of one of these."""
+    if isinstance(value, list) and value and not isinstance(value[0], int):
+        if len(value) > 1:
+            reject(f"prompt: must be one prompt (got a list of {len(value)}); write one line for each")
+        value = value[0]
+    if isinstance(value, list) and value:
+        try:
+            return validate_ids(value)
+        except RequestError as error:
+            reject(str(error))
+    return _prompt_text("prompt", value)
+
+
+def _turns(value: object) -> list[str]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_TURNS:
+        reject(f"turns: must be a list of 1 to {MAX_TURNS} texts (got {value!r:.40})")
+    return [_prompt_text(f"turns[{number}]", text) for number, text in enumerate(value)]
+
+
+def _samples(fields: dict[str, Any]) -> int | None:
+    value = fields.pop("n", None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SAMPLES:
+        reject(f"n: must be an integer from 1 to {MAX_SAMPLES} (got {value!r:.40})")
+    return value
+
+
+def _logprobs(fields: dict[str, Any], endpoint: str) -> int | None:
+    """The candidates to record: from logprobs and top_logprobs, of which the chat's logprobs is a switch."""
+    value, top = fields.pop("logprobs", None), fields.pop("top_logprobs", None)
+    if value is None or value is False:
+        if top:
+            reject(f"top_logprobs: requires logprobs: true (got {top!r:.40})")
+        return None
+    count, name = (value, "logprobs") if value is not True else (top or 0, "top_logprobs")
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_LOGPROBS:
+        reject(f"{name}: must be an integer from 0 to {MAX_LOGPROBS} (got {count!r:.40})")
+    return count
+
+
+def _switch(fields: dict[str, Any], name: str, *, default: bool) -> bool:
+    value = fields.pop(name, None)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        reject(f"{name}: must be true or false (got {value!r:.40})")
+    return value
 
 
 def _messages(value: object) -> tuple[list[Message], list[str]]:
@@ -211,11 +339,26 @@ def _messages(value: object) -> tuple[list[Message], list[str]]:
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             reject(f"{field}.role: must be one of {', '.join(_ROLES)} (got {role!r:.40})")
+        if message.get("tool_calls"):
+            reject(f"{field}.tool_calls: not supported; give the text of the call as content")
         if "content" not in message:
             reject(f"{field}.content: must be a string (missing)")
         unused |= {f"messages[].{name}": None for name in message if name not in ("role", "content")}
-        messages.append(Message(Role(role), _text(f"{field}.content", message["content"])))
+        messages.append(Message(_ROLES[role], _content(f"{field}.content", message["content"])))
     return messages, list(unused)
+
+
+def _content(field: str, value: object) -> str:
+    """The text of a message: a string, or a list of parts of type text, which are joined."""
+    if not isinstance(value, list) or not value:
+        return _text(field, value)
+    texts = []
+    for number, part in enumerate(value):
+        if not isinstance(part, dict) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, dict) else part
+            reject(f"{field}[{number}].type: must be 'text' (got {kind!r:.40})")
+        texts.append(_text(f"{field}[{number}].text", part.get("text")))
+    return "".join(texts)
 
 
 def _stop(value: object) -> tuple[str, ...] | None:
@@ -246,18 +389,28 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the sampling fields; null means absent."""
     names: dict[str, str] = {}
     sampling: dict[str, Any] = {}
-    for name, field in SAMPLING_FIELDS.items():
-        value = fields.pop(name, None)
+    for name in [name for name in SAMPLING_FIELDS if name in fields]:
+        field, value = SAMPLING_FIELDS[name], fields.pop(name)
         if value is None:
             continue
         if field in names:
             reject(f"{name}: must not be given together with {names[field]}")
+        if field == "logit_bias" and isinstance(value, dict):
+            value = _bias_pairs(value)
         try:
             Sampling(**{field: value})
         except ValueError as error:
             reject(f"{name}: {str(error).removeprefix(f'{field}: ')}")
         names[field], sampling[field] = name, value
     return sampling
+
+
+def _bias_pairs(value: dict[str, Any]) -> list[list[Any]]:
+    """OpenAI's form of logit_bias, {"id": number}, as pairs."""
+    for id in value:
+        if not (id.isascii() and id.isdigit() and len(id) <= 10):
+            reject(f"logit_bias: must have token ids as keys (got {id!r:.40})")
+    return [[int(id), bias] for id, bias in value.items()]
 
 
 def _reject_misspelled(name: str) -> None:

@@ -1,23 +1,40 @@
-"""The output of a batch run: stdout, or a file that gets its final name when it is complete."""
+"""The output of a run: stdout, or a file that is made from the journal when all rows are done."""
 
 import contextlib
-import errno
-import fcntl
-import json
 import os
-import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import IO, Any, Protocol, cast
 
+from ropechat.batch.forms import Form, Records, write_parquet
+from ropechat.batch.journal import Journal, journal_name, line_of
+from ropechat.batch.reader import BatchRow
+from ropechat.batch.records import tokens_of
 from ropechat.errors import BatchInputError, FileAccessError
 
-SYNC_SECONDS = 1.0
+_MISSING = -1
+
+
+class Sink(Protocol):
+    """A destination of records."""
+
+    ordered: bool
+    """Whether records must come in the order of the rows."""
+
+    @property
+    def found(self) -> int:
+        """Records of earlier runs that are used again."""
+
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        """Announce a row, in order; return which of its samples are to be computed."""
+
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        """Write a record of an announced row."""
 
 
 def partial_name(path: Path) -> Path:
-    """The name of the file until the run is complete."""
+    """The name of a file until it is complete."""
     return path.with_name(path.name + ".partial")
 
 
@@ -26,130 +43,254 @@ def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bo
 
     is_input: whether a file is the input.
     """
-    folder, partial = path.parent, partial_name(path)
+    _refuse_names(path, [path, partial_name(path)], is_input)
+    if path.exists() and not overwrite:
+        raise _exists(path)
+
+
+def _exists(path: Path) -> BatchInputError:
+    return BatchInputError(f"{path}: exists; choose another output or add --overwrite")
+
+
+def _refuse_names(out: Path, names: Sequence[Path], is_input: Callable[[Path], bool]) -> None:
+    """Raise if a file cannot be written: no folder, a link, the input, or not a regular file."""
+    folder = out.parent
     if not folder.is_dir():
-        raise FileAccessError(f"{path}: folder {folder} not found; create it, or choose another output")
+        raise FileAccessError(f"{out}: folder {folder} not found; create it, or choose another output")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileAccessError(f"{path}: folder {folder} is not writable; choose another output")
-    for name in (path, partial):
+        raise FileAccessError(f"{out}: folder {folder} is not writable; choose another output")
+    for name in names:
         if name.is_symlink():
             raise BatchInputError(f"{name}: must not be a symbolic link; give the file itself (- is stdout)")
         if is_input(name):
             raise BatchInputError(f"{name}: is the input; choose another output")
-    if path.exists() and not path.is_file():
-        raise BatchInputError(f"{path}: must be a regular file; choose another output (- is stdout)")
-    if overwrite:
-        return
-    if path.exists():
-        raise BatchInputError(f"{path}: exists; choose another output or add --overwrite")
-    if partial.exists():
-        raise BatchInputError(f"{partial}: left by a stopped run; add --overwrite to discard it")
+        if name.exists() and not name.is_file():
+            raise BatchInputError(f"{name}: must be a regular file; choose another output (- is stdout)")
 
 
-def line_of(record: dict[str, Any]) -> str:
-    """A record as one line of JSON, with the newline."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+class Target:
+    """The files of an output: OUT, its journal, its run record, and the errors of the form openai."""
 
+    def __init__(self, out: Path, *, errors: bool = False) -> None:
+        if not out.name:
+            raise BatchInputError(f"{out}: must be the name of a file; give another output (- is stdout)")
+        self.out = out
+        self.journal = journal_name(out)
+        self.temporary = partial_name(out)
+        self.run_record = out.with_name(out.name + ".run.json")
+        self.errors: Path | None = None
+        if errors:
+            plain, packed = (out.name[:-3], ".gz") if out.name.lower().endswith(".gz") else (out.name, "")
+            suffix = Path(plain).suffix
+            self.errors = out.with_name(f"{plain.removesuffix(suffix)}.errors{suffix}{packed}")
 
-class Sink(Protocol):
-    """A destination of records."""
+    def refuse(self, is_input: Callable[[Path], bool], *, overwrite: bool, resume: bool) -> None:
+        """Raise BatchInputError if a file would be overwritten, FileAccessError if one is not writable.
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Write a record."""
+        is_input: whether a file is the input.
+        """
+        names = (self.out, self.errors, self.journal, self.temporary, self.run_record)
+        _refuse_names(self.out, [name for name in names if name is not None], is_input)
+        if overwrite:
+            return
+        left = self.journal.exists()
+        if resume:
+            if self.out.exists() and not left:
+                raise BatchInputError(
+                    f"{self.out}: exists, but not {self.journal.name}, which --resume continues; choose "
+                    "another output or replace --resume by --overwrite"
+                )
+            return
+        for name in filter(None, (self.out, self.errors)):
+            if name.exists():
+                raise _exists(name)
+        if left:
+            raise BatchInputError(
+                f"{self.journal}: left by a stopped run; add --resume to continue it, or "
+                "--overwrite to discard it"
+            )
 
 
 class Printed:
-    """Writes each record with `put`, which writes a line to stdout and flushes; raises OSError."""
+    """Writes records in their order with `put`, which writes text to stdout and flushes; raises OSError."""
 
-    def __init__(self, put: Callable[[str], None]) -> None:
-        self._put = put
+    ordered = True
+    found = 0
+
+    def __init__(self, put: Callable[[str], None], form: Form) -> None:
+        self._put, self._form = put, form
+        self._head = form.head
+        self._waiting: list[Mapping[str, Any]] = []
+        self._samples: dict[int, int] = {}
         self.lines = 0
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Write a record as one line."""
-        self._put(line_of(record))
-        self.lines += 1
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        self._samples[row.index] = samples
+        return [*range(samples)]
+
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        self._waiting.append(record)
+        if len(self._waiting) < self._samples[row.index]:
+            return
+        del self._samples[row.index]
+        self._put(self._head + self._form.lines(self._waiting))
+        self._head = ""
+        self.lines += len(self._waiting)
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """Write what follows the last record."""
+        if self._head + self._form.tail:
+            self._put(self._head + self._form.tail)
 
 
-class Output:
-    """Appends lines to OUT.partial, synced to disk every second; `complete` renames it.
+class Journaled:
+    """Writes records to a journal as they come, and knows the place of each in the output.
 
-    Without `complete` the partial file is kept. Raises FileAccessError (disk full, no permission).
+    ok, failed, and tokens (prompt, cached, new) are those of all records, earlier runs included, once
+    `write_output` has read them.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.partial = partial_name(path)
-        self.lines = 0
-        self._size = self._begun = 0  # bytes of complete lines; of the line in progress
-        self._synced = time.monotonic()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._descriptor = os.open(self.partial, flags, 0o666)
-        except OSError as error:
-            raise FileAccessError(f"{self.partial}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._descriptor, 0)
-        except OSError as error:
-            os.close(self._descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise BatchInputError(
-                    f"{self.partial}: another run is writing it; wait until it ends"
-                ) from None
-            raise FileAccessError(f"{self.partial}: {error.strerror}") from None
+    ordered = False
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Append a record as one line."""
-        data = line_of(record).encode("utf-8")
-        self._begun = len(data)
-        try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-            self._count()
-            if time.monotonic() - self._synced >= SYNC_SECONDS:
-                os.fsync(self._descriptor)
-                self._synced = time.monotonic()
-        except OSError as error:
-            raise self._failure(error) from None
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._offsets = array("q")
+        self._samples = array("B")
+        self._places: dict[int, int] = {}
+        """Row in progress -> the place of its first sample."""
+        self._left: dict[int, int] = {}
+        self.found = 0
 
-    def _count(self) -> None:
-        self.lines, self._size, self._begun = self.lines + 1, self._size + self._begun, 0
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        place, missing = len(self._offsets), []
+        self._samples.append(samples)
+        for sample in range(samples):
+            offset = self.journal.find(row.id, sample, row.req)
+            self._offsets.append(_MISSING if offset is None else offset)
+            if offset is None:
+                missing.append(sample)
+        self.found += samples - len(missing)
+        if missing:
+            self._places[row.index], self._left[row.index] = place, len(missing)
+        return missing
 
-    def settle(self) -> None:
-        """After an interruption: a line that was being written counts if it is whole, else it is cut off."""
-        size = os.fstat(self._descriptor).st_size
-        if self._begun and size == self._size + self._begun:
-            self._count()
-        elif size > self._size:
-            os.ftruncate(self._descriptor, self._size)
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        offset = self.journal.append(record)
+        self._offsets[self._places[row.index] + record["sample"]] = offset
+        self._left[row.index] -= 1
+        if not self._left[row.index]:
+            del self._places[row.index], self._left[row.index]
 
-    def complete(self) -> None:
-        """Sync and rename to the final name."""
-        try:
-            os.fsync(self._descriptor)
-            os.replace(self.partial, self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise self._failure(error) from None
+    @property
+    def unused(self) -> int:
+        """Records of the journal that are not in the output: their rows changed, or are gone."""
+        return self.journal.lines - len(self._offsets)
 
-    def _failure(self, error: OSError) -> FileAccessError:
+    def rows(self) -> Iterator[Records]:
+        """Yield the records of each row, in the order of the input."""
+        records = self.journal.records(iter(self._offsets))
+        for index, samples in enumerate(self._samples):
+            yield [{**next(records), "index": index} for _ in range(samples)]
+
+
+class Totals:
+    """Counts over the records that pass through `count`."""
+
+    def __init__(self) -> None:
+        self.ok = self.failed = self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
+
+    def count(self, rows: Iterator[Records]) -> Iterator[Records]:
+        """Yield the rows and count their records."""
+        for records in rows:
+            for record in records:
+                self.ok += record["ok"]
+                self.failed += not record["ok"]
+                prompt, cached, new = tokens_of(record)
+                self.prompt_tokens += prompt
+                self.cached_tokens += cached
+                self.completion_tokens += new
+            yield records
+
+
+def write_output(target: Target, rows: Iterator[Records], form: Form | None, **parquet: Any) -> None:
+    """Write the rows to OUT under a temporary name, sync and rename. form: None writes Parquet.
+
+    With an errors file, failed rows go there. Raises FileAccessError; OUT is then as before.
+    """
+    try:
+        if form is None:
+            with _replacing(target.temporary, target.out, packed=False) as file:
+                write_parquet(file, rows, **parquet)
+            return
+        packed = target.out.name.lower().endswith(".gz")
+        if target.errors is None:
+            with _replacing(target.temporary, target.out, packed=packed) as file:
+                file.write(form.head.encode())
+                for records in rows:
+                    file.write(form.lines(records).encode())
+                file.write(form.tail.encode())
+            return
+        _write_two(target, target.errors, rows, form, packed=packed)
+    except OSError as error:
+        raise FileAccessError(f"{target.temporary}: {error.strerror or error}") from None
+
+
+def _write_two(target: Target, errors: Path, rows: Iterator[Records], form: Form, *, packed: bool) -> None:
+    """Write answered rows to OUT, failed ones to the errors file, which exists only if there are some."""
+    temporary = partial_name(errors)
+    with _replacing(target.temporary, target.out, packed=packed) as file:
+        failed = False
+        with _replacing(temporary, errors, packed=packed) as bad:
+            for records in rows:
+                is_bad = not all(record["ok"] for record in records)
+                failed |= is_bad
+                (bad if is_bad else file).write(form.lines(records).encode())
+        if not failed:
+            errors.unlink()
+
+
+@contextlib.contextmanager
+def _replacing(temporary: Path, path: Path, *, packed: bool) -> Iterator[IO[bytes]]:
+    """A file that gets its name when it is complete and on disk; without that it is removed."""
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+    )
+    try:
+        with open(descriptor, "wb", buffering=1 << 18) as file:
+            if packed:
+                import gzip  # imported here: rarely needed
+
+                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
+                    yield cast("IO[bytes]", zipped)
+            else:
+                yield file
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except BaseException:
         with contextlib.suppress(OSError):
-            self.settle()
-        return FileAccessError(
-            f"{self.partial}: {error.strerror}; it contains the first {self.lines} results"
-        )
+            temporary.unlink()
+        raise
 
-    def __enter__(self) -> "Output":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self.settle()
-            os.close(self._descriptor)
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_run_record(target: Target, record: Mapping[str, Any]) -> None:
+    """Write OUT.run.json. Raises FileAccessError."""
+    temporary = partial_name(target.run_record)
+    try:
+        with _replacing(temporary, target.run_record, packed=False) as file:
+            file.write(line_of(record).encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise FileAccessError(f"{target.run_record}: {error.strerror or error}") from None

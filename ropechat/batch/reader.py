@@ -1,38 +1,43 @@
-"""Reading the rows of a batch file.
+"""Reading the rows of a batch: each with its id and its request, or with the error of its line.
 
-Lines end at "\\n" bytes only. An invalid line becomes an error record in the output, and the run continues.
+An invalid row becomes an error record in the output, and the run continues.
 """
 
+import dataclasses
 import hashlib
-import itertools
 import json
-import os
-import stat
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any
 
-from ropechat.batch.line import LineError, LineId, LineRequest, parse_line, parse_request, read_id, reject
-from ropechat.errors import BatchInputError, FileAccessError, RequestError, RopechatError
+from ropechat.batch.hash_index import HashIndex, hash64
+from ropechat.batch.line import (
+    LineError,
+    LineId,
+    LineRequest,
+    parse_plain,
+    parse_request,
+    read_id,
+    reject,
+    request_of,
+    require_openai,
+)
+from ropechat.batch.row_template import RowTemplate, canonical
+from ropechat.batch.score_line import scored_request
+from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source
+from ropechat.errors import BatchInputError, RequestError, RopechatError
 
-MAX_LINE_BYTES = 16 << 20
-WRITER_SECONDS = 10.0
-"""How long to wait for a program that writes to a named pipe."""
-_SHOWN_BYTES = 1 << 20  # how much of the first line is examined
-_BOM = b"\xef\xbb\xbf"
-_NOT_JSON_LINES = {
-    b"\x1f\x8b": "compressed with gzip; unpack it first",
-    b"\xff\xfe": "UTF-16; save it as UTF-8",
-    b"\xfe\xff": "UTF-16; save it as UTF-8",
-    b"PK": "a zip archive; unpack it first",
-}
+ALL = "all"
+EARLY_ROWS = 20
+"""If the first rows fail alike, the file is not what the options say: the run stops."""
+_ID_FIELDS = ("id", "custom_id")
 
 
 @dataclass(frozen=True)
 class BatchRow:
-    """A line of the input: with a `request`, or with an `error`."""
+    """A row of the input: with a `request`, or with an `error`."""
 
     index: int
     """The row number: 0 for the first line that is not blank."""
@@ -41,149 +46,198 @@ class BatchRow:
     id: LineId
     request: LineRequest | None = None
     error: RopechatError | None = None
+    kept: Mapping[str, Any] | None = None
+    """The fields to copy to the record."""
+    req: str = ""
+    """A hash of the request: it changes when the row changes."""
 
 
-class _InputLine(NamedTuple):
-    """A line that is not blank: number from 1, bytes without the newline; truncated if not `whole`."""
+@dataclass(frozen=True)
+class RowOptions:
+    """How rows become requests.
 
-    number: int
-    data: bytes
-    whole: bool
+    prompt_field: the field of the prompt; None takes prompt, messages, turns, text or prefix. template: makes
+    the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
+    id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
+    a completion or choices, see `score_line`.
+    """
+
+    prompt_field: str | None = None
+    template: RowTemplate | None = None
+    keep: Sequence[str] | str = ()
+    id_field: str | None = None
+    limit: int | None = None
+    score: bool = False
 
 
-def _lines(file: IO[bytes]) -> Iterator[_InputLine]:
-    number = 0
-    while data := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        whole = len(data) <= MAX_LINE_BYTES
-        if not whole:
-            ended, data = data.endswith(b"\n"), data[:_SHOWN_BYTES]
-            while not ended:
-                rest = file.readline(_SHOWN_BYTES)
-                ended = not rest or rest.endswith(b"\n")
-        if number == 1:
-            data = data.removeprefix(_BOM)
-        if data and not data.isspace():
-            yield _InputLine(number, data.rstrip(b"\r\n"), whole)
+@dataclass
+class _Seen:
+    """The ids of the rows so far, with 12 to 36 bytes of memory per id."""
+
+    lines: HashIndex = field(default_factory=HashIndex)
+
+    def once(self, id: LineId, number: int) -> None:
+        key = hash64("s" if isinstance(id, str) else "n", str(id))
+        first = self.lines.get(key)
+        if first is not None:
+            reject(f"id: must be unique (got {id!r:.60} as on line {first})")
+        self.lines.put(key, number)
 
 
 class BatchReader:
-    """Reads a batch file row by row, with about 200 bytes of memory per id.
+    """Reads the rows of a batch file. source: a path, or an open stream such as stdin.
 
-    source: a path, or an open stream such as stdin. A stream, pipe or terminal is read once, row by row on
-    demand; a regular file is read twice, as `check` counts its rows.
-    prompt_field: the field of the prompt; None takes prompt, messages, text or prefix.
+    form: see `source`; None goes by the suffix. prompt_field: as in `RowOptions`.
     """
 
-    def __init__(self, source: Path | IO[bytes], prompt_field: str | None = None) -> None:
-        self.prompt_field = prompt_field
-        self._source = source
-        self._where, self._name = (
-            (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
-        )
-        self._rest: Iterator[_InputLine] | None = None
-        """The lines of a source that can be read only once."""
-        self._seen: dict[bytes, int] = {}
-
-    def reads(self, path: Path) -> bool:
-        """Whether this file is the source."""
-        try:
-            source = self._source
-            own = source.stat() if isinstance(source, Path) else os.fstat(source.fileno())
-            return os.path.samestat(own, path.stat())
-        except OSError:  # also for a stream without a descriptor
-            return False
-
-    def _open(self, path: Path) -> IO[bytes]:
-        try:
-            mode = path.stat().st_mode
-            if stat.S_ISDIR(mode) or stat.S_ISBLK(mode):
-                raise BatchInputError(f"{self._where}: must be a JSONL file or a pipe")
-            return _open_pipe(path) if stat.S_ISFIFO(mode) else path.open("rb")
-        except FileNotFoundError:
-            raise BatchInputError(f"{self._where}: file not found") from None
-        except OSError as error:
-            raise FileAccessError(f"{self._where}: {error.strerror}") from None
-
-    def _lines(self) -> Iterator[_InputLine]:
-        if isinstance(self._source, Path):
-            with self._open(self._source) as file:
-                yield from _lines(file)
-        else:
-            yield from _lines(self._source)
+    def __init__(
+        self,
+        source: Path | IO[bytes],
+        prompt_field: str | None = None,
+        *,
+        form: str | None = None,
+        options: RowOptions | None = None,
+    ) -> None:
+        self.source = Source(source, form)
+        self.options = options or RowOptions(prompt_field)
 
     def check(self) -> int | None:
-        """Reject a file that is not JSONL; return its number of rows, None if unknown.
+        """Reject a file that is not of its format; return its number of rows, None if unknown.
 
         Raises BatchInputError, FileAccessError.
         """
-        lines = self._lines()
-        first = next(lines, None)
-        if first is not None:
-            self._check_first(first.data[:_SHOWN_BYTES].strip())
-        if isinstance(self._source, Path) and self._source.is_file():
-            return 0 if first is None else 1 + sum(1 for _ in lines)
-        self._rest = lines if first is None else itertools.chain([first], lines)
-        return 0 if first is None else None
+        total = self.source.check()
+        limit = self.options.limit
+        return total if total is None or limit is None else min(total, limit)
 
-    def _check_first(self, line: bytes) -> None:
-        for magic, what in _NOT_JSON_LINES.items():
-            if line.startswith(magic):
-                raise BatchInputError(f"{self._where}: {what}")
-        if b"\r" in line:
-            raise BatchInputError(f"{self._where}: lines must end in LF or CRLF (got CR)")
-        if line == b"[" or line.startswith(b"[{") or not _looks_like_json(line):
-            raise BatchInputError(
-                f"{self._where}: line 1: must be a JSON object, one per line (got {line[:40]!r})"
-            )
+    def check_first_rows(self) -> None:
+        """Raise AllAlikeError if the first rows of a regular file all fail alike."""
+        if self.source.is_regular:
+            judge = EarlyStop()
+            for _, row in zip(range(EARLY_ROWS), self, strict=False):
+                if row.error is None:
+                    return
+                judge.take(row.index, row.error)
 
     def __iter__(self) -> Iterator[BatchRow]:
-        for index, line in enumerate(self._lines() if self._rest is None else self._rest):
-            yield self._row(index, *line)
+        seen = _Seen()
+        for index, raw in enumerate(self.source.rows()):
+            if index == self.options.limit:
+                return
+            yield self._row(index, raw, seen)
 
-    def _row(self, index: int, number: int, line: bytes, whole: bool) -> BatchRow:
-        id: LineId = f"line-{number}"
+    def _row(self, index: int, raw: RawRow, seen: _Seen) -> BatchRow:
+        id: LineId = f"line-{raw.number}"
+        kept: Mapping[str, Any] | None = None
         try:
-            if not whole:
-                reject(f"line: must be at most {MAX_LINE_BYTES} bytes")
-            record = parse_line(line)
-            id = read_id(record, number)
-            self._once(id, number)
-            return BatchRow(index, number, id, parse_request(record, self.prompt_field))
+            if raw.fault is not None:
+                reject(raw.fault)
+            fields = raw.fields
+            id = self._id(fields, raw.number)
+            seen.once(id, raw.number)
+            kept = self._kept(fields)
+            request = self._scored(fields, index) if self.options.score else self._request(fields, index)
+            told = canonical([_told(request), kept])
+            return BatchRow(index, raw.number, id, request, kept=kept, req=_req(told))
         except LineError as fault:
-            text = f"{self._name}: line {number}: {fault}"
+            text = f"{self.source.name}: line {raw.number}: {fault}"
             # A field name may contain a lone surrogate, which cannot be written as UTF-8.
             error = RequestError(text.encode("utf-8", "backslashreplace").decode("utf-8"))
-            return BatchRow(index, number, id, error=error)
+            return BatchRow(index, raw.number, id, error=error, kept=kept, req=_req(str(fault)))
 
-    def _once(self, id: LineId, number: int) -> None:
-        digest = hashlib.blake2b(json.dumps(id).encode(), digest_size=16).digest()
-        first = self._seen.setdefault(digest, number)
-        if first != number:
-            reject(f"id: must be unique (got {id!r:.60} as on line {first})")
+    def _id(self, fields: Mapping[str, Any], number: int) -> LineId:
+        named = self.options.id_field
+        if named is not None:
+            if named not in fields:
+                reject(f"{named}: missing, but given by --id-field")
+            return read_id({"id": fields[named]}, number)
+        if self.source.form in PLAIN_FORMATS:
+            found = {name: fields[name] for name in _ID_FIELDS if fields.get(name)}
+            return read_id(found, number)
+        return read_id(fields, number)
 
+    def _scored(self, fields: Mapping[str, Any], index: int) -> LineRequest:
+        return scored_request(fields, lambda others: self._request(others, index))
 
-def _open_pipe(path: Path) -> IO[bytes]:
-    """Open a named pipe. Raises BatchInputError if no program opens it for writing."""
-    opened: list[IO[bytes] | OSError] = []
+    def _request(self, fields: Mapping[str, Any], index: int) -> LineRequest:
+        options = self.options
+        if options.template is not None:
+            return request_of(options.template.content(fields, index))
+        if self.source.form in PLAIN_FORMATS:
+            request = parse_plain(fields, options.prompt_field)
+        else:
+            if self.source.form == "openai":
+                require_openai(fields)
+            request = parse_request(fields, options.prompt_field)
+        if not request.unused or not (options.keep or options.id_field):
+            return request
+        names = request.unused if options.keep == ALL else (*options.keep, options.id_field)
+        unused = tuple(name for name in request.unused if name not in names)
+        return dataclasses.replace(request, unused=unused)
 
-    def wait() -> None:
+    def _kept(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+        keep = self.options.keep
+        if not keep:
+            return None
+        if keep == ALL:
+            kept = {name: value for name, value in fields.items() if name not in _ID_FIELDS}
+        else:
+            kept = {name: fields[name] for name in keep if name in fields}
         try:
-            opened.append(path.open("rb"))
-        except OSError as error:
-            opened.append(error)
-
-    # In a thread: open() blocks until there is a writer, and only it tells no writer from a silent one.
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
-    waiting.join(WRITER_SECONDS)
-    if not opened:
-        raise BatchInputError(f"{path}: no program writes to this pipe; start that program first")
-    if isinstance(opened[0], OSError):
-        raise opened[0]
-    return opened[0]
+            json.dumps(kept, ensure_ascii=False, allow_nan=False).encode("utf-8")
+        except ValueError:
+            reject("--keep: fields must have finite numbers and valid Unicode")
+        return kept
 
 
-def _looks_like_json(line: bytes) -> bool:
-    """Whether a line starts like a JSON value, unlike a CSV header or a binary file."""
-    return line[:1] in b'{["-0123456789' or line in (b"null", b"true", b"false")
+def _told(request: LineRequest) -> list[Any]:
+    """What a request asks for, without the names of ignored fields."""
+    content: Any = request.content
+    if isinstance(content, list):
+        content = [part if isinstance(part, int) else [part.role, part.content] for part in content]
+    return [
+        content,
+        request.sampling,
+        request.stop,
+        request.template_vars,
+        request.samples,
+        request.logprobs,
+        request.turns,
+        request.endpoint,
+        request.continues,
+        *([request.choices, request.is_pair, request.answer] if request.choices else []),
+    ]
+
+
+def _req(told: str) -> str:
+    data = told.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+class AllAlikeError(BatchInputError):
+    """The first rows all failed alike."""
+
+
+class EarlyStop:
+    """Notices when the first rows of a run all fail alike."""
+
+    def __init__(self) -> None:
+        self._first: RopechatError | None = None
+        self._rows: set[int] = set()
+
+    def take(self, index: int, error: RopechatError) -> None:
+        """A row failed. Raises AllAlikeError if each of the first rows has failed, and all alike."""
+        if index >= EARLY_ROWS:
+            return
+        if self._first is None:
+            self._first = error
+        if _kind(error) == _kind(self._first):
+            self._rows.add(index)
+        if len(self._rows) == EARLY_ROWS:
+            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail alike: {self._first}")
+
+
+def _kind(error: RopechatError) -> str:
+    """An error without what differs from row to row: numbers and values."""
+    text = str(error).partition(" (got")[0]
+    return type(error).__name__ + re.sub(r"\d+", "0", text)

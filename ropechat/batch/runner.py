@@ -1,21 +1,25 @@
-"""A batch run: rows to prompts, completions to records, in the order of the input."""
+"""A batch run: rows to prompts, completions to records."""
 
 import dataclasses
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ropechat.batch.line import Content, LineRequest
+from ropechat.batch.line import COMPLETIONS, Content, LineRequest
 from ropechat.batch.output import Sink
-from ropechat.batch.reader import BatchReader, BatchRow
+from ropechat.batch.reader import BatchRow, EarlyStop
+from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of
+from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.conversation import Message, Role
+from ropechat.engine.convert import token_bytes
 from ropechat.engine.scheduler import Completion, Job, Prompt
-from ropechat.errors import InternalError, RopechatError
+from ropechat.errors import BatchInputError, InternalError, RequestError, RopechatError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ropechat.engine.engine import Engine
 
 _MAX_NAMES = 5
@@ -23,13 +27,16 @@ _MAX_NAMES = 5
 
 @dataclass
 class BatchReport:
-    """The progress of a run."""
+    """The progress of a run, in records: one per row and sample."""
 
     total: int | None
-    """None while the number of rows of a pipe is unknown."""
+    """Number of rows; None while it is unknown, as for a pipe."""
     ok: int = 0
     failed: int = 0
+    found: int = 0
+    """Records that an earlier run made."""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     completion_tokens: int = 0
     made_tokens: int = 0
     """New tokens, including those of unfinished rows."""
@@ -38,38 +45,65 @@ class BatchReport:
 
     @property
     def done(self) -> int:
-        return self.ok + self.failed
+        return self.ok + self.failed + self.found
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.made_tokens / self.elapsed if self.elapsed > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time left, by tokens: the rest is expected to be as long as what is done. None if unknown."""
+        if self.total is None or not self.ok or not self.made_tokens:
+            return None
+        per_record = self.completion_tokens / (self.ok + self.failed)
+        left = per_record * (self.total - self.found) - self.made_tokens
+        return max(0.0, left) / self.tokens_per_second
 
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How rows become prompts. raw: no chat template. system: a system message for rows without one."""
+    """How rows become prompts.
+
+    raw: no chat template. system: a system message for rows without one. samples: answers per row.
+    logprobs: candidates to record per token; None records no logprobs.
+    """
 
     raw: bool = False
     system: str | None = None
+    samples: int = 1
+    logprobs: int | None = None
 
-    def prompt(self, content: Content) -> Prompt:
-        """The prompt of a row for the engine."""
+    def prompt(self, content: Content, *, raw: bool = False) -> Prompt:
+        """The prompt of a row for the engine. raw: use no chat template for this row."""
+        raw = raw or self.raw
         if isinstance(content, str):
-            if self.raw:
+            if raw:
                 return (self.system or "") + content
             content = [Message(Role.USER, content)]
-        if self.system is not None and content[0].role is not Role.SYSTEM:
-            content = [Message(Role.SYSTEM, self.system), *content]
-        if self.raw:
-            return "".join(message.content for message in content)
-        return content
+        messages = [part for part in content if isinstance(part, Message)]
+        if not messages:
+            return [part for part in content if isinstance(part, int)]
+        if self.system is not None and messages[0].role is not Role.SYSTEM:
+            messages = [Message(Role.SYSTEM, self.system), *messages]
+        return "".join(message.content for message in messages) if raw else messages
 
 
-def make_job(request: LineRequest, settings: PromptOptions, sampling: Sampling) -> Job:
+def make_job(
+    request: LineRequest, settings: PromptOptions, sampling: Sampling, seed: int | None = None
+) -> Job:
     """The engine's job for a row: the row's settings override those of the command.
 
-    The command's seed is not put in the Job: only with its own seed is a row sampled as if it were alone.
+    seed: of the row; the command's seed is not that of a row.
     """
-    own = None
-    if request.sampling:
-        own = dataclasses.replace(sampling, **{"seed": None, **request.sampling})
-    return Job(settings.prompt(request.content), own, request.stop, request.template_vars)
+    own = dataclasses.replace(sampling, **{**request.sampling, "seed": seed})
+    prompt, prefix = settings.prompt(request.content, raw=request.endpoint == COMPLETIONS), ""
+    if isinstance(prompt, list) and len(prompt) > 1 and request.continues:
+        last = prompt[-1]
+        if isinstance(last, Message) and last.role is Role.ASSISTANT:
+            prompt, prefix = prompt[:-1], last.content
+    top_k = settings.logprobs if request.logprobs is None else request.logprobs
+    return Job(prompt, own, request.stop, request.template_vars, prefix, top_k or 0)
 
 
 def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
@@ -79,80 +113,123 @@ def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
     return f"note: line {row.line} has ignored fields: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def ok_record(row: BatchRow, result: Completion) -> dict[str, Any]:
-    """The record of an answered row."""
-    return {
-        "id": row.id,
-        "index": row.index,
-        "ok": True,
-        "text": result.text,
-        "finish_reason": result.finish_reason,
-        "usage": {
-            "prompt_tokens": result.prompt_tokens,
-            "completion_tokens": result.completion_tokens,
-        },
-        "seed": result.seed,
-    }
+@dataclass
+class _Pending:
+    """A row's sample in progress, and the completions of its earlier turns."""
+
+    row: BatchRow
+    sample: int
+    before: list[Completion] = field(default_factory=list)
 
 
-def error_record(row: BatchRow, error: RopechatError) -> dict[str, Any]:
-    """The record of a failed row."""
-    message = str(error)
-    prefix = f"line {row.line}: "
-    return {
-        "id": row.id,
-        "index": row.index,
-        "ok": False,
-        "error": {
-            "class": type(error).__name__,
-            "message": message if prefix in message else f"{prefix}{message}",
-        },
-    }
+class _Jobs:
+    """The jobs of rows, one per sample that the sink misses."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        settings: PromptOptions,
+        sampling: Sampling,
+        run_seed: int,
+        on_note: Callable[[str], None] | None,
+        knows_tool: bool,
+    ) -> None:
+        self._sink, self._settings, self._sampling = sink, settings, sampling
+        self._run_seed, self._on_note, self._knows_tool = run_seed, on_note, knows_tool
+        self._waiting: dict[int, _Pending] = {}
+        self._count = 0
+
+    def of(self, rows: "Iterable[BatchRow]") -> Iterator[Prompt | Job]:
+        """Yield the jobs; `take` returns what each is of."""
+        for row in rows:
+            for sample in self._sink.begin(row, samples_of(row.request, self._settings.samples)):
+                pending = _Pending(row, sample)
+                self._waiting[self._count] = pending
+                self._count += 1
+                if row.request is None:
+                    yield row.error or InternalError(f"line {row.line}: no request and no error")
+                    continue
+                if row.request.unused and self._on_note is not None:
+                    self._on_note(describe_unused(row, row.request.unused))
+                    self._on_note = None
+                yield self._job(pending, row.request)
+
+    def take(self, number: int) -> _Pending:
+        """The row and sample of a job by its number."""
+        return self._waiting.pop(number)
+
+    def _seed(self, pending: _Pending, request: LineRequest) -> int:
+        """A line's own seed is that of its first sample; from it come the others."""
+        own: int | None = request.sampling.get("seed")
+        if own is not None and pending.sample == 0:
+            seed = own
+        else:
+            seed = row_seed(self._run_seed if own is None else own, pending.row.id, pending.sample)
+        return turn_seed(seed, len(pending.before))
+
+    def _job(self, pending: _Pending, request: LineRequest) -> Prompt | Job:
+        job = make_job(request, self._settings, self._sampling, self._seed(pending, request))
+        if not self._knows_tool and isinstance(request.content, list):
+            for part in request.content:
+                if isinstance(part, Message) and part.role is Role.TOOL:
+                    return RequestError("messages: the role tool is not in this model's chat template")
+        if not request.turns:
+            return job
+        return dataclasses.replace(job, then=lambda completion: self._next_turn(pending, request, completion))
+
+    def _next_turn(self, pending: _Pending, request: LineRequest, completion: Completion) -> Job | None:
+        turn = len(pending.before) + 1
+        if turn > len(request.turns):
+            return None
+        pending.before.append(completion)
+        content = _as_messages(request.content)
+        for answer, question in zip(pending.before, request.turns, strict=False):
+            content += [Message(Role.ASSISTANT, answer.text), Message(Role.USER, question)]
+        following = dataclasses.replace(request, content=content)
+        made = self._job(pending, following)
+        return made if isinstance(made, Job) else None
 
 
-def _jobs(
-    reader: BatchReader,
-    waiting: deque[BatchRow],
-    settings: PromptOptions,
-    sampling: Sampling,
-    on_note: Callable[[str], None] | None,
-) -> Iterator[Prompt | Job]:
-    """Yield a prompt per row, adding the row to `waiting`; note the first row with ignored fields."""
-    for row in reader:
-        waiting.append(row)
-        if row.request is None:
-            yield row.error or InternalError(f"line {row.line}: no request and no error")
-            continue
-        if row.request.unused and on_note is not None:
-            on_note(describe_unused(row, row.request.unused))
-            on_note = None
-        yield make_job(row.request, settings, sampling)
+def _as_messages(content: Content) -> list[Message]:
+    if isinstance(content, str):
+        return [Message(Role.USER, content)]
+    return [part for part in content if isinstance(part, Message)]
 
 
 def run_batch(
     engine: "Engine",
-    reader: BatchReader,
-    output: Sink,
+    rows: "Iterable[BatchRow]",
+    sink: Sink,
     sampling: Sampling,
     settings: PromptOptions,
     *,
+    run_seed: int,
     total: int | None,
     window: int = 16,
+    max_errors: int | None = None,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> BatchReport:
-    """Answer every row of `reader` and write a record for each to `output`, in input order.
+    """Answer rows and write a record for each sample to `sink`.
 
-    window: maximum sequences per forward pass. on_progress: called after each pass and each record.
-    on_failure: called with the message of each failed row. on_note: called once, for ignored fields. The
-    completion of row i depends on the model, the row, the settings, the seed and i (not on the last two if
-    the row has a seed), and not on other rows.
+    run_seed: see `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows
+    fail. on_progress: called after each pass and each record. on_failure: called with the message of each
+    failed row.
+    on_note: called once, for ignored fields. A record depends on the model, the row, the settings and the
+    seed, and not on other rows. Raises BatchInputError if the first rows all fail alike, or above max_errors.
     """
-    report, waiting, begun = BatchReport(total), deque[BatchRow](), time.monotonic()
+    report, begun, early = BatchReport(total), time.monotonic(), EarlyStop()
+    template = engine.chat.template
+    knows_tool = template is None or template.mentions("tool")
+    jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool)
+
+    def bytes_of(id: int) -> bytes:
+        return token_bytes(engine.tokenizer, id)
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
+        report.found = sink.found
         if on_progress is not None:
             on_progress(report)
 
@@ -160,25 +237,48 @@ def run_batch(
         report.made_tokens += count
         tell()
 
-    jobs = _jobs(reader, waiting, settings, sampling, on_note)
-    for index, result in engine.generate_many(jobs, sampling, window=window, on_tokens=on_tokens):
-        row = waiting.popleft()
-        if row.index != index:
-            raise InternalError(f"batch: result {index} for row {row.index}")
+    def fail(row: BatchRow, record: dict[str, Any], error: RopechatError) -> None:
+        sink.write(row, record)
+        report.failed += 1
+        if on_failure is not None:
+            on_failure(record["error"]["message"])
+        if not report.found:
+            early.take(row.index, error)
+        if max_errors is not None and report.failed > max_errors:
+            raise BatchInputError(f"more than {max_errors} rows failed (--max-errors)")
+
+    results = engine.generate_many(
+        jobs.of(rows), sampling, window=window, ordered=sink.ordered, on_tokens=on_tokens
+    )
+    for number, result in results:
+        pending = jobs.take(number)
         if result.finish_reason == "cancelled":
             report.cancelled = True
             continue
         if result.error is not None:
-            report.failed += 1
-            failed = error_record(row, result.error)
-            output.write(failed)
-            if on_failure is not None:
-                on_failure(failed["error"]["message"])
+            fail(pending.row, error_record(pending.row, pending.sample, result.error), result.error)
         else:
-            report.ok += 1
-            report.prompt_tokens += result.prompt_tokens
-            report.completion_tokens += result.completion_tokens
-            output.write(ok_record(row, result))
+            _answered(sink, report, pending, result, settings, bytes_of)
         tell()
     tell()
     return report
+
+
+def _answered(
+    sink: Sink,
+    report: BatchReport,
+    pending: _Pending,
+    result: Completion,
+    settings: PromptOptions,
+    bytes_of: BytesOf,
+) -> None:
+    completions = [*pending.before, result]
+    request = pending.row.request
+    own = None if request is None else request.logprobs
+    logprobs = settings.logprobs if own is None else own
+    sink.write(pending.row, ok_record(pending.row, pending.sample, completions, logprobs, bytes_of))
+    report.ok += 1
+    for completion in completions:
+        report.prompt_tokens += completion.prompt_tokens
+        report.cached_tokens += completion.cached_tokens
+        report.completion_tokens += completion.completion_tokens

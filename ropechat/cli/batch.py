@@ -1,125 +1,124 @@
-"""`ropechat batch`: many prompts from a JSONL file, a result line each."""
+"""`ropechat batch`: many prompts from a file or pipe, a record each."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from ropechat.cli.batch_progress import MODES, BatchStatus
 from ropechat.cli.common import (
     STREAM,
+    Count,
     FileName,
-    StdoutWriter,
-    load_chat_engine,
     model_options,
     sampling_of,
     sampling_options,
-    stdin_stream,
     template_options,
 )
-from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
-from ropechat.cli.status import StatusLine, progress_text
-from ropechat.util.text import format_duration
+from ropechat.cli.option_groups import GroupedCommand
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ropechat.batch.output import Sink
-    from ropechat.batch.runner import BatchReport
-
-_FAILURES_SHOWN = 5
-
-
-def progress_line(report: "BatchReport") -> str:
-    """The progress of a run; without bar and time for a pipe, whose number of rows is unknown."""
-    total = report.total
-    done = f"{report.done} rows" if total is None else f"{report.done}/{total}"
-    share = None if total is None else report.done / total if total else 1.0
-    counts = {"tokens": report.made_tokens, "failed": report.failed}
-    return progress_text(done, share, elapsed=report.elapsed, **counts)
-
-
-class BatchStatus(StatusLine):
-    """The status line of a batch run, and the first failures."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._failures = 0
-
-    def __call__(self, report: "BatchReport") -> None:
-        if self.is_due:
-            self.show(progress_line(report))
-
-    def failure(self, text: str) -> None:
-        """Report a failed row; only the first few."""
-        self._failures += 1
-        if self._failures <= _FAILURES_SHOWN + 1:
-            self.note(
-                f"error: {text}" if self._failures <= _FAILURES_SHOWN else "more errors: see the output"
-            )
-
-
-def closing_line(report: "BatchReport", out: Path | str) -> str:
-    """A summary of the run for stderr. out: a file, or `-`."""
-    rate = report.made_tokens / report.elapsed if report.elapsed > 0 else 0.0
-    return (
-        f"{'stdout' if out == STREAM else out}: {report.done} rows, {report.ok} ok, {report.failed} failed; "
-        f"{report.prompt_tokens} + {report.completion_tokens} tokens, "
-        f"{format_duration(report.elapsed)}, {rate:.0f} tok/s"
-    )
-
-
-def _to_file(path: Path, run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
-    """Run with output to a file, which gets its final name when the run is complete."""
-    from ropechat.batch.output import Output
-
-    with Output(path) as output:
-        try:
-            report = run(output)
-        except BaseException:
-            progress.clear()
-            output.settle()
-            say(f"stopped: {output.partial} contains the first {output.lines} results")
-            raise
-        progress.clear()
-        if not report.cancelled:
-            output.complete()
-    return report
-
-
-def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "BatchReport":
-    """Run with output to stdout, a flushed line per record."""
-    from ropechat.batch.output import Printed
-
-    out = StdoutWriter()
-
-    def put(line: str) -> None:
-        progress.clear()
-        out.write(line)
-
-    printed = Printed(put)
-    try:
-        return run(printed)
-    except BrokenPipeError:  # the reader closed the pipe, like `head -1`
-        raise
-    except BaseException:
-        progress.clear()
-        say(f"stopped: stdout contains the first {printed.lines} results")
-        raise
-    finally:
-        progress.clear()
-
-
-@click.command()
-@click.argument("source", metavar="IN.jsonl", type=FileName())
-@click.option("-o", "--out", required=True, metavar="OUT.jsonl", type=FileName(), help="- is stdout.")
-@model_options
-@sampling_options
-@template_options
-@click.option("--system", help="A system message for rows without one.")
-@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")
-@click.option(
-    "--prompt-field", help="The field with the prompt [default: prompt or messages; else text or prefix]."
+# As in ropechat.batch.source, forms and line, which are imported late.
+_FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
+_FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
+_MAX_SAMPLES = 128
+_MAX_LOGPROBS = 20
+_GROUPS = {
+    "Input": (
+        "form_in",
+        "prompt",
+        "prompt_file",
+        "messages_file",
+        "prompt_field",
+        "id_field",
+        "limit",
+        "dry_run",
+        "score",
+    ),
+    "Output": ("out", "form_out", "keep", "samples", "logprobs", "overwrite"),
+    "Run": ("resume", "retry_failed", "max_errors", "window", "progress", "quiet"),
+    "Prompt": ("system", "raw", "template", "template_vars"),
+    "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
+    "Model": ("model", "dtype", "kv_dtype", "context", "threads", "cache", "download"),
+}
+_EXAMPLES = (
+    "printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text",
+    "ropechat batch questions.csv --prompt 'Answer briefly: {{ question }}' -o answers.csv --keep all",
+    "ropechat batch prompts.jsonl -o answers.jsonl --n 4 --logprobs 5 --max-tokens 64",
+    "ropechat batch prompts.jsonl -o answers.jsonl --resume      # after Ctrl-C, a crash, a full disk",
+    "ropechat batch requests.jsonl -o results.jsonl --out openai",
+    """echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' | ropechat batch - --score""",
 )
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS, examples=_EXAMPLES)
+@click.argument("source", metavar="IN", type=FileName())
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    metavar="OUT",
+    type=FileName(),
+    help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
+)
+@click.option(
+    "--in", "form_in", type=click.Choice(_FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
+)
+@click.option(
+    "--out",
+    "form_out",
+    type=click.Choice(_FORMS),
+    help="Form of the results [default: by the suffix of OUT; else jsonl].",
+)
+@click.option(
+    "--prompt", metavar="TEMPLATE", help="The prompt, with {{ field }} for fields of the row (Jinja)."
+)
+@click.option(
+    "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="The same template in a file."
+)
+@click.option(
+    "--messages-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='A template for each message: JSON, [{"role", "content"}, ...].',
+)
+@click.option(
+    "--prompt-field",
+    metavar="FIELD",
+    help="The field with the prompt [default: prompt, messages or turns; else text or prefix].",
+)
+@click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id].")
+@click.option("--limit", type=Count(), help="Read only the first n rows.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check all rows and print the first request; load no model, write nothing.",
+)
+@click.option(
+    "--keep", metavar="FIELD,...", help='Copy fields of the row to "input" of its record; all: every field.'
+)
+@click.option(
+    "--n",
+    "samples",
+    type=click.IntRange(1, _MAX_SAMPLES),
+    default=1,
+    show_default=True,
+    help="Answers per row, each with its own seed.",
+)
+@click.option(
+    "--logprobs",
+    type=click.IntRange(0, _MAX_LOGPROBS),
+    help="Record the logprob of each token, with this many candidates.",
+)
+@click.option(
+    "--score",
+    is_flag=True,
+    help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy.',
+)
+@click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left.")
+@click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start.")
+@click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again.")
+@click.option("--max-errors", type=click.IntRange(0), help="Stop when more than n rows have failed.")
 @click.option(
     "--window",
     type=click.IntRange(1, 256),
@@ -127,61 +126,131 @@ def _to_stdout(run: "Callable[[Sink], BatchReport]", progress: BatchStatus) -> "
     show_default=True,
     help="Rows in progress at the same time.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace OUT.jsonl if it exists.")
+@click.option(
+    "--progress",
+    type=click.Choice(MODES),
+    default="line",
+    show_default=True,
+    help="On stderr: a status line, an object per second, or nothing.",
+)
+@click.option("--quiet", is_flag=True, help="No notes, progress and summary on stderr.")
+@click.option("--system", metavar="TEXT", help="A system message for rows without one.")
+@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")
+@template_options
+@sampling_options
+@model_options
 def batch(
     source: Path | str,
-    out: Path | str,
+    out: Path | str | None,
+    form_in: str | None,
+    form_out: str | None,
+    keep: str | None,
     system: str | None,
     raw: bool,
-    prompt_field: str | None,
-    window: int,
-    overwrite: bool,
+    samples: int,
+    logprobs: int | None,
+    dry_run: bool,
+    limit: int | None,
+    score: bool,
+    progress: str,
+    quiet: bool,
     **given: Any,
 ) -> int:
-    """Answer each line of IN.jsonl ({"id", "prompt"} or {"id", "messages"}) and write OUT.jsonl in its order.
+    """Answer each row of IN (a file or pipe; - is stdin) and write a record for each, in the order of IN.
 
-    IN.jsonl may be - (stdin) or a pipe. Lines are read when there is room for them: with --window 1 each is
-    answered before the next one is read.
+    IN is JSON lines ({"id", "prompt"} or {"id", "messages"}), OpenAI's batch format, a JSON array, CSV, TSV,
+    Parquet or one prompt per line; .gz is unpacked. In JSON rows max_tokens, temperature, top_k, top_p,
+    min_p, repetition_penalty, seed, stop, n, logprobs and chat_template_kwargs override the options. An
+    invalid row gives an error record and exit code 3; the others are answered.
 
-    In a line, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop and
-    chat_template_kwargs override the options. Other fields are ignored. OpenAI's batch format ({"custom_id",
-    "url", "body"}) is supported too. An invalid line gives an error record and exit code 3; the others are
-    answered.
+    With --score, completions are scored, not generated: a text prompt is continued as it is, messages are
+    rendered with the chat template. Each record has the summed logprob in nats; of choices, the best one.
+
+    A row's seed depends on --seed and the row's id only, so it draws the same tokens in a part of the file,
+    in another order, or alone. A stopped run (Ctrl-C, kill, full disk) leaves OUT.journal for --resume.
     """
-    from ropechat.batch.output import refuse_output
-    from ropechat.batch.reader import BatchReader
-    from ropechat.batch.runner import BatchReport, PromptOptions, run_batch
+    from ropechat.batch.reader import ALL, RowOptions
+    from ropechat.batch.runner import PromptOptions
+    from ropechat.cli import batch_run
 
-    sampling, settings = sampling_of(given), PromptOptions(raw, system)
-    reader = BatchReader(source if isinstance(source, Path) else stdin_stream(), prompt_field)
-    total = reader.check()
-    if isinstance(out, Path):
-        refuse_output(out, reader.reads, overwrite=overwrite)
-    progress = BatchStatus()
-    engine = None if total == 0 else load_chat_engine(given, raw=raw)
-    if engine is not None:
-        for note in engine.facts["notes"]:
-            say(note)
-        engine.chat.on_note = lambda text: progress.note(f"note: {text}")
-
-    def run(output: "Sink") -> BatchReport:
-        if engine is None:
-            return BatchReport(0)
-        return run_batch(
-            engine,
-            reader,
-            output,
-            sampling,
-            settings,
-            total=total,
-            window=window,
-            on_progress=progress,
-            on_failure=progress.failure,
-            on_note=progress.note,
+    out = _output(out, dry_run=dry_run)
+    rows = RowOptions(
+        given["prompt_field"],
+        _template(given),
+        ALL if keep == ALL else [name for name in (keep or "").split(",") if name],
+        given.pop("id_field"),
+        limit,
+        score,
+    )
+    if score:
+        _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system)
+    run = batch_run.BatchRun(
+        source,
+        form_in,
+        rows,
+        PromptOptions(raw, system, samples, logprobs),
+        sampling_of(given),
+        status=BatchStatus(progress, quiet=quiet),
+        quiet=quiet,
+        window=given.pop("window"),
+        max_errors=given.pop("max_errors"),
+    )
+    files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
+    if files["retry_failed"] and not files["resume"]:
+        raise click.UsageError("--retry-failed: requires --resume")
+    if files["resume"] and (files["overwrite"] or not isinstance(out, Path)):
+        raise click.UsageError(
+            "--resume: not possible with --overwrite"
+            if files["overwrite"]
+            else "--resume: requires a file (-o)"
         )
+    if dry_run:
+        return run.check()
+    if isinstance(out, Path):
+        return run.to_file(out, form_out, given, **files)
+    return run.to_stdout(form_out or "jsonl", given)
 
-    report = _to_file(out, run, progress) if isinstance(out, Path) else _to_stdout(run, progress)
-    if report.cancelled:
-        return INTERRUPTED
-    say(closing_line(report, out))
-    return SOME_FAILED if report.failed else OK
+
+def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:
+    """Where results go; without -o to stdout, which must not be a terminal."""
+    if out is not None or dry_run:
+        return STREAM if out is None else out
+    if sys.stdout is None or sys.stdout.isatty():
+        raise click.UsageError("-o: missing; give a file, or - for the terminal")
+    return STREAM
+
+
+def _check_score(
+    form: str | None, out: Path | str, *, samples: int, logprobs: int | None, system: str | None
+) -> None:
+    """Raise UsageError for options that are of no use with --score."""
+    from ropechat.batch.forms import form_of
+
+    form = form or (form_of(out) if isinstance(out, Path) else "jsonl")
+    if form not in ("jsonl", "json"):
+        raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
+    for name, is_given in (("n", samples != 1), ("logprobs", logprobs is not None), ("system", system)):
+        if is_given:
+            raise click.UsageError(f"--{name}: not possible with --score")
+
+
+def _template(given: dict[str, Any]) -> Any:
+    """Remove the options of the prompt from `given`; return the RowTemplate that they ask for, compiled."""
+    from ropechat.batch.row_template import RowTemplate
+
+    names = ("prompt", "prompt_file", "messages_file", "prompt_field")
+    asked = {name: given.pop(name) for name in names}
+    chosen = [name for name, value in asked.items() if value is not None]
+    if len(chosen) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in chosen[:2])
+        raise click.UsageError(f"{second}: must not be given together with {first}")
+    if not chosen or chosen[0] == "prompt_field":
+        return None
+    if chosen[0] == "prompt":
+        template = RowTemplate.of_text(asked["prompt"])
+    elif chosen[0] == "prompt_file":
+        template = RowTemplate.of_file(asked["prompt_file"])
+    else:
+        template = RowTemplate.of_messages(asked["messages_file"])
+    template.check()
+    return template

@@ -10,7 +10,7 @@ _COMMANDS = {
     "inspect": "Show the probability of each token of a text.",
     "compare": "Compare two models, types or prompts on one text.",
     "rope": "Show what a model does with positions.",
-    "batch": "Complete many prompts of a JSONL file.",
+    "batch": "Complete many prompts of a file or pipe.",
     "chats": "List, search, export and delete stored conversations.",
     "template": "Show the prompt that a chat template renders from messages.",
     "models": "List, download, show, check and remove models.",
@@ -26,6 +26,8 @@ _COMMANDS_WITH_SETTINGS = {
     "compare": False,
     "rope": False,
 }  # whether they sample
+ARGUMENTS = "ropechat.arguments"
+"""The key of the command line's words in `click.Context.meta`."""
 
 
 class LateGroup(click.Group):
@@ -53,6 +55,7 @@ class LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
         if args[0] in _COMMANDS_WITH_SETTINGS and not {"-h", "--help"} & set(args):
             from ropechat.cli import settings
 

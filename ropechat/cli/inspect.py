@@ -25,6 +25,7 @@ from ropechat.cli.inspect_score import (
     open_stream,
     prompt_of,
     read_prompt,
+    refuse_with_view,
     score_options,
     take_score_options,
 )
@@ -50,7 +51,8 @@ Examples:
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
   ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
   ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
-  echo "The capital of Italy is" > q.txt && ropechat inspect --given-file q.txt " Rome."
+  printf "The capital of Italy is " | ropechat inspect --given-file - Rome
+  echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
 
 
@@ -129,8 +131,8 @@ def inspect(
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
     check_stage_output(settings, output.form, by_line=output.by_line, view=view is not None)
-    if view is not None and (len(sources) > 1 or asked.needs_template or asked.given_file is not None):
-        raise click.UsageError(f"--{view.name}: takes one text; omit further files, --messages, --given-file")
+    if view is not None:
+        refuse_with_view(asked, view.name, len(sources))
     if len(sources) == 1:
         name, read = sources[0]
         item = read()  # before the model is loaded

@@ -12,7 +12,7 @@ import click
 
 from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
+from ropechat.errors import BatchInputError, CancelledError, FileAccessError, RequestError, RopechatError
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     if "" in look_up:
         raise click.UsageError("--look-up: must have at least one character")
     if isinstance(out, Path):
-        from ropechat.batch.output import refuse_output
-
         inputs = [file for file in files if isinstance(file, Path) and file.exists()]
-        refuse_output(
+        _refuse_output(
             out,
             lambda path: path.exists() and any(path.samefile(file) for file in inputs),
             overwrite=overwrite,
@@ -128,6 +126,23 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     if top_k is None:
         top_k = 0 if by == "line" else TOP_K[form]
     return Output(out, form, by == "line", sort or "line", head, look_up, top_k)
+
+
+def _refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
+    """Raise BatchInputError if the output would replace a file, FileAccessError if it is not writable."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileAccessError(f"{path}: folder {folder} not found; create it, or choose another output")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileAccessError(f"{path}: folder {folder} is not writable; choose another output")
+    if path.is_symlink():
+        raise BatchInputError(f"{path}: must not be a symbolic link; give the file itself (- is stdout)")
+    if is_input(path):
+        raise BatchInputError(f"{path}: is the input; choose another output")
+    if path.exists() and not path.is_file():
+        raise BatchInputError(f"{path}: must be a regular file; choose another output (- is stdout)")
+    if path.exists() and not overwrite:
+        raise BatchInputError(f"{path}: exists; choose another output or add --overwrite")
 
 
 def name_of(file: Path | str) -> str:
@@ -217,9 +232,7 @@ def write(
 
 def write_file(path: Path, pieces: Iterable[str]) -> None:
     """Write a file, which gets its name when it is complete. Raises FileAccessError, and as `pieces`."""
-    from ropechat.batch.output import partial_name
-
-    partial = partial_name(path)
+    partial = path.with_name(path.name + ".partial")
     try:
         try:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)

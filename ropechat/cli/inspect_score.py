@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropechat.cli.common import text_argument
+from ropechat.cli.common import STREAM, FileName, text_argument
 from ropechat.cli.exit_codes import say
+from ropechat.cli.inspect_output import read_file
 from ropechat.cli.status import StatusLine, progress_text
 from ropechat.conversation import Message, Role
-from ropechat.errors import FileAccessError, RequestError
 from ropechat.trace import Pair, TokenDistribution, TokenScore
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ScoreOptions:
     one_sequence: bool
     messages: str | None
     answer: str | None
-    given_file: str | None
+    given_file: Path | str | None
     roles: tuple[str, ...] | None
 
     @property
@@ -77,7 +77,10 @@ def score_options(function: F) -> F:
         ),
         click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
         click.option(
-            "--given-file", metavar="FILE", help="Score TEXT as the continuation of the text in this file."
+            "--given-file",
+            type=FileName(),
+            metavar="FILE",
+            help="Score TEXT as the continuation of the text in this file; - is stdin.",
         ),
         click.option(
             "--roles",
@@ -100,9 +103,20 @@ def take_score_options(given: dict[str, Any]) -> ScoreOptions:
         raise click.UsageError("--answer requires --messages; add it, or give the prompt with --given-file")
     if asked.messages is not None and asked.given_file is not None:
         raise click.UsageError("--given-file: not possible with --messages; use --answer")
-    if asked.messages == "-" and asked.answer == "-":
+    if asked.messages == STREAM and asked.answer == STREAM:
         raise click.UsageError("--answer: stdin is read by --messages already")
     return asked
+
+
+def refuse_with_view(asked: ScoreOptions, view: str, sources: int) -> None:
+    """Raise UsageError for options of scoring beside another view of one text."""
+    given = [name for name, value in vars(asked).items() if value]
+    if given:
+        raise click.UsageError(
+            f"--{given[0].replace('_', '-')}: not possible with --{view}; omit one of them"
+        )
+    if sources > 1:
+        raise click.UsageError(f"--{view}: must be of one text (got {sources})")
 
 
 def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
@@ -114,27 +128,18 @@ def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreI
             raise click.UsageError("--messages: not possible with TEXT or --chat; use --answer")
         messages = read_messages(asked.messages)
         return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
+    if asked.given_file == STREAM and text in (None, STREAM):
+        raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
     return prompt_of(text_argument(text, "text"), asked, chat=chat)
 
 
 def prompt_of(value: str, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
     """A text as it is scored: alone, as a user message or as a continuation. Raises as `read_prompt`."""
+    if asked.given_file is not None and chat:
+        raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
     if asked.given_file is not None:
-        if chat:
-            raise click.UsageError("--given-file: not possible with --chat; use --messages and --answer")
-        return Pair(_content(asked.given_file), value)
+        return Pair(read_file(asked.given_file), value)
     return [Message(Role.USER, value)] if chat else value
-
-
-def _content(file: str) -> str:
-    try:
-        return Path(file).read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{file}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
-    except OSError as error:
-        raise FileAccessError(f"{file}: {error.strerror}") from None
 
 
 def open_stream(
@@ -209,8 +214,13 @@ class WatchedScores:
             for count, token in enumerate(self._stream, 1):
                 elapsed = time.monotonic() - begun
                 if self._status.is_due and elapsed > _QUIET_SECONDS:
-                    share = token.span[1] / size if size else None
-                    self._status.show(progress_text(f"{count} tokens", share, tokens=count, elapsed=elapsed))
+                    self._status.show(_progress(count, token.span[1] / size if size else 0.0, elapsed))
                 yield token
         finally:
             self._status.clear()
+
+
+def _progress(count: int, share: float, elapsed: float) -> str:
+    """The progress after so many tokens and such a share of the text's bytes, in so many seconds."""
+    left = elapsed / share * (1 - share) if share > 0 else None
+    return progress_text(f"{count} tokens", share if share > 0 else None, rate=count / elapsed, left=left)

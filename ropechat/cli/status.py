@@ -25,18 +25,21 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def progress_text(done: str, share: float | None, *, tokens: int, elapsed: float, failed: int = 0) -> str:
+def progress_text(
+    done: str, share: float | None, *, rate: float, left: float | None = None, failed: int = 0
+) -> str:
     """Progress bar, what is done, failures, tokens per second, time left.
 
-    share: from 0 to 1; None if the total is unknown, which leaves out the bar and the time. elapsed: seconds.
+    share: from 0 to 1; None if the total is unknown, which leaves out the bar. rate: tokens per second; 0 if
+    unknown. left: seconds; None if unknown.
     """
     parts = [done if share is None else f"{bar(share)} {done}"]
     if failed:
         parts.append(f"{failed} failed")
-    if elapsed > 0:
-        parts.append(f"{tokens / elapsed:.0f} tok/s")
-    if share is not None and 0 < share < 1:
-        parts.append(f"ETA {format_duration(elapsed / share * (1 - share))}")
+    if rate > 0:
+        parts.append(f"{rate:.0f} tok/s")
+    if left is not None:
+        parts.append(f"ETA {format_duration(left)}")
     return " · ".join(parts)
 
 

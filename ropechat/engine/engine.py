@@ -171,15 +171,17 @@ class Engine:
             raise RequestError("prompt: must have at least one token (got none)")
         return ids
 
-    def _any_ids(self, prompt: "Prompt", template_vars: Mapping[str, Any] | None) -> list[int]:
-        """Convert text, ids or messages to ids."""
+    def _any_ids(
+        self, prompt: "Prompt", template_vars: Mapping[str, Any] | None, prefix: str = ""
+    ) -> list[int]:
+        """Convert text, ids or messages to ids. prefix: the start of the reply to messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
         messages = [message for message in prompt if isinstance(message, Message)]
         ids = [id for id in prompt if not isinstance(id, Message)]
         if messages and ids:
             raise RequestError("prompt: must be messages or ids (got both)")
-        return self._ids(self.prompt_ids(messages, template_vars) if messages else ids)
+        return self._ids(self.chat.ids(messages, template_vars, prefix) if messages else ids)
 
     def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -438,13 +440,16 @@ class Engine:
         prompts: "Iterable[Prompt | Job]",
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
+        top_k: int = 0,
         stop: Sequence[str] | None = None,
         window: int = 16,
+        ordered: bool = True,
         on_tokens: Callable[[int], None] | None = None,
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
-        Yields (index, Completion) in the prompts' order, and reads a prompt only when there is room for it.
+        Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
+        only when there is room for it. top_k: candidates to record per token, in `Completion.top`.
         A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
         is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
         on_tokens(n): called with the number of tokens of each forward pass.
@@ -454,8 +459,9 @@ class Engine:
 
         if window < 1:
             raise RequestError(f"window: must be at least 1 (got {window})")
-        many = _Many(self, self._request(), sampling, validate_stops(stop))
-        return Scheduler(many, window, on_tokens).run(iter(prompts))
+        validate_top_k(top_k)
+        many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
+        return Scheduler(many, window, on_tokens).run(iter(prompts), ordered=ordered)
 
     def score(
         self,
@@ -652,16 +658,19 @@ class Engine:
 class _Many:
     """A request of many prompts, as the `Backend` of a Scheduler."""
 
-    def __init__(self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...]) -> None:
+    def __init__(
+        self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...], top_k: int
+    ) -> None:
         self.seed = choose_seed(sampling)
         self._engine, self._request = engine, request
-        self._sampling, self._stops = sampling, stops
+        self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
     def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
         engine = self._engine
-        ids = engine._any_ids(job.prompt, job.template_vars)
+        ids = engine._any_ids(job.prompt, job.template_vars, job.prefix)
         stops = self._stops if job.stop is None else validate_stops(job.stop)
-        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, 0)
+        top_k = self._top_k if job.top_k is None else job.top_k
+        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, top_k)
         return sequence, len(ids), StopStringFilter(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
@@ -669,6 +678,9 @@ class _Many:
 
     def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
         return to_step(event, text_filter, self._engine.tokenizer)
+
+    def reused(self, sequence: int) -> int:
+        return self._request.core.reused(sequence)
 
     def free(self, sequence: int) -> None:
         self._request.core.free(sequence)

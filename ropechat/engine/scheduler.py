@@ -1,4 +1,4 @@
-"""Continuous batching of many prompts, with completions in the order of the prompts."""
+"""Continuous batching of many prompts, with completions in the order of the prompts or as they finish."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +31,12 @@ class Job:
     stop: Sequence[str] | None = None
     template_vars: Mapping[str, Any] | None = None
     """Variables for the chat template, if the prompt is messages."""
+    prefix: str = ""
+    """Text with which the reply to messages starts; it is part of the prompt."""
+    top_k: int | None = None
+    """Candidates to record per token."""
+    then: "Callable[[Completion], Job | None] | None" = None
+    """Returns the job that follows a completion without error, in the same place of the order; None ends."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
         """Return (seed, stream) of prompt number `index` in a call with `seed`."""
@@ -52,6 +58,10 @@ class Completion:
     """Raw logprob of each id."""
     seed: int = 0
     error: RopechatError | None = None
+    cached_tokens: int = field(default=0, compare=False)
+    """Prompt tokens whose keys and values came from an earlier sequence. Depends on the other prompts."""
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """For each id the (id, raw logprob) of the recorded candidates, most probable first."""
 
 
 class Backend(Protocol):
@@ -68,6 +78,9 @@ class Backend(Protocol):
     def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
         """Convert a token event to a Step."""
 
+    def reused(self, sequence: int) -> int:
+        """The number of prompt tokens that came from the cache."""
+
     def free(self, sequence: int) -> None:
         """Release a sequence."""
 
@@ -80,9 +93,11 @@ class _Active:
     seed: int
     prompt_tokens: int
     text_filter: StopStringFilter
+    job: Job
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
 
 
 class Scheduler:
@@ -95,14 +110,26 @@ class Scheduler:
         self._active: dict[int, _Active] = {}
         self._done: dict[int, Completion] = {}
 
-    def run(self, prompts: Iterator[Prompt | Job]) -> Iterator[tuple[int, Completion]]:
-        """Yield (index, completion) in order; reads a prompt only when there is room for it."""
+    def run(
+        self, prompts: Iterator[Prompt | Job], *, ordered: bool = True
+    ) -> Iterator[tuple[int, Completion]]:
+        """Yield (index, completion); reads a prompt only when there is room for it.
+
+        ordered: in the order of the prompts, else as they finish.
+        """
         admitted = yielded = 0
         more = True
+
+        def ready() -> int | None:
+            """The index of the completion to yield next, if it is there."""
+            if ordered:
+                return yielded if yielded in self._done else None
+            return next(iter(self._done), None)
+
         try:
             while more or self._active:
                 # Yield finished completions first: the caller may produce the next prompt from them.
-                while more and yielded not in self._done and self._has_room(admitted - yielded):
+                while more and ready() is None and self._has_room(admitted - yielded if ordered else 0):
                     try:
                         prompt = next(prompts)
                     except StopIteration:
@@ -111,14 +138,14 @@ class Scheduler:
                     self._admit(admitted, prompt)
                     admitted += 1
                 try:
-                    if yielded not in self._done:
+                    if ready() is None:
                         self._advance()
                 except CancelledError:
                     more = False
                     for sequence in list(self._active):
                         self._finish(sequence, "cancelled")
-                while yielded in self._done:
-                    yield yielded, self._done.pop(yielded)
+                while (index := ready()) is not None:
+                    yield index, self._done.pop(index)
                     yielded += 1
         finally:
             for sequence in self._active:
@@ -137,7 +164,7 @@ class Scheduler:
         except RopechatError as error:
             self._done[index] = Completion(seed=seed, error=error)
         else:
-            self._active[sequence] = _Active(index, seed, length, text_filter)
+            self._active[sequence] = _Active(index, seed, length, text_filter, job)
 
     def _advance(self) -> None:
         """Run one forward pass over all active sequences."""
@@ -176,16 +203,34 @@ class Scheduler:
         active.ids.append(step.id)
         active.logprobs.append(step.logprob)
         active.texts.append(step.text)
+        if step.top:
+            active.top.append(step.top)
         if step.finish_reason is not None:
             self._finish(event.sequence, step.finish_reason)
 
     def _finish(self, sequence: int, reason: FinishReason | None, error: RopechatError | None = None) -> None:
         active = self._active.pop(sequence)
+        cached = self._backend.reused(sequence)
+        self._backend.free(sequence)
+        following = None
         if error is None:
             ids, logprobs = tuple(active.ids), tuple(active.logprobs)
-            text = "".join(active.texts)
-            result = Completion(text, ids, reason, active.prompt_tokens, len(ids), logprobs, active.seed)
+            result = Completion(
+                "".join(active.texts),
+                ids,
+                reason,
+                active.prompt_tokens,
+                len(ids),
+                logprobs,
+                active.seed,
+                cached_tokens=cached,
+                top=tuple(active.top),
+            )
+            if active.job.then is not None and reason != "cancelled":
+                following = active.job.then(result)
         else:
             result = Completion(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
-        self._done[active.index] = result
-        self._backend.free(sequence)
+        if following is None:
+            self._done[active.index] = result
+        else:
+            self._admit(active.index, following)

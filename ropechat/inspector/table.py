@@ -132,6 +132,8 @@ def render(
             if place == 0:
                 yield _paint(f"{'?'.rjust(at.index)}  looked up", _DIM, at)
             yield found_line(found, at)
+    for line in summary.role_lines():
+        yield _paint(line, _DIM, at)
     yield _paint(summary.line(), _DIM, at)
     if producible.scored:
         yield _paint(_cut(one_line(producible.line(reading.meta.get("sampling"))), at.width), _DIM, at)

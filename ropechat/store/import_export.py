@@ -223,7 +223,7 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     parent = field.of("parent")
     if parent.value is not None and parent.text() not in ids:
         raise parent.fail("the id of an earlier node, or null")
-    role = Role(field.of("role").one_of([str(role) for role in Role]))
+    role = Role(field.of("role").one_of([str(role) for role in Role if role is not Role.TOOL]))
     state = NodeState(field.of("state").one_of([str(state) for state in NodeState], "done"))
     steps = [_read_step(item) for item in field.of("tokens").items()] if field.of("tokens").value else []
     origin = field.of("origin")

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import random
 import signal
 import subprocess
 import termios
@@ -15,7 +16,9 @@ import pytest
 from cli_door import Door, command, environment
 from model_folders import CHATML, byte_folder
 
-from ropechat.batch.output import Output
+from ropechat.batch.hash_index import HashIndex, hash64
+from ropechat.batch.journal import SCHEMA, Journal, differences, line_of
+from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.errors import BatchInputError, FileAccessError
 from ropechat.util.text import format_duration
 
@@ -33,67 +36,160 @@ def slowed(arguments: list[str]) -> list[str]:
     return made
 
 
-# ---- The file of results
+# ---- The journal
 
 
-def test_output_gets_its_name_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    with Output(path) as output:
-        output.write({"text": "é\u2028\n"})
-        assert not path.exists()
-        assert output.partial.read_bytes() == '{"text": "é\u2028\\n"}\n'.encode()
+HEADER = {"schema": SCHEMA, "run_seed": 1}
+
+
+def entry(id: object, **more: object) -> dict[str, object]:
+    return {"id": id, "index": 0, "sample": 0, "ok": True, "req": "0" * 16, **more}
+
+
+def test_a_journal_is_locked_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.journal"
+    with Journal.create(path, HEADER) as journal:
+        offset = journal.append(entry("a", text="é\u2028\n"))
         with pytest.raises(BatchInputError, match="another run"):
-            Output(path)
-        output.complete()
-    assert path.read_bytes() == '{"text": "é\u2028\\n"}\n'.encode()
-    assert not output.partial.exists()
+            Journal.resume(path)
+    assert path.read_bytes().decode() == line_of(HEADER) + line_of(entry("a", text="é\u2028\n"))
+    with Journal.resume(path) as journal:
+        assert (journal.lines, journal.header) == (1, HEADER)
+        assert journal.find("a", 0, "0" * 16) == offset
+        assert [record["text"] for record in journal.records(iter([offset]))] == ["é\u2028\n"]
+        assert journal.find("a", 1, "0" * 16) is journal.find("b", 0, "0" * 16) is None
+        assert journal.find("a", 0, "1" * 16) is None  # another request
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
-    with Output(tmp_path / "out") as output:
+    with Journal.create(tmp_path / "j", HEADER) as journal:
         monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
-        output.write({"text": "abcdefg"})
+        journal.append(entry("a", text="abcdefg"))
         monkeypatch.undo()
-        output.complete()
-    assert json.loads((tmp_path / "out").read_text()) == {"text": "abcdefg"}
+    assert json.loads((tmp_path / "j").read_text().splitlines()[1])["text"] == "abcdefg"
 
 
 def test_a_full_disk_keeps_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    write, room = os.write, [10]
 
-    with Output(tmp_path / "out") as output:
-        output.write({"a": 1})
+    def full(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    with Journal.create(tmp_path / "j", HEADER) as journal:
+        journal.append(entry("a"))
         monkeypatch.setattr(os, "write", full)
-        with pytest.raises(
-            FileAccessError, match="No space left on device; it contains the first 1 results"
-        ) as caught:
-            output.write({"a": 2})
+        with pytest.raises(FileAccessError, match="j: No space left on device") as caught:
+            journal.append(entry("b"))
+        assert journal.lines == 1
     assert caught.value.exit_code == 74
-    assert output.partial.read_text() == '{"a": 1}\n'
+    assert (tmp_path / "j").read_text() == line_of(HEADER) + line_of(entry("a"))
 
 
-@pytest.mark.parametrize("written", range(10))
+@pytest.mark.parametrize("written", range(0, 70, 3))
 def test_an_interrupted_line_is_whole_or_gone(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C arrives right after the system call, before Python has its result."""
     write = os.write
+    length = len(line_of(entry("b")))
+    written = min(written, length)
 
     def interrupted(descriptor: int, data: bytes) -> int:
         write(descriptor, data[:written])
         raise KeyboardInterrupt
 
-    with Output(tmp_path / "out") as output:
-        output.write({"a": 1})
+    with Journal.create(tmp_path / "j", HEADER) as journal:
+        journal.append(entry("a"))
         monkeypatch.setattr(os, "write", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            output.write({"a": 2})
+            journal.append(entry("b"))
         monkeypatch.undo()
-        output.settle()
-        assert output.lines == (2 if written == 9 else 1)
-    assert output.partial.read_text() == '{"a": 1}\n{"a": 2}\n'[: 9 * output.lines]
+        journal.settle()
+        assert journal.lines == (2 if written == length else 1)
+    lines = [line_of(entry(id)) for id in "ab"[: journal.lines]]
+    assert (tmp_path / "j").read_text() == line_of(HEADER) + "".join(lines)
+
+
+def test_a_torn_line_is_cut_by_bytes(tmp_path: Path) -> None:
+    """At every byte, in the middle of a character too, and NULs of a power loss."""
+    head, last = (line_of(HEADER) + line_of(entry("a"))).encode(), line_of(entry("é")).encode()
+    path = tmp_path / "j"
+    for cut in range(len(last)):
+        path.write_bytes(head + last[:cut])
+        with Journal.resume(path) as journal:
+            whole = cut == len(last) - 1  # it lacks its newline only
+            assert journal.lines == 1 + whole
+        assert path.read_bytes() == (head + last if whole else head)
+        if 0 < cut < len(last) - 1:
+            assert (tmp_path / "j.torn").read_bytes() == last[:cut]
+    path.write_bytes(head + b"\0" * 200_000)
+    with Journal.resume(path) as journal:
+        journal.append(entry("b"))
+    assert path.read_bytes() == head + line_of(entry("b")).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"{{{\n", "line 2: damaged"),
+        (b"\0\0\0\n", "line 2: damaged"),
+        (b'{"id": 1}\n', "line 2: damaged"),
+    ],
+)
+def test_damage_before_the_last_line_is_refused(data: bytes, words: str, tmp_path: Path) -> None:
+    whole = line_of(HEADER).encode() + data + line_of(entry("a")).encode()
+    (tmp_path / "j").write_bytes(whole)
+    with pytest.raises(BatchInputError, match=words):
+        Journal.resume(tmp_path / "j")
+    (tmp_path / "k").write_bytes(line_of(entry("a")).encode())
+    with pytest.raises(BatchInputError, match="line 1: must be the header of a journal"):
+        Journal.resume(tmp_path / "k")
+    assert (tmp_path / "j").read_bytes() == whole  # nothing was changed
+
+
+def test_failed_records_are_forgotten_on_request(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "j", HEADER) as journal:
+        journal.append(entry("a"))
+        journal.append(entry("b", ok=False))
+    for retry, lines in ((False, 2), (True, 1)):
+        with Journal.resume(tmp_path / "j", retry_failed=retry) as journal:
+            assert journal.lines == lines
+            assert (journal.find("b", 0, "0" * 16) is None) is retry
+
+
+def test_differences_name_the_fields() -> None:
+    before = {"dtype": "q8_0", "sampling": {"top_k": 1, "top_p": 0.5}, "old": 1}
+    now = {"dtype": "f32", "sampling": {"top_k": 1, "top_p": 0.25}, "new": None}
+    assert differences(before, now) == ["dtype: q8_0 there, f32 here", "sampling.top_p: 0.5 there, 0.25 here"]
+    assert differences(before, before) == []
+
+
+def test_a_hash_index_is_a_map() -> None:
+    draw = random.Random(5)
+    for wide in (False, True):
+        index, twin = HashIndex(wide=wide), dict[int, int]()
+        for number in range(5000):
+            key = hash64(str(draw.randrange(3000)))
+            assert index.get(key) == twin.get(key)
+            index.put(key, number << 20 if wide else number)
+            twin[key] = number << 20 if wide else number
+        assert len(index) == len(twin)
+        assert all(index.get(key) == value for key, value in twin.items())
+
+
+def test_row_seeds() -> None:
+    seeds = {row_seed(7, id, sample) for id in ("a", "b", 1, 1.5) for sample in range(4)}
+    assert len(seeds) == 16
+    assert all(0 <= seed < 2**53 for seed in seeds)
+    assert turn_seed(7, 0) == 7 != turn_seed(7, 1) != turn_seed(7, 2)
+    assert row_seed(7, "a") != row_seed(8, "a")
+    assert row_seed(7, "1") == row_seed(7, 1)  # CSV has texts only
+    assert row_seed(42, "q1", 2) == 2337335416911908  # as written in results: it must never change
 
 
 # ---- The command
@@ -120,7 +216,7 @@ def test_all_good(door: Door, tmp_path: Path, model: Path) -> None:
             "text": "bcd",
             "finish_reason": "length",
             "usage": {"prompt_tokens": 1, "completion_tokens": 3},
-            "seed": 4,
+            "seed": row_seed(4, "p"),
         },
         {
             "id": 2,
@@ -129,7 +225,7 @@ def test_all_good(door: Door, tmp_path: Path, model: Path) -> None:
             "text": "nop",
             "finish_reason": "length",
             "usage": {"prompt_tokens": 2, "completion_tokens": 3},
-            "seed": 4,
+            "seed": row_seed(4, 2),
         },
     ]
     assert err.count("note: this model has no chat template") == 1
@@ -159,8 +255,8 @@ def test_some_bad(door: Door, tmp_path: Path, model: Path) -> None:
 
 
 def test_many_errors_are_said_a_few_times(door: Door, tmp_path: Path, model: Path) -> None:
-    code, records, err = batch(door, tmp_path, model, "{\n" * 50)
-    assert (code, len(records)) == (3, 50)
+    code, records, err = batch(door, tmp_path, model, '{"prompt":"a"}\n' + "{\n" * 50)
+    assert (code, len(records)) == (3, 51)
     assert err.count("error: ") == 5
     assert err.count("more errors") == 1
 
@@ -208,9 +304,10 @@ def test_a_seed_of_a_line_holds_wherever_it_stands(door: Door, tmp_path: Path, m
     line, other = '{"prompt":"a","seed":7,"temperature":3}\n', '{"prompt":"a","temperature":3}\n'
     records = batch(door, tmp_path, model, other + line + other + line, "--seed", 7)[1]
     alone = batch(door, tmp_path, model, line, "--seed", 8, "--overwrite")[1]
-    assert records[1]["text"] == records[3]["text"] == alone[0]["text"] == records[0]["text"]
-    assert records[2]["text"] != records[0]["text"]
-    assert [record["seed"] for record in [*records, *alone]] == [7] * 5
+    assert records[1]["text"] == records[3]["text"] == alone[0]["text"]
+    assert len({records[place]["text"] for place in (0, 1, 2)}) == 3
+    seeds = [row_seed(7, "line-1"), 7, row_seed(7, "line-3"), 7, 7]
+    assert [record["seed"] for record in [*records, *alone]] == seeds
 
 
 def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, model: Path) -> None:
@@ -245,10 +342,12 @@ def test_templates_system_and_raw(door: Door, tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten(door: Door, tmp_path: Path, model: Path) -> None:
-    data, out, partial = '{"prompt":"a"}\n', tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
-    partial.write_text("old\n")
-    assert batch(door, tmp_path, model, data)[0] == 2
-    assert partial.read_text() == "old\n"
+    data, out, journal = '{"prompt":"a"}\n', tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    journal.write_text("old\n")
+    code, _, err = batch(door, tmp_path, model, data)
+    assert code == 2
+    assert "add --resume to continue it, or --overwrite to discard it" in err
+    assert journal.read_text() == "old\n"
     assert batch(door, tmp_path, model, data, "--overwrite")[0] == 0
     before = out.read_bytes()
     code, _, err = batch(door, tmp_path, model, data)
@@ -271,16 +370,17 @@ def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path
     child = subprocess.Popen(
         slowed([*arguments, "--max-tokens", "2"]), stderr=subprocess.PIPE, env=environment()
     )
-    partial = tmp_path / "out.partial"
-    while child.poll() is None and not (partial.exists() and partial.read_bytes().count(b"\n") >= 3):
+    journal = tmp_path / "out.journal"
+    while child.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
         pass
     child.send_signal(number)
     _, err = child.communicate(timeout=20)
     assert child.returncode == code
-    lines = partial.read_text().splitlines()
+    lines = journal.read_text().splitlines()[1:]
     assert 3 <= len(lines) < 500
-    assert [json.loads(line)["index"] for line in lines] == [*range(len(lines))]
-    assert f"contains the first {len(lines)} results".encode() in err
+    assert len({json.loads(line)["index"] for line in lines}) == len(lines)
+    assert f"contains {len(lines)} results; go on: ropechat batch -m".encode() in err
+    assert err.endswith(b" --max-tokens 2 --resume\n")
     assert b"Traceback" not in err
     assert not (tmp_path / "out").exists()
 
@@ -300,13 +400,13 @@ def test_a_lost_terminal_keeps_what_is_done(tmp_path: Path, model: Path) -> None
         env=environment(),
     )
     os.close(sub)
-    partial = tmp_path / "out.partial"
-    while child.poll() is None and not (partial.exists() and partial.read_bytes().count(b"\n") >= 3):
+    journal = tmp_path / "out.journal"
+    while child.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
         pass
     os.close(main)
     assert child.wait(20) == 129
-    lines = partial.read_text().splitlines()
-    assert [json.loads(line)["index"] for line in lines] == [*range(len(lines))]
+    lines = journal.read_text().splitlines()[1:]
+    assert 3 <= len({json.loads(line)["index"] for line in lines}) == len(lines)
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, model: Path) -> None:
@@ -319,7 +419,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, model: Path) -> 
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    while child.poll() is None and not (tmp_path / "out.partial").exists():
+    while child.poll() is None and not (tmp_path / "out.journal").exists():
         pass
     child.send_signal(signal.SIGHUP)
     err = child.communicate(timeout=50)[1]

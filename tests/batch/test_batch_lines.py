@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ropechat.batch import reader as rows
+from ropechat.batch import source as rows
 from ropechat.batch.line import LineRequest
 from ropechat.batch.reader import BatchReader, BatchRow
 from ropechat.conversation import Message, Role
@@ -79,11 +79,11 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (b'{"id":"b","messages":["x"]}', "messages[0]: must be an object with role and content (got 'x')"),
     (
         b'{"id":"b","messages":[{"content":"x"}]}',
-        "messages[0].role: must be one of system, user, assistant (got None)",
+        "messages[0].role: must be one of system, user, assistant, tool, developer (got None)",
     ),
     (
         b'{"id":"b","messages":[{"role":"x","content":"x"}]}',
-        "messages[0].role: must be one of system, user, assistant (got 'x')",
+        "messages[0].role: must be one of system, user, assistant, tool, developer (got 'x')",
     ),
     (b'{"id":"b","messages":[{"role":"user"}]}', "messages[0].content: must be a string (missing)"),
     (
@@ -131,7 +131,7 @@ def test_a_name_that_no_file_can_hold(tmp_path: Path) -> None:
 
 
 def test_a_line_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropechat.batch.reader.MAX_LINE_BYTES", 40)
+    monkeypatch.setattr("ropechat.batch.source.MAX_LINE_BYTES", 40)
     rows = rows_of(tmp_path, b'{"prompt":"a"}\n' + b'{"prompt":"' + b"x" * 300 + b'"}\n{"prompt":"b"}\n')
     assert [row.error is None for row in rows] == [True, False, True]
     assert [row.line for row in rows] == [1, 2, 3]
@@ -300,8 +300,15 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
     ("stop", ["x"] * 17),
     ("stop", {"x": 1}),
     ("stop", "\ud800"),
-    ("n", 2),
-    ("logprobs", True),
+    ("n", 0),
+    ("n", 129),
+    ("n", True),
+    ("logprobs", "yes"),
+    ("logprobs", 21),
+    ("top_logprobs", 3),
+    ("logit_bias", {"x": 1}),
+    ("logit_bias", {"5": 101}),
+    ("continue_final_message", 1),
     ("response_format", {"type": "json_object"}),
     ("Temperature", 0),
     ("max_token", 0),
@@ -336,13 +343,15 @@ def test_openai_lines(tmp_path: Path) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4, "n": 1}
     (row,) = rows_of(tmp_path, json.dumps({**OPENAI, "more": 1, "body": body}).encode())
     assert row.id == "r1"
-    assert row.request == LineRequest([Message(Role.USER, "a")], {"max_tokens": 4}, None, ("more", "model"))
-    assert fault_of(tmp_path, {**OPENAI, "body": {**body, "n": 3}}).startswith(
-        "n: not supported: must be 1 or absent (got 3)"
+    assert row.request == LineRequest(
+        [Message(Role.USER, "a")], {"max_tokens": 4}, None, ("more", "model"), samples=1
+    )
+    assert fault_of(tmp_path, {**OPENAI, "body": {**body, "tools": [{}]}}).startswith(
+        "tools: not supported: must be [] or absent (got [{}])"
     )
     assert fault_of(tmp_path, {**OPENAI, "body": {}}).startswith("prompt: missing")
     assert fault_of(tmp_path, {**OPENAI, "url": "/v1/embeddings", "body": body}).startswith(
-        "url: must be '/v1/chat/completions' (got '/v1/embed"
+        "url: must be '/v1/chat/completions' or '/v1/completions' (got '/v1/embed"
     )
     assert fault_of(tmp_path, {**OPENAI, "method": "GET", "body": body}).startswith(
         "method: must be 'POST' (got 'GET')"

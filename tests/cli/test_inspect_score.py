@@ -28,7 +28,7 @@ def short(tmp_path: Path) -> Path:
 
 
 def records(out: str) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-    meta, *tokens, following = [json.loads(line) for line in out.splitlines()]
+    meta, *tokens, following, _ = [json.loads(line) for line in out.splitlines()]
     return meta, tokens, following
 
 
@@ -101,7 +101,8 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
         (["--messages", "{chat}", "a"], 2, "--messages: not possible with TEXT"),
         (["--messages", "{chat}", "--answer", ""], 2, "answer: must have at least one token"),
         (["--messages", "-", "--answer", "-"], 2, "stdin is read by --messages"),
-        (["--given-file", "none.txt", "a"], 74, "none.txt: "),
+        (["--given-file", "none.txt", "a"], 2, "none.txt: file not found"),
+        (["--given-file", "-"], 2, "stdin is read by --given-file already"),
         (["--given-file", "{bad}", "a"], 2, "must be UTF-8 (byte 0 is not)"),
         (["--given-file", "{chat}", ""], 2, "continuation: must have at least one token"),
         (["--roles", "user,none", "a"], 2, "--roles: must be some of"),

@@ -132,6 +132,51 @@ def test_many_equal_one_by_one_and_come_in_order(engine: Engine) -> None:
     assert core_of(engine).sequences == {}
 
 
+def test_many_may_come_as_they_finish(engine: Engine) -> None:
+    long, short = Sampling(temperature=0, max_tokens=9), Sampling(temperature=0, max_tokens=1)
+    jobs = [Job("a", long), Job("b", short), RequestError("no prompt"), Job("d", short)]
+    in_order = list(engine.generate_many(jobs, window=4))
+    as_finished = list(engine.generate_many(jobs, window=4, ordered=False))
+    assert [index for index, _ in in_order] == [0, 1, 2, 3]
+    assert [index for index, _ in as_finished] == [2, 1, 3, 0]
+    texts = {index: result.text for index, result in in_order}
+    assert {index: result.text for index, result in as_finished} == texts
+    assert core_of(engine).sequences == {}
+
+
+def test_many_record_candidates(engine: Engine) -> None:
+    jobs = [Job("a"), Job("a", top_k=0), Job("a", top_k=1)]
+    results = [result for _, result in engine.generate_many(jobs, GREEDY, top_k=3)]
+    assert [{len(top) for top in result.top} for result in results] == [{3}, set(), {1}]
+    assert len(results[0].top) == len(results[0].ids)
+    for result in (results[0], results[2]):
+        assert [top[0] for top in result.top] == list(zip(result.ids, result.logprobs, strict=True))
+    with pytest.raises(RequestError, match="top_k"):
+        engine.generate_many(["a"], top_k=-1)
+
+
+def test_a_job_may_follow_another(engine: Engine) -> None:
+    """In the same place of the order; also when the last prompt was read already."""
+    three, two = Sampling(temperature=0, max_tokens=3), Sampling(temperature=0, max_tokens=2)
+    first = Job("a", three, then=lambda result: Job(result.text[-1], two))  # bcd, then from d on
+    (alone,) = [result.text for _, result in engine.generate_many(["m"], GREEDY)]
+    for window in (1, 2):
+        results = list(engine.generate_many([first, "m", first], GREEDY, window=window))
+        assert [(index, result.text) for index, result in results] == [(0, "ef"), (1, alone), (2, "ef")]
+    ((_, result),) = engine.generate_many([Job("a", GREEDY, then=lambda _: Job([10**6]))])
+    assert result.error is not None
+    assert core_of(engine).sequences == {}
+
+
+def test_a_reply_may_have_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
+    engine = load_fake(monkeypatch, byte_folder(tmp_path, tokenizer_config=config))
+    messages = [Message(Role.USER, "a")]
+    ((_, result),) = engine.generate_many([Job(messages, GREEDY, prefix="mno")])
+    assert result.prompt_tokens == len(engine.prompt_ids(messages)) + 3
+    assert result.text.startswith("pq")
+
+
 def test_equal_prompts_draw_differently(engine: Engine) -> None:
     sampling = Sampling(temperature=5, max_tokens=8, seed=1)
     results = [result for _, result in engine.generate_many(["a"] * 4, sampling)]

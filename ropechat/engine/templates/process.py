@@ -85,12 +85,20 @@ class TemplateProcess:
         with self._lock:
             self._ensure()
 
-    def render(self, source: str, names: Mapping[str, Any], now: datetime.datetime) -> str:
+    def render(
+        self, source: str, names: Mapping[str, Any] | None, now: datetime.datetime, *, strict: bool = False
+    ) -> str:
         """Render a template with these variables (JSON values). `now`: the time of strftime_now.
 
+        names: None compiles the template only. strict: an undefined variable is a failure.
         Raises TemplateFailureError, FileAccessError if no process can be started, InternalError.
         """
-        request = {"source": source, "names": dict(names), "now": now.isoformat()}
+        request = {
+            "source": source,
+            "names": None if names is None else dict(names),
+            "now": now.isoformat(),
+            "strict": strict,
+        }
         data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(data) > MAX_REQUEST_BYTES:
             limit = f"messages must be at most {MAX_REQUEST_BYTES} bytes (got {len(data)})"

@@ -76,13 +76,18 @@ def _raise_exception(message: object = "") -> None:
     raise RefusalError(str(message))
 
 
-def environment() -> jinja2.Environment:
+def environment(*, strict: bool = False) -> jinja2.Environment:
     """The environment that templates expect: trim_blocks, lstrip_blocks, loop controls, generation, `tojson`.
 
+    strict: an undefined variable is an error, else it is empty.
     optimized=False: constant folding would execute expressions while the template is compiled.
     """
     made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[GenerationTag, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=False,
+        extensions=[GenerationTag, loopcontrols],
+        undefined=jinja2.StrictUndefined if strict else jinja2.Undefined,
     )
     for name in _UNSAFE_GLOBALS:
         made.globals.pop(name, None)
@@ -92,18 +97,21 @@ def environment() -> jinja2.Environment:
 
 
 class Renderer:
-    """Renders requests, JSON of {"source", "names", "now"}; caches the last compiled templates."""
+    """Renders requests, JSON of {"source", "names", "now", "strict"}; caches the last compiled templates."""
 
     def __init__(self) -> None:
-        self._environment = environment()
-        self._compiled: dict[str, jinja2.Template] = {}
+        self._environments = {strict: environment(strict=strict) for strict in (False, True)}
+        self._compiled: dict[tuple[str, bool], jinja2.Template] = {}
 
     def reply(self, body: bytes) -> dict[str, Any]:
         """Return {"text"}, or {"error", "line", "kind"} with the kind "raised", "failed" or "limit"."""
         try:
             request = json.loads(body)
             now = datetime.datetime.fromisoformat(request["now"])
-            return {"text": self._text(request["source"], {**request["names"], "strftime_now": now.strftime})}
+            template = self._template(request["source"], strict=request.get("strict", False))
+            if request["names"] is None:
+                return {"text": ""}
+            return {"text": self._text(template, {**request["names"], "strftime_now": now.strftime})}
         except RefusalError as error:
             return _failure("raised", str(error), error)
         except OutputLimitError:
@@ -115,14 +123,18 @@ class Renderer:
         except Exception as error:
             return _failure("failed", str(error).removesuffix(".") or type(error).__name__, error)
 
-    def _text(self, source: str, names: dict[str, Any]) -> str:
-        if source not in self._compiled:
-            template = self._environment.from_string(source)
+    def _template(self, source: str, *, strict: bool) -> jinja2.Template:
+        template = self._compiled.get((source, strict))
+        if template is None:
+            template = self._environments[strict].from_string(source)
             while len(self._compiled) >= _MAX_COMPILED:
                 del self._compiled[next(iter(self._compiled))]
-            self._compiled[source] = template
+            self._compiled[source, strict] = template
+        return template
+
+    def _text(self, template: jinja2.Template, names: dict[str, Any]) -> str:
         pieces, size = [], 0
-        for piece in self._compiled[source].generate(names):
+        for piece in template.generate(names):
             size += len(piece)
             if size > MAX_OUTPUT_BYTES:
                 raise OutputLimitError

@@ -1,0 +1,290 @@
+"""The forms of results: jsonl, openai, json, csv, tsv and parquet, from the records of one row at a time.
+
+Everything in a result is determined by the row, the settings and the model, so that equal runs write equal
+bytes: OpenAI's `created` is 0, and cached tokens are told in the run's record only.
+"""
+
+import contextlib
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ropechat.batch.hash_index import hash64
+from ropechat.batch.journal import INTERNAL, line_of
+from ropechat.batch.line import CHAT, COMPLETIONS
+from ropechat.batch.source import format_of
+from ropechat.errors import RequestError
+
+FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
+STREAMED = ("jsonl", "openai", "csv", "tsv")
+"""Forms that can be written to stdout line by line."""
+_RESULT_COLUMNS = ("text", "finish_reason", "prompt_tokens", "completion_tokens", "seed", "error")
+_PARQUET_ROWS = 256
+_CRLF = "\r\n"  # the writer quotes cells with a character of its line end only; lines end in \n
+
+Records = Sequence[Mapping[str, Any]]
+"""The records of one row: one per sample."""
+
+
+def form_of(path: Path) -> str:
+    """The form that the name of an output stands for."""
+    form = format_of(path)
+    return form if form in FORMS else "jsonl"
+
+
+class Form(Protocol):
+    """Makes lines of records. head, tail: what is before the first and after the last."""
+
+    head: str
+    tail: str
+
+    def lines(self, records: Records) -> str:
+        """The lines of a row."""
+
+
+def text_form(form: str, columns: Sequence[str], *, sampled: bool, model: Mapping[str, str]) -> Form:
+    """A form by name. columns: kept fields, for csv and tsv. sampled: whether rows have several samples.
+
+    model: "name" and "fingerprint", for openai.
+    """
+    if form == "openai":
+        return OpenAiForm(model)
+    if form == "json":
+        return _Array()
+    if form in ("csv", "tsv"):
+        return _Table(columns, sampled, "," if form == "csv" else "\t")
+    return _Lines()
+
+
+def result_of(record: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
+    """A journal's record without what is internal. alone: it is the only one of its row."""
+    dropped = (*INTERNAL, "endpoint", "sample") if alone else (*INTERNAL, "endpoint")
+    return {name: value for name, value in record.items() if name not in dropped}
+
+
+class _Lines:
+    head = tail = ""
+
+    def lines(self, records: Records) -> str:
+        return "".join(line_of(result_of(record, alone=len(records) == 1)) for record in records)
+
+
+class _Array:
+    head, tail = "[", "\n]\n"
+
+    def __init__(self) -> None:
+        self._between = "\n"
+
+    def lines(self, records: Records) -> str:
+        made = []
+        for record in records:
+            made.append(self._between + line_of(result_of(record, alone=len(records) == 1))[:-1])
+            self._between = ",\n"
+        return "".join(made)
+
+
+def flat_columns(columns: Sequence[str], *, sampled: bool) -> dict[str, str]:
+    """Kept field -> its column; a field named as a column of the result gets the prefix input_."""
+    taken = {"id", "sample", *_RESULT_COLUMNS}
+    return {name: f"input_{name}" if name in taken else name for name in columns}
+
+
+def flat_row(record: Mapping[str, Any], columns: Mapping[str, str], *, sampled: bool) -> dict[str, Any]:
+    """A record as one row of a table."""
+    usage, kept = record.get("usage", {}), record.get("input", {})
+    row: dict[str, Any] = {"id": record["id"]}
+    if sampled:
+        row["sample"] = record["sample"]
+    row |= {column: kept.get(name) for name, column in columns.items()}
+    row |= {
+        "text": record.get("text"),
+        "finish_reason": record.get("finish_reason"),
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+        "seed": record.get("seed"),
+        "error": None if record["ok"] else record["error"]["message"],
+    }
+    return row
+
+
+class _Table:
+    tail = ""
+
+    def __init__(self, columns: Sequence[str], sampled: bool, delimiter: str) -> None:
+        self._columns = flat_columns(columns, sampled=sampled)
+        self._sampled = sampled
+        self._text = io.StringIO()
+        self._writer = csv.writer(self._text, delimiter=delimiter, lineterminator=_CRLF)
+        names = ["id", *(["sample"] if sampled else []), *self._columns.values(), *_RESULT_COLUMNS]
+        self.head = self._line(names)
+
+    def _line(self, cells: Sequence[Any]) -> str:
+        self._writer.writerow(cells)
+        line = self._text.getvalue().removesuffix(_CRLF) + "\n"
+        self._text.seek(0)
+        self._text.truncate()
+        return line
+
+    def lines(self, records: Records) -> str:
+        made = []
+        for record in records:
+            row = flat_row(record, self._columns, sampled=self._sampled)
+            made.append(self._line([_cell(value) for value in row.values()]))
+        return "".join(made)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+class OpenAiForm:
+    """Lines of OpenAI's batch output: a chat.completion or a text_completion, or the error of a line."""
+
+    head = tail = ""
+
+    def __init__(self, model: Mapping[str, str]) -> None:
+        self._model = model
+
+    def lines(self, records: Records) -> str:
+        """The line of a row, with a choice per sample."""
+        first = records[0]
+        id = str(first["id"])
+        number = f"{hash64(id):016x}"
+        failed = next((record for record in records if not record["ok"]), None)
+        if failed is not None:
+            status, body = _error_body(failed["error"])
+        else:
+            status, body = 200, self._body(number, records)
+        line = {
+            "id": f"batch_req_{number}",
+            "custom_id": id,
+            "response": {"status_code": status, "request_id": f"req_{number}", "body": body},
+            "error": None,
+        }
+        return line_of(line)
+
+    def _body(self, number: str, records: Records) -> dict[str, Any]:
+        chat = records[0].get("endpoint", CHAT) != COMPLETIONS
+        prompt = records[0]["usage"]["prompt_tokens"]
+        made = sum(record["usage"]["completion_tokens"] for record in records)
+        choice = _chat_choice if chat else _text_choice
+        return {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{number}",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": 0,
+            "model": self._model["name"],
+            "choices": [choice(index, record) for index, record in enumerate(records)],
+            "usage": {
+                "prompt_tokens": prompt,
+                "completion_tokens": made,
+                "total_tokens": prompt + made,
+            },
+            "system_fingerprint": self._model["fingerprint"],
+        }
+
+
+def _reason(record: Mapping[str, Any]) -> str:
+    return "stop" if record["finish_reason"] == "stop" else "length"
+
+
+def _bytes_of(text: str) -> list[int] | None:
+    """The bytes of a token's text; None if it is not whole characters."""
+    return None if "\ufffd" in text else list(text.encode("utf-8"))
+
+
+def _chat_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = record.get("logprobs")
+    content = None if tokens is None else [_chat_token(token) for token in tokens]
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": record["text"], "refusal": None},
+        "logprobs": None if content is None else {"content": content, "refusal": None},
+        "finish_reason": _reason(record),
+    }
+
+
+def _chat_token(token: Mapping[str, Any]) -> dict[str, Any]:
+    top = [
+        {"token": text, "logprob": logprob, "bytes": _bytes_of(text)}
+        for _, logprob, text in token.get("top", [])
+    ]
+    return {**{name: token[name] for name in ("token", "logprob", "bytes")}, "top_logprobs": top}
+
+
+def _text_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = record.get("logprobs")
+    logprobs = None
+    if tokens is not None:
+        offsets, at = [], 0
+        for token in tokens:
+            offsets.append(at)
+            at += len(token["token"])
+        logprobs = {
+            "tokens": [token["token"] for token in tokens],
+            "token_logprobs": [token["logprob"] for token in tokens],
+            "top_logprobs": [
+                {text: logprob for _, logprob, text in reversed(token.get("top", []))} for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+    return {"text": record["text"], "index": index, "logprobs": logprobs, "finish_reason": _reason(record)}
+
+
+def _error_body(error: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """(status code, body) of a failed row."""
+    own = error["class"] in ("InternalError", "NonFiniteError", "MemoryLimitError")
+    full = error["class"] == "ContextFullError"
+    body = {
+        "message": error["message"],
+        "type": "server_error" if own else "invalid_request_error",
+        "param": None,
+        "code": "context_length_exceeded" if full else None,
+    }
+    return 500 if own else 400, {"error": body}
+
+
+def write_parquet(file: IO[bytes], rows: Iterator[Records], columns: Sequence[str], *, sampled: bool) -> None:
+    """Write records to a Parquet file; kept fields that are not texts are written as JSON."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = flat_columns(columns, sampled=sampled)
+    text, number = pa.string(), pa.int64()
+    types = [("id", text), *([("sample", number)] if sampled else [])]
+    types += [(column, text) for column in names.values()]
+    types += [("text", text), ("finish_reason", text), ("prompt_tokens", number)]
+    types += [("completion_tokens", number), ("seed", pa.uint64()), ("error", text)]
+    schema = pa.schema(types)
+    plain = {name for name, _ in types} - {"sample", "prompt_tokens", "completion_tokens", "seed"}
+    with pq.ParquetWriter(file, schema) as writer:
+        batch: list[dict[str, Any]] = []
+
+        def put() -> None:
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+            batch.clear()
+
+        for records in rows:
+            for record in records:
+                row = flat_row(record, names, sampled=sampled)
+                batch.append({name: _as_text(row[name]) if name in plain else row[name] for name in row})
+            if len(batch) >= _PARQUET_ROWS:
+                put()
+        put()
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def require_parquet() -> None:
+    """Raise RequestError if pyarrow is not installed."""
+    with contextlib.suppress(ImportError):
+        import pyarrow.parquet  # noqa: F401
+
+        return
+    raise RequestError("Parquet needs pyarrow; install it with `pip install 'ropechat[parquet]'`")

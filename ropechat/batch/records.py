@@ -1,0 +1,103 @@
+"""The records of a run: what a row's completions or its error become."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ropechat.batch.line import CHAT, LineRequest
+from ropechat.batch.reader import BatchRow
+from ropechat.engine.scheduler import Completion
+from ropechat.errors import RopechatError
+
+BytesOf = Callable[[int], bytes]
+
+
+def token_records(completion: Completion, count: int, bytes_of: BytesOf) -> list[dict[str, Any]]:
+    """A completion's tokens: {"id", "token", "bytes", "logprob", "top": [[id, logprob, text], ...]}."""
+    tops = completion.top or ((),) * len(completion.ids)
+    found = []
+    for id, logprob, top in zip(completion.ids, completion.logprobs, tops, strict=True):
+        data = bytes_of(id)
+        token: dict[str, Any] = {
+            "id": id,
+            "token": data.decode("utf-8", "replace"),
+            "bytes": list(data),
+            "logprob": logprob,
+        }
+        if count:
+            token["top"] = [
+                [other, value, bytes_of(other).decode("utf-8", "replace")] for other, value in top
+            ]
+        found.append(token)
+    return found
+
+
+def _answer(completion: Completion, logprobs: int | None, bytes_of: BytesOf) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "usage": {
+            "prompt_tokens": completion.prompt_tokens,
+            "completion_tokens": completion.completion_tokens,
+        },
+        "seed": completion.seed,
+    }
+    if logprobs is not None:
+        answer["logprobs"] = token_records(completion, logprobs, bytes_of)
+    return answer
+
+
+def ok_record(
+    row: BatchRow, sample: int, completions: Sequence[Completion], logprobs: int | None, bytes_of: BytesOf
+) -> dict[str, Any]:
+    """The record of an answered row. completions: one per turn, with the last one's text."""
+    answers = [_answer(completion, logprobs, bytes_of) for completion in completions]
+    record = {"id": row.id, "index": row.index, "sample": sample, "ok": True, **answers[-1]}
+    if len(answers) > 1:
+        record["usage"] = {
+            name: sum(answer["usage"][name] for answer in answers) for name in answers[0]["usage"]
+        }
+        record |= {"seed": answers[0]["seed"], "turns": answers}
+    return finish_record(record, row, sum(completion.cached_tokens for completion in completions))
+
+
+def error_record(row: BatchRow, sample: int, error: RopechatError) -> dict[str, Any]:
+    """The record of a failed row."""
+    message = str(error)
+    prefix = f"line {row.line}: "
+    record = {
+        "id": row.id,
+        "index": row.index,
+        "sample": sample,
+        "ok": False,
+        "error": {
+            "class": type(error).__name__,
+            "message": message if prefix in message else f"{prefix}{message}",
+        },
+    }
+    return finish_record(record, row, 0)
+
+
+def finish_record(record: dict[str, Any], row: BatchRow, cached: int) -> dict[str, Any]:
+    """The record with the row's kept fields, and what the journal needs. cached: tokens from the cache."""
+    if row.kept is not None:
+        record["input"] = dict(row.kept)
+    if row.request is not None and row.request.endpoint != CHAT:
+        record["endpoint"] = row.request.endpoint
+    return {**record, "req": row.req, "cached": cached}
+
+
+def samples_of(request: LineRequest | None, samples: int) -> int:
+    """How many answers a row gets; a row with an error has one record."""
+    if request is None:
+        return 1
+    return samples if request.samples is None else request.samples
+
+
+def tokens_of(record: Mapping[str, Any]) -> tuple[int, int, int]:
+    """(prompt, cached, new) tokens of a journal's record; of a scored row, the scored ones are new."""
+    scored = record.get("scores", [record] if "tokens" in record else [])
+    usage = record.get("usage") or {
+        "prompt_tokens": 0,
+        "completion_tokens": sum(score["tokens"] for score in scored),
+    }
+    return usage["prompt_tokens"], record.get("cached", 0), usage["completion_tokens"]

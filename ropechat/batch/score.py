@@ -1,0 +1,207 @@
+"""`ropechat batch --score`: the logprob of a completion, or of each of several choices, for each row."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ropechat.batch.forms import Records
+from ropechat.batch.output import Sink
+from ropechat.batch.reader import BatchRow, EarlyStop
+from ropechat.batch.records import error_record, finish_record
+from ropechat.batch.runner import BatchReport
+from ropechat.conversation import Message
+from ropechat.errors import BatchInputError, CancelledError, InternalError, RopechatError
+from ropechat.trace import Pair, Score
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.score_input import ScoreItem
+
+
+def score_batch(
+    engine: "Engine",
+    rows: Iterable[BatchRow],
+    sink: Sink,
+    *,
+    total: int | None,
+    window: int = 16,
+    max_errors: int | None = None,
+    on_progress: Callable[[BatchReport], None] | None = None,
+    on_failure: Callable[[str], None] | None = None,
+) -> BatchReport:
+    """Score rows and write a record for each to `sink`.
+
+    A text prompt is continued as it is; messages are rendered with the chat template. The arguments are those
+    of `run_batch`; the report's tokens are the scored ones. A record depends on the model and its row only.
+    Raises as `run_batch`.
+    """
+    report, begun, early = BatchReport(total), time.monotonic(), EarlyStop()
+    waiting: deque[BatchRow] = deque()
+
+    def items() -> "Iterator[ScoreItem | RopechatError]":
+        for row in rows:
+            if not sink.begin(row, 1):
+                continue
+            waiting.append(row)
+            yield from _items(row)
+
+    def fail(row: BatchRow, error: RopechatError) -> None:
+        record = error_record(row, 0, error)
+        sink.write(row, record)
+        report.failed += 1
+        if on_failure is not None:
+            on_failure(record["error"]["message"])
+        if not report.found:
+            early.take(row.index, error)
+        if max_errors is not None and report.failed > max_errors:
+            raise BatchInputError(f"more than {max_errors} rows failed (--max-errors)")
+
+    scores: list[Score] = []
+    try:
+        for _, score in engine.score_many(items(), window=window):
+            scores.append(score)
+            report.made_tokens += score.tokens
+            row = waiting[0]
+            if len(scores) == _count(row):
+                waiting.popleft()
+                error = next((one.error for one in scores if one.error is not None), None)
+                if error is not None:
+                    fail(row, error)
+                else:
+                    sink.write(row, score_record(row, scores))
+                    report.ok += 1
+                    report.completion_tokens += sum(one.tokens for one in scores)
+                scores.clear()
+            report.elapsed, report.found = time.monotonic() - begun, getattr(sink, "found", 0)
+            if on_progress is not None:
+                on_progress(report)
+    except CancelledError:
+        report.cancelled = True
+    report.elapsed, report.found = time.monotonic() - begun, getattr(sink, "found", 0)
+    return report
+
+
+def _count(row: BatchRow) -> int:
+    """How many items a row has."""
+    return 1 if row.request is None else len(row.request.choices)
+
+
+def _items(row: BatchRow) -> "Iterator[ScoreItem | RopechatError]":
+    """Yield what is scored for a row: an item for each choice, or the row's error."""
+    request = row.request
+    if request is None:
+        yield row.error or InternalError(f"line {row.line}: no request and no error")
+        return
+    content = request.content
+    for choice in request.choices:
+        if isinstance(content, str):
+            yield Pair(content, choice)
+        else:
+            yield [part for part in content if isinstance(part, Message)], choice
+
+
+def score_record(row: BatchRow, scores: Sequence[Score]) -> dict[str, Any]:
+    """The record of a scored row."""
+    request = row.request
+    assert request is not None
+    record: dict[str, Any] = {"id": row.id, "index": row.index, "sample": 0, "ok": True}
+    if request.is_pair:
+        return finish_record({**record, **_facts(scores[0])}, row, 0)
+    best = max(range(len(scores)), key=lambda place: (scores[place].logprob, -place))
+    per_byte = max(range(len(scores)), key=lambda place: (_per_byte(scores[place]), -place))
+    record |= {"scores": [_facts(score) for score in scores], "best": best, "best_per_byte": per_byte}
+    if request.answer is not None:
+        record |= {"correct": best == request.answer, "correct_per_byte": per_byte == request.answer}
+    return finish_record(record, row, 0)
+
+
+def _per_byte(score: Score) -> float:
+    return score.logprob / score.bytes if score.bytes else -math.inf
+
+
+def _facts(score: Score) -> dict[str, Any]:
+    """What a record says about a completion; `joined` only if its first token began in the prompt."""
+    facts: dict[str, Any] = {
+        "logprob": _finite(score.logprob),
+        "tokens": score.tokens,
+        "bytes": score.bytes,
+        "bits_per_byte": _finite(score.bits_per_byte),
+        "is_greedy": score.is_greedy,
+    }
+    return {**facts, "joined": True} if score.joined else facts
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+class Accuracy:
+    """How often the best choice is the right one, over the records with an answer."""
+
+    def __init__(self) -> None:
+        self.rows = self.correct = self.correct_per_byte = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a record."""
+        if "correct" in record:
+            self.rows += 1
+            self.correct += record["correct"]
+            self.correct_per_byte += record["correct_per_byte"]
+
+    def count(self, rows: Iterator[Records]) -> Iterator[Records]:
+        """Yield the rows and count their records."""
+        for records in rows:
+            for record in records:
+                self.add(record)
+            yield records
+
+    def facts(self) -> dict[str, Any]:
+        """What OUT.run.json says; {} without answers. The standard error is that of a mean (n - 1)."""
+        if not self.rows:
+            return {}
+        return {
+            "answered": self.rows,
+            "accuracy": self.correct / self.rows,
+            "accuracy_stderr": self._error(self.correct),
+            "accuracy_per_byte": self.correct_per_byte / self.rows,
+            "accuracy_per_byte_stderr": self._error(self.correct_per_byte),
+        }
+
+    def _error(self, correct: int) -> float | None:
+        share = correct / self.rows
+        return math.sqrt(share * (1 - share) / (self.rows - 1)) if self.rows > 1 else None
+
+    def line(self) -> str:
+        """The accuracy in a line of text; "" without answers."""
+        if not self.rows:
+            return ""
+        shown = [
+            f"{name} {correct / self.rows:.4f}{'' if error is None else f' ± {error:.4f}'}"
+            for name, correct in (("accuracy", self.correct), ("per byte", self.correct_per_byte))
+            for error in (self._error(correct),)
+        ]
+        return f"{', '.join(shown)}; {self.rows} rows with an answer"
+
+
+class Counted:
+    """A sink that passes records on and counts them."""
+
+    def __init__(self, sink: Sink, accuracy: Accuracy) -> None:
+        self._sink, self._accuracy = sink, accuracy
+        self.ordered = sink.ordered
+
+    @property
+    def found(self) -> int:
+        """As `Sink.found`."""
+        return self._sink.found
+
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        """As `Sink.begin`."""
+        return self._sink.begin(row, samples)
+
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        """As `Sink.write`."""
+        self._accuracy.add(record)
+        self._sink.write(row, record)

@@ -1,0 +1,367 @@
+"""The flow of `ropechat batch`: checks that need no model first, then the model, the rows, and the output."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.batch.forms import STREAMED, Form, form_of, require_parquet, text_form
+from ropechat.batch.header import engine_header, model_header, settings_header
+from ropechat.batch.journal import Journal, differences, has_header, read_header
+from ropechat.batch.output import Journaled, Printed, Sink, Target, Totals, write_output, write_run_record
+from ropechat.batch.reader import ALL, AllAlikeError, BatchReader, BatchRow, RowOptions
+from ropechat.batch.records import samples_of
+from ropechat.batch.runner import BatchReport, PromptOptions, make_job, run_batch
+from ropechat.batch.score import Accuracy, Counted, score_batch
+from ropechat.cli.batch_progress import BatchStatus, closing_line
+from ropechat.cli.common import STREAM, StdoutWriter, load_chat_engine, model_path, stdin_stream
+from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
+from ropechat.cli.group import ARGUMENTS
+from ropechat.conversation import Message
+from ropechat.engine.validation import choose_seed
+from ropechat.errors import BatchInputError
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+
+_TABLES = ("csv", "tsv", "parquet")
+_RUN_SCHEMA = "ropechat.run/1"
+
+
+@dataclass
+class BatchRun:
+    """A batch as the command line asks for it."""
+
+    source: Path | str
+    form_in: str | None
+    rows: RowOptions
+    settings: PromptOptions
+    sampling: Sampling
+    status: BatchStatus
+    quiet: bool
+    window: int
+    max_errors: int | None
+
+    def _reader(self) -> BatchReader:
+        source = self.source if isinstance(self.source, Path) else stdin_stream()
+        return BatchReader(source, form=self.form_in, options=self.rows)
+
+    # ---- without a model
+
+    def check(self) -> int:
+        """Check all rows; print the first request and a summary."""
+        reader, out = self._reader(), StdoutWriter()
+        reader.check()
+        ok = failed = 0
+        for row in reader:
+            if row.request is None:
+                failed += 1
+                self.status.failure(str(row.error))
+                continue
+            if not ok:
+                out.write(json.dumps(self._request_record(row), ensure_ascii=False) + "\n")
+            ok += 1
+        if not self.quiet:
+            say(f"{reader.source.where}: {ok + failed} rows, {ok} ok, {failed} failed; nothing was computed")
+        return SOME_FAILED if failed else OK
+
+    def _request_record(self, row: BatchRow) -> dict[str, Any]:
+        """What the model would be asked for a row."""
+        assert row.request is not None
+        if self.rows.score:
+            return _score_request(row)
+        job = make_job(row.request, self.settings, self.sampling)
+        prompt: Any = job.prompt
+        if isinstance(prompt, list):
+            prompt = [
+                {"role": part.role, "content": part.content} if isinstance(part, Message) else part
+                for part in prompt
+            ]
+        sampling = dataclasses.asdict(job.sampling or self.sampling)
+        samples = samples_of(row.request, self.settings.samples)
+        return {"id": row.id, "prompt": prompt, "prefix": job.prefix, "n": samples, **sampling}
+
+    # ---- with a model
+
+    def _load(self, given: dict[str, Any]) -> "Engine":
+        engine = load_chat_engine(given, raw=self.settings.raw, quiet=self.quiet)
+        if not self.quiet:
+            for note in engine.facts["notes"]:
+                say(note)
+        engine.chat.on_note = lambda text: self.status.tell(f"note: {text}")
+        return engine
+
+    def _run(
+        self, engine: "Engine", reader: BatchReader, sink: Sink, total: int | None, run_seed: int
+    ) -> BatchReport:
+        if self.rows.score:
+            return score_batch(
+                engine,
+                reader,
+                sink,
+                total=total,
+                window=self.window,
+                max_errors=self.max_errors,
+                on_progress=self.status,
+                on_failure=self.status.failure,
+            )
+        return run_batch(
+            engine,
+            reader,
+            sink,
+            self.sampling,
+            self.settings,
+            run_seed=run_seed,
+            total=None if total is None else total * self.settings.samples,
+            window=self.window,
+            max_errors=self.max_errors,
+            on_progress=self.status,
+            on_failure=self.status.failure,
+            on_note=self.status.tell,
+        )
+
+    def _columns(self, reader: BatchReader, form: str) -> list[str]:
+        """The kept fields as columns of a table."""
+        if form not in _TABLES or self.rows.keep != ALL:
+            return list(self.rows.keep) if self.rows.keep != ALL else []
+        if reader.source.form not in _TABLES:
+            raise click.UsageError(
+                f"--keep all: {form} needs the names of its columns; list the fields: --keep a,b"
+            )
+        return [name for name in reader.source.columns if name not in ("id", "custom_id")]
+
+    def _form(self, form: str, columns: list[str], model: str) -> Form:
+        facts = {"name": model, "fingerprint": f"ropechat-{_version()}"}
+        return text_form(form, columns, sampled=self.settings.samples > 1, model=facts)
+
+    def to_stdout(self, form: str, given: dict[str, Any]) -> int:
+        """Answer the rows; each record is written as soon as those before it are."""
+        if form not in STREAMED:
+            raise click.UsageError(f"--out {form}: not possible on stdout; give a file (-o)")
+        reader = self._reader()
+        total = reader.check()
+        columns = self._columns(reader, form)
+        reader.check_first_rows()
+        engine = None if total == 0 else self._load(given)
+        out = StdoutWriter()
+
+        def put(text: str) -> None:
+            self.status.clear()
+            out.write(text)
+
+        printed = Printed(put, self._form(form, columns, "" if engine is None else engine.name))
+        report, accuracy = BatchReport(0), Accuracy()
+        try:
+            if engine is not None:
+                sink = Counted(printed, accuracy)
+                report = self._run(engine, reader, sink, total, choose_seed(self.sampling))
+            if not report.cancelled:
+                printed.finish()
+        except BrokenPipeError:  # the reader closed the pipe, like `head -1`
+            raise
+        except BaseException:
+            self.status.clear()
+            say(f"stopped: stdout contains the first {printed.lines} results")
+            raise
+        finally:
+            self.status.clear()
+        if report.cancelled:
+            return INTERRUPTED
+        totals = Totals()
+        totals.ok, totals.failed = report.ok, report.failed
+        totals.prompt_tokens, totals.cached_tokens = report.prompt_tokens, report.cached_tokens
+        totals.completion_tokens = report.completion_tokens
+        return self._close(report, totals, STREAM, accuracy)
+
+    def _close(self, report: BatchReport, totals: Totals, out: Path | str, accuracy: Accuracy) -> int:
+        self.status.finish(report)
+        if not self.quiet:
+            say(closing_line(report, totals, out))
+            if accuracy.rows:
+                say(accuracy.line())
+        return SOME_FAILED if totals.failed else OK
+
+    def to_file(
+        self,
+        out: Path,
+        form: str | None,
+        given: dict[str, Any],
+        *,
+        overwrite: bool,
+        resume: bool,
+        retry_failed: bool,
+    ) -> int:
+        """Answer the rows into a journal, and make the output of it when all are done."""
+        form = form or form_of(out)
+        if form == "parquet":
+            require_parquet()
+        reader = self._reader()
+        total = reader.check()
+        columns = self._columns(reader, form)
+        target = Target(out, errors=form == "openai")
+        target.refuse(reader.source.is_file, overwrite=overwrite, resume=resume)
+        reader.check_first_rows()
+
+        before = read_header(target.journal) if resume and has_header(target.journal) else None
+        if before is not None and self.sampling.seed is None:
+            run_seed = int(before["run_seed"])
+        else:
+            run_seed = choose_seed(self.sampling)
+        header = settings_header(run_seed, self.sampling, self.settings, self.rows)
+        _require_same(target, before, header)
+        journal = None if before is None else Journal.resume(target.journal, retry_failed=retry_failed)
+        try:
+            if total == 0 or (journal is not None and self._is_complete(reader, total, journal)):
+                engine = None
+            else:
+                path = model_path(given)
+                given |= {"model": str(path), "download": False}
+                header |= {"model": model_header(path)}
+                _require_same(target, before, header)
+                variables = given["template_vars"]
+                engine = self._load(given)
+                header["model"]["name"], header["model"]["revision"] = engine.name, engine.revision
+                header |= engine_header(engine, variables)
+                _require_same(target, before, header)
+            if journal is None:
+                journal = Journal.create(target.journal, header)
+            work = _FileRun(self, target, form, columns, journal, before or header, keep_journal=resume)
+            return work.run(engine, reader, total, run_seed)
+        finally:
+            if journal is not None:
+                journal.close()
+
+    def _is_complete(self, reader: BatchReader, total: int | None, journal: Journal) -> bool:
+        """Whether a journal has all records already."""
+        if total is None or journal.lines < total:
+            return False
+        sink = Journaled(journal)
+        return not any(sink.begin(row, samples_of(row.request, self.settings.samples)) for row in reader)
+
+
+@dataclass
+class _FileRun:
+    """A run with an open journal."""
+
+    batch: BatchRun
+    target: Target
+    form: str
+    columns: list[str]
+    journal: Journal
+    header: Mapping[str, Any]
+    keep_journal: bool
+
+    def run(self, engine: "Engine | None", reader: BatchReader, total: int | None, run_seed: int) -> int:
+        batch, sink = self.batch, Journaled(self.journal)
+        try:
+            if engine is not None:
+                report = batch._run(engine, reader, sink, total, run_seed)
+            else:
+                report = BatchReport(total)
+                for row in reader:
+                    sink.begin(row, samples_of(row.request, batch.settings.samples))
+                report.found = sink.found
+            batch.status.clear()
+            if report.cancelled:
+                self._stopped()
+                return INTERRUPTED
+            accuracy = Accuracy()
+            totals = self._write(sink, accuracy)
+        except AllAlikeError:
+            batch.status.clear()
+            self.journal.remove()
+            raise
+        except BaseException:
+            batch.status.clear()
+            self.journal.settle()
+            self._stopped()
+            raise
+        if sink.unused > 0:
+            batch.status.tell(describe_stale(sink.unused, self.journal.path.name, self.target.out.name))
+        self._write_run_record(report, totals, accuracy)
+        if not self.keep_journal and not totals.failed:
+            self.journal.remove()
+        return batch._close(report, totals, self.target.out, accuracy)
+
+    def _write(self, sink: Journaled, accuracy: Accuracy) -> Totals:
+        totals, batch = Totals(), self.batch
+        self.journal.sync()
+        rows = accuracy.count(totals.count(sink.rows()))
+        sampled = batch.settings.samples > 1
+        if self.form == "parquet":
+            write_output(self.target, rows, None, columns=self.columns, sampled=sampled)
+        else:
+            name = self.header.get("model", {}).get("name", "")
+            write_output(self.target, rows, batch._form(self.form, self.columns, name))
+        return totals
+
+    def _write_run_record(self, report: BatchReport, totals: Totals, accuracy: Accuracy) -> None:
+        record = {
+            **self.header,
+            "schema": _RUN_SCHEMA,
+            "input": str(self.batch.source),
+            **vars(totals),
+            **accuracy.facts(),
+            "resumed": report.found,
+            "elapsed_s": round(report.elapsed, 3),
+            "tok_s": round(report.tokens_per_second, 1),
+        }
+        write_run_record(self.target, record)
+
+    def _stopped(self) -> None:
+        again = "" if isinstance(self.batch.source, Path) else ", with the same input"
+        done = f"{self.target.journal} contains {self.journal.lines} results"
+        say(f"stopped: {done}; go on{again}: {_command()}")
+
+
+def describe_stale(count: int, journal: str, out: str) -> str:
+    """A note about records that a resumed run did not use."""
+    if count == 1:
+        return f"note: 1 result of {journal} is of a row that changed or is gone; it is not in {out}"
+    return f"note: {count} results of {journal} are of rows that changed or are gone; they are not in {out}"
+
+
+def _score_request(row: BatchRow) -> dict[str, Any]:
+    """What would be scored for a row."""
+    request = row.request
+    assert request is not None
+    prompt: Any = request.content
+    if not isinstance(prompt, str):
+        prompt = [
+            {"role": part.role, "content": part.content} for part in prompt if isinstance(part, Message)
+        ]
+    record: dict[str, Any] = {"id": row.id, "prompt": prompt}
+    if request.is_pair:
+        return {**record, "completion": request.choices[0]}
+    return {**record, "choices": list(request.choices), "answer": request.answer}
+
+
+def _require_same(target: Target, before: Mapping[str, Any] | None, header: Mapping[str, Any]) -> None:
+    """Raise BatchInputError if a stopped run had other settings, naming the fields."""
+    found = [] if before is None else differences(before, header)
+    if found:
+        raise BatchInputError(
+            f"{target.journal}: made with other settings: {'; '.join(found)}; use the same ones, or replace "
+            "--resume by --overwrite to start again"
+        )
+
+
+def _command() -> str:
+    """The command line that continues this run."""
+    words = click.get_current_context().meta.get(ARGUMENTS, ())
+    kept = [word for word in words if word not in ("--overwrite", "--retry-failed")]
+    if "--resume" not in kept:
+        kept.append("--resume")
+    return shlex.join(["ropechat", *kept])
+
+
+def _version() -> str:
+    from ropechat.engine.native import load_core
+
+    return str(load_core().__version__)

@@ -1,0 +1,38 @@
+"""A command whose help lists its options in groups, with examples at the end."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+
+class GroupedCommand(click.Command):
+    """groups: title -> names of parameters; others come under Options. examples: lines that run as is."""
+
+    def __init__(
+        self, *args: Any, groups: Mapping[str, Sequence[str]], examples: Sequence[str] = (), **details: Any
+    ) -> None:
+        super().__init__(*args, **details)
+        self._groups = groups
+        self._examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records: dict[str, tuple[str, str]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                records[str(parameter.name)] = record
+        for title, names in self._groups.items():
+            rows = [records.pop(name) for name in names if name in records]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if records:
+            with formatter.section("Options"):
+                formatter.write_dl(list(records.values()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self._examples:
+            with formatter.section("Examples"):
+                for line in self._examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")

@@ -1,0 +1,17 @@
+"""A few of the faults of tests/support/batch_faults.py, with the built-in model."""
+
+import random
+from pathlib import Path
+
+import pytest
+from batch_faults import BAD, Faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["kill", "full"])
+def test_a_run_survives(what: str, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    faults = Faults(tmp_path, random.Random(seed))
+    getattr(faults, what)(2)
+    assert {name: faults.found[name] for name in BAD} == dict.fromkeys(BAD, 0), f"seed {seed}"
+    assert faults.found["finished"] >= 1

@@ -1,0 +1,315 @@
+"""Formats of rows, templates of prompts, and forms of results."""
+
+import csv
+import gzip
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropechat.batch.forms import form_of, text_form
+from ropechat.batch.line import COMPLETIONS, parse_request
+from ropechat.batch.reader import AllAlikeError, BatchReader, BatchRow, RowOptions
+from ropechat.batch.row_template import RowTemplate
+from ropechat.batch.source import Source, format_of
+from ropechat.conversation import Message, Role
+from ropechat.errors import BatchInputError, RequestError
+
+NASTY = [
+    "",
+    "a",
+    'say "hi"',
+    "two\nlines",
+    "crlf\r\nline",
+    "lone\rreturn",
+    "a,b;c\td",
+    "é\u2028😀",
+    " lead",
+    "=1+1",
+]
+
+
+def read(path: Path, **options: Any) -> list[BatchRow]:
+    reader = BatchReader(path, form=options.pop("form", None), options=RowOptions(**options))
+    total = reader.check()
+    rows = list(reader)
+    assert total == len(rows)
+    return rows
+
+
+def contents(rows: list[BatchRow]) -> list[Any]:
+    return [None if row.request is None else row.request.content for row in rows]
+
+
+def faults(rows: list[BatchRow]) -> list[str | None]:
+    return [None if row.error is None else str(row.error).partition(": line ")[2] for row in rows]
+
+
+def test_formats_go_by_the_suffix() -> None:
+    names = ("a.jsonl", "a.ndjson", "a", "a.json", "a.csv.gz", "a.TSV", "a.txt", "a.parquet", "a.gz")
+    forms = ["jsonl", "jsonl", "jsonl", "json", "csv", "tsv", "lines", "parquet", "jsonl"]
+    assert [format_of(Path(name)) for name in names] == forms
+    assert form_of(Path("a.txt")) == "jsonl"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_a_table_survives_reading_and_writing(end: str, bom: str, tmp_path: Path) -> None:
+    """10,000 rows with quotes, newlines, BOM and CRLF, in and out."""
+    draw = random.Random(3)
+    rows = [[f"r{i}", "".join(draw.choices(NASTY, k=2)), draw.choice(NASTY)] for i in range(10_000)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
+        [["id", "prompt", "more, or less"], *rows]
+    )
+    path = tmp_path / "in.csv"
+    path.write_bytes((bom + text.getvalue()).encode())
+    found = read(path, keep="all")
+    assert [row.id for row in found] == [row[0] for row in rows]
+    for row, (_, prompt, more) in zip(found, rows, strict=True):
+        assert row.kept == {"prompt": prompt, "more, or less": more}
+        assert (row.request is None) == (prompt == "")
+    form = text_form("csv", ["prompt", "more, or less"], sampled=False, model={})
+    made = form.head + "".join(
+        form.lines([{"id": row.id, "ok": True, "sample": 0, "input": row.kept, "text": "x"}]) for row in found
+    )
+    again = list(csv.DictReader(io.StringIO(made, newline="")))
+    assert [[row["id"], row["prompt"], row["more, or less"]] for row in again] == rows
+
+
+def test_rows_of_a_table_fail_alone(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b'id,prompt\n1,a\n2\n3,b,c\n"4,"x\n\n5,"d\nd"\n6,\xff\n,e\n1,f\n7,"never closed')
+    rows = read(path)
+    assert contents(rows) == ["a", None, None, None, "d\nd", None, "e", None, None]
+    assert faults(rows) == [
+        None,
+        "3: cells: must be 2, as in the first line (got 1)",
+        "4: cells: must be 2, as in the first line (got 3)",
+        "5: CSV: ',' expected after '\"'",
+        None,
+        "9: row: must be UTF-8",
+        None,
+        "11: id: must be unique (got '1' as on line 2)",
+        "12: CSV: unexpected end of data",
+    ]
+    assert rows[6].id == "line-10"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"a,a\n", "column names must be unique ('a' occurs twice)"),
+        (b"a,,b\n", "column 2 has no name"),
+        (b"\xff,a\n", "must be UTF-8"),
+        (b"\xff\xfea\0", "UTF-16"),
+        (b"PAR1", "a Parquet file; add --in parquet"),
+    ],
+)
+def test_a_table_needs_names(data: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes(data)
+    with pytest.raises(BatchInputError) as caught:
+        Source(tmp_path / "in.csv").check()
+    assert words in str(caught.value)
+
+
+def test_cells_are_data_not_settings(tmp_path: Path) -> None:
+    (tmp_path / "in.tsv").write_text("prompt\ttemperature\tseed\tmax_token\nHow warm?\t20\t5\tx\n")
+    (row,) = read(tmp_path / "in.tsv")
+    assert row.request is not None
+    assert (row.request.content, dict(row.request.sampling)) == ("How warm?", {})
+    assert row.request.unused == ("temperature", "seed", "max_token")
+
+
+def test_lines_arrays_and_archives(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\n  two \nthr\xffee\n{4}")
+    rows = read(tmp_path / "a.txt")
+    assert (contents(rows), [row.line for row in rows]) == (["one", "  two ", None, "{4}"], [1, 3, 4, 5])
+    (tmp_path / "a.json").write_text('[{"prompt": "a"}, 5, {"prompt": "b", "x": 1}]')
+    rows = read(tmp_path / "a.json", keep=["x"])
+    assert contents(rows) == ["a", None, "b"]
+    assert rows[2].kept == {"x": 1}
+    for bad in ('{"prompt": "a"}\n', "[", '[{"a": NaN}]', '[{"a": 1, "a": 2}]'):
+        (tmp_path / "a.json").write_text(bad)
+        with pytest.raises(BatchInputError, match=r"a\.json: .*--in jsonl"):
+            Source(tmp_path / "a.json").check()
+    data = gzip.compress(b'{"prompt": "a"}\n' * 3)
+    (tmp_path / "a.jsonl.gz").write_bytes(data)
+    assert contents(read(tmp_path / "a.jsonl.gz")) == ["a"] * 3
+    for broken in (data[:-9], data[:12] + b"\xff" * 9 + data[21:], b"no archive"):
+        (tmp_path / "a.jsonl.gz").write_bytes(broken)
+        with pytest.raises(BatchInputError, match="damaged gzip file"):
+            list(Source(tmp_path / "a.jsonl.gz").rows())
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"id": f"r{i}", "prompt": f"p{i}", "at": i} for i in range(1000)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    found = read(tmp_path / "in.parquet", keep=["at"])
+    assert contents(found) == [row["prompt"] for row in rows]
+    assert found[7].kept == {"at": 7}
+
+
+def test_parquet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "in.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BatchInputError, match=r"pip install 'ropechat\[parquet\]'"):
+        Source(tmp_path / "in.parquet").check()
+
+
+def test_limit_and_keep(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(
+        '{"prompt":"a","x":"\\ud800"}\n{"prompt":"b","x":1e999}\n{"prompt":"c","y":2}\n{"prompt":"d"}\n'
+    )
+    rows = read(path, keep=["x"], limit=3)
+    assert contents(rows) == [None, None, "c"]
+    assert all("--keep: fields must have finite numbers" in str(row.error) for row in rows[:2])
+    assert rows[2].kept == {}
+    assert rows[2].request is not None
+    assert rows[2].request.unused == ("y",)
+
+
+def test_another_field_may_hold_the_id(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("question_id,prompt,lang\n81,a,en\n82,b,de\n81,c,en\n")
+    rows = read(path, id_field="question_id", keep=["lang"])
+    assert [row.id for row in rows] == ["81", "82", "81"]
+    assert "id: must be unique" in str(rows[2].error)
+    assert rows[0].request is not None
+    assert rows[0].request.unused == ()
+    (tmp_path / "in.jsonl").write_text('{"question_id":81,"turns":["a","b"]}\n{"turns":["a"]}\n')
+    first, second = read(tmp_path / "in.jsonl", id_field="question_id")
+    assert first.request is not None
+    assert (first.id, first.request.content, first.request.turns) == (81, "a", ("b",))
+    assert "question_id: missing, but given by --id-field" in str(second.error)
+
+
+def test_a_request_has_a_hash_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(
+        '{"prompt":"a","seed":1}\n{"seed":1,"prompt":"a","note":5}\n{"prompt":"a","seed":2}\n{\n{\n'
+    )
+    a, same, other, bad, worse = read(path)
+    assert a.req == same.req != other.req
+    assert bad.req == worse.req != a.req
+
+
+# ---- Templates of prompts
+
+
+def test_a_template_over_fields(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(
+        '{"id":"q","word":"RoPE","max_tokens":"many"}\n{"id":"r","word":"{{ index }}"}\n{"id":"s"}\n'
+    )
+    template = RowTemplate.of_text(
+        "{{ index }}: {{ word }}{% if row['items'] %} {{ row | tojson }}{% endif %}"
+    )
+    rows = read(path, template=RowTemplate.of_text("{{ index }}: {{ word }}"))
+    assert contents(rows) == ["0: RoPE", "1: {{ index }}", None]
+    assert faults(rows)[2] == "3: --prompt: 'word' is undefined (got id)"
+    first = template.content({"id": "q", "word": "RoPE", "items": [1, "é"]}, 0)
+    assert first == '0: RoPE {"id": "q", "word": "RoPE", "items": [1, "é"]}'
+
+
+def test_templates_in_files(tmp_path: Path) -> None:
+    (tmp_path / "ask.j2").write_text("Translate:\n{{ text }}\n")
+    assert RowTemplate.of_file(tmp_path / "ask.j2").content({"text": "x"}, 0) == "Translate:\nx"
+    (tmp_path / "chat.json").write_text(
+        '[{"role": "system", "content": "Speak {{ lang }}."}, {"role": "user", "content": "{{ text }}"}]'
+    )
+    made = RowTemplate.of_messages(tmp_path / "chat.json").content({"lang": "German", "text": "x"}, 0)
+    assert made == [Message(Role.SYSTEM, "Speak German."), Message(Role.USER, "x")]
+    with pytest.raises(RequestError, match=r"ask\.j2: JSON: "):
+        RowTemplate.of_messages(tmp_path / "ask.j2")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ a ", "--prompt: "),
+        ("x\n{% for %}", "--prompt line 2: "),
+        ("x" * 300_000, "--prompt: must be at most 262144 bytes"),
+    ],
+)
+def test_a_broken_template_is_said_at_once(source: str, words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        RowTemplate.of_text(source).check()
+    assert str(caught.value).startswith(words)
+
+
+def test_a_template_cannot_run_code(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"id":"q"}\n')
+    for source in ("{{ id.__class__.__mro__ }}", "{{ ''.__class__ }}", "{{ missing.x }}", "{{ '' }}"):
+        (row,) = read(path, template=RowTemplate.of_text(source))
+        assert row.request is None
+        assert "--prompt: " in str(row.error)
+
+
+# ---- What OpenAI's lines ask for
+
+
+def ask(**body: Any) -> Any:
+    return parse_request({"custom_id": "a", "url": body.pop("url", "/v1/chat/completions"), "body": body})
+
+
+def test_parts_roles_and_bias() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": "d"},
+        {"role": "user", "content": parts},
+        {"role": "tool", "content": "t", "tool_call_id": "1"},
+    ]
+    request = ask(messages=messages, logit_bias={"5": -100, "7": 1.5}, n=3, logprobs=True, top_logprobs=2)
+    assert request.content == [Message(Role.SYSTEM, "d"), Message(Role.USER, "ab"), Message(Role.TOOL, "t")]
+    assert request.sampling == {"logit_bias": [[5, -100], [7, 1.5]]}
+    assert (request.samples, request.logprobs) == (3, 2)
+    for content in ([{"type": "image_url", "image_url": {}}], [], [5], [{"type": "text"}]):
+        with pytest.raises(ValueError, match=r"messages\[0\]\.content"):
+            ask(messages=[{"role": "user", "content": content}])
+    with pytest.raises(ValueError, match=r"tool_calls: not supported"):
+        ask(messages=[{"role": "assistant", "content": None, "tool_calls": [{}]}])
+
+
+def test_completions() -> None:
+    for prompt, content in (("a", "a"), ([1, 2], [1, 2]), (["a"], "a"), ([[1, 2]], [1, 2])):
+        request = ask(
+            url=COMPLETIONS, prompt=prompt, max_tokens=3, logprobs=2, echo=False, messages="kept out"
+        )
+        assert (request.content, request.logprobs, request.endpoint) == (content, 2, COMPLETIONS)
+    for prompt in (["a", "b"], [], "", [[]], [-1], ["a", 1]):
+        with pytest.raises(ValueError, match="prompt: "):
+            ask(url=COMPLETIONS, prompt=prompt)
+    with pytest.raises(ValueError, match="echo: not supported"):
+        ask(url=COMPLETIONS, prompt="a", echo=True)
+
+
+def test_only_openai_lines_are_taken_when_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"prompt":"a"}\n')
+    (row,) = read(path, form="openai")
+    assert "custom_id: missing; lines of OpenAI's batch format have" in str(row.error)
+
+
+# ---- The first rows
+
+
+def test_the_first_rows_that_fail_alike_stop_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    bad = [json.dumps({"id": i, "question": f"q{i}"}) + "\n" for i in range(30)]
+    path.write_text("".join(bad))
+    with pytest.raises(
+        AllAlikeError, match=r"first 20 rows all fail alike: in\.jsonl: line 1: prompt: missing"
+    ):
+        BatchReader(path).check_first_rows()
+    for lines in (bad[:19], [*bad[:19], '{"prompt":"a"}\n', *bad[20:]], [*bad[:9], "{\n", *bad[10:]]):
+        path.write_text("".join(lines))
+        BatchReader(path).check_first_rows()

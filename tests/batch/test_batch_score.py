@@ -1,0 +1,140 @@
+"""`ropechat batch --score`: completions and choices instead of answers."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_door import Door
+from model_folders import CHATML, byte_folder, load_fake
+
+from ropechat.batch.line import LineError, parse_request
+from ropechat.batch.score import Accuracy
+from ropechat.batch.score_line import scored_request
+from ropechat.conversation import Message, Role
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "pair", "prompt": "ab ", "completion": "c"},
+    {"id": 7, "prompt": "a", "choices": ["x", "b", "bc"], "answer": 1},
+    {"prompt": "a", "choices": ["x", "b"], "answer": 0},
+    {"prompt": "a", "choices": ["x", "b"]},
+    {"messages": [{"role": "user", "content": "hi"}], "completion": "yo"},
+    {"prompt": "", "completion": "c"},
+]
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
+    return byte_folder(tmp_path / "chat", tokenizer_config=config)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def test_records_say_what_the_engine_says(
+    door: Door, model: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = door("batch", rows, "-m", model, "-o", "-", "--score")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert code == 3
+    assert [record["ok"] for record in records] == [True] * 5 + [False]
+    engine = load_fake(monkeypatch, model)
+    (pair,) = engine.rank("ab ", ["c"])
+    assert records[0] == {
+        **{"id": "pair", "index": 0, "ok": True, "logprob": pair.logprob, "tokens": 2, "bytes": 2},
+        **{"bits_per_byte": pytest.approx(-pair.logprob / math.log(2) / 2), "is_greedy": pair.is_greedy},
+    }
+    scores = engine.rank("a", ["x", "b", "bc"])
+    assert [score["logprob"] for score in records[1]["scores"]] == [score.logprob for score in scores]
+    found = {
+        name: records[1][name] for name in ("id", "best", "best_per_byte", "correct", "correct_per_byte")
+    }
+    per_byte = [score.logprob / score.bytes for score in scores]
+    assert found == {
+        **{"id": 7, "best": 1, "best_per_byte": per_byte.index(max(per_byte))},
+        **{"correct": True, "correct_per_byte": max(per_byte) == per_byte[1]},
+    }
+    assert (records[2]["correct"], "correct" in records[3]) == (False, False)
+    ((_, answered),) = engine.score_many([([Message(Role.USER, "hi")], "yo")])
+    assert (records[4]["logprob"], records[4]["tokens"]) == (answered.logprob, 2)
+    assert "line 6: prompt: must have at least one character" in records[5]["error"]["message"]
+    assert err.splitlines()[-1].startswith("accuracy 0.5000 ± 0.5000, per byte ")
+
+
+def test_files_are_the_same_for_any_window_and_after_a_stop(
+    door: Door, model: Path, rows: Path, tmp_path: Path
+) -> None:
+    outs = []
+    for window in (1, 5):
+        out = tmp_path / f"{window}.jsonl"
+        assert door("batch", rows, "-m", model, "-o", out, "--score", "--window", window)[0] == 3
+        outs.append(out.read_bytes())
+    run = json.loads((tmp_path / "1.jsonl.run.json").read_text())
+    assert (run["answered"], run["accuracy"], run["ok"], run["completion_tokens"]) == (2, 0.5, 5, 12)
+    journal = tmp_path / "1.jsonl.journal"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:4]))  # stopped after three rows
+    (tmp_path / "1.jsonl").unlink()
+    assert door("batch", rows, "-m", model, "-o", tmp_path / "1.jsonl", "--score", "--resume")[0] == 3
+    assert {*outs, (tmp_path / "1.jsonl").read_bytes()} == {outs[0]}
+    code, _, err = door("batch", rows, "-m", model, "-o", tmp_path / "1.jsonl", "--resume")
+    assert (code, "score: true there, false here" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"prompt": "a"}, "completion: must be given, or choices"),
+        ({"prompt": "a", "completion": "b", "choices": ["c"]}, "but not both"),
+        ({"prompt": "a", "completion": ""}, "completion: must be a string of at least one character"),
+        ({"prompt": "a", "completion": "\ud800"}, "completion: must be valid Unicode"),
+        ({"prompt": "a", "choices": []}, "choices: must be a list of 1 to"),
+        ({"prompt": "a", "choices": ["b", 3]}, r"choices\[1\]: must be a string"),
+        ({"prompt": "a", "choices": ["b"], "answer": 1}, "answer: must be the index of a choice, 0 to 0"),
+        ({"prompt": "a", "choices": ["b"], "answer": True}, "answer: must be the index"),
+        ({"turns": ["a", "b"], "completion": "c"}, "turns: not possible with --score"),
+        ({"prompt": "a", "completion": "c", "n": 2}, "n: must be 1 with --score"),
+        ({"completion": "c"}, "prompt: "),
+    ],
+)
+def test_a_bad_row_names_the_field(fields: dict[str, Any], what: str) -> None:
+    with pytest.raises(LineError, match=what):
+        scored_request(fields, parse_request)
+
+
+def test_options_that_are_of_no_use_are_refused(door: Door, model: Path, rows: Path, tmp_path: Path) -> None:
+    batch = ["batch", rows, "-m", model, "--score"]
+    for arguments, what in (
+        (["-o", "-", "--n", 2], "--n: not possible with --score"),
+        (["-o", "-", "--logprobs", 2], "--logprobs: not possible with --score"),
+        (["-o", tmp_path / "a.csv"], "--score: results must be jsonl or json (got csv)"),
+    ):
+        code, _, err = door(*batch, *arguments)
+        assert code == 2
+        assert what in err
+
+
+def test_accuracy_has_the_error_of_a_mean() -> None:
+    accuracy = Accuracy()
+    values = [True, False, True, True]
+    for value in values:
+        accuracy.add({"correct": value, "correct_per_byte": not value})
+    accuracy.add({"logprob": -1.0})
+    facts = accuracy.facts()
+    mean = 0.75
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / 3)
+    assert facts["accuracy"] == mean
+    assert facts["accuracy_per_byte"] == 0.25
+    assert facts["accuracy_stderr"] == pytest.approx(spread / math.sqrt(4))
+    assert Accuracy().facts() == {}

@@ -1,0 +1,503 @@
+"""The options of `ropechat batch`: forms of results, samples, resuming, stopping early."""
+
+import csv
+import errno
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_door import Door, command, environment
+from model_folders import CHATML, byte_folder
+
+from ropechat.batch import journal as journals
+from ropechat.batch.seeds import row_seed, turn_seed
+from ropechat.engine.loading import display_name
+
+HOT = ["--temperature", 1, "--max-tokens", 4, "--seed", 7]
+
+COOL = ["--temperature", 0.1, "--max-tokens", 4, "--seed", 7]
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return Door(monkeypatch, capfd)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return byte_folder(tmp_path / "model")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    lines = [{"id": f"r{i}", "prompt": chr(97 + i), "note": i} for i in range(12)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def records(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# ---- Seeds
+
+
+def test_a_row_draws_the_same_anywhere(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    """In a part of the file, in another order, alone with its seed, and by `run --seed`."""
+    whole = {one["id"]: one for one in records(door("batch", "-m", model, source, *HOT)[1])}
+    assert len({one["text"] for one in whole.values()}) > 8
+    lines = source.read_text().splitlines()
+    some = "\n".join([lines[9], lines[2], lines[5]]).encode()
+    for one in records(door("batch", "-m", model, "-", *HOT, stdin=some)[1]):
+        assert {**one, "index": 0} == {**whole[one["id"]], "index": 0}
+    one = whole["r5"]
+    alone = json.dumps({"prompt": "f", "seed": one["seed"]}).encode()
+    assert records(door("batch", "-m", model, "-", *HOT[:4], stdin=alone)[1])[0]["text"] == one["text"]
+    assert door("run", "-m", model, *HOT[:4], "--seed", one["seed"], "f")[1] == one["text"] + "\n"
+
+
+def test_samples_have_seeds_of_their_own(door: Door, model: Path) -> None:
+    lines = b'{"id":"a","prompt":"a"}\n{"id":"b","prompt":"a","n":2,"seed":9}\n'
+    code, out, err = door("batch", "-m", model, "-", "--n", 3, *HOT, stdin=lines)
+    made = records(out)
+    assert code == 0
+    assert [(one["id"], one["sample"]) for one in made] == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
+    seeds = [*(row_seed(7, "a", sample) for sample in range(3)), 9, row_seed(9, "b", 1)]
+    assert [one["seed"] for one in made] == seeds
+    assert "5 rows, 5 ok" in err
+
+
+# ---- What is recorded
+
+
+def test_logprobs_and_candidates(door: Door, model: Path) -> None:
+    out = door("batch", "-m", model, "-", "--logprobs", 2, *HOT, stdin=b'{"prompt":"a"}\n')[1]
+    (one,) = records(out)
+    tokens = one["logprobs"]
+    assert "".join(token["token"] for token in tokens) == one["text"]
+    assert all(token["token"] == bytes(token["bytes"]).decode("utf-8", "replace") for token in tokens)
+    for token in tokens:
+        assert len(token["top"]) == 2
+        assert token["top"][0][1] >= max(token["logprob"], token["top"][1][1])
+        assert {id: value for id, value, _ in token["top"]}.get(token["id"], token["logprob"]) == token[
+            "logprob"
+        ]
+    assert tokens[0]["top"][0] == [98, tokens[0]["top"][0][1], "b"]
+    bare = records(door("batch", "-m", model, "-", *HOT, stdin=b'{"prompt":"a","logprobs":true}\n')[1])[0]
+    assert [set(token) for token in bare["logprobs"]] == [{"id", "token", "bytes", "logprob"}] * 4
+    assert "logprobs" not in records(door("batch", "-m", model, "-", *HOT, stdin=b'{"prompt":"a"}\n')[1])[0]
+
+
+def test_turns_are_answered_one_after_another(door: Door, tmp_path: Path) -> None:
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
+    chat = byte_folder(tmp_path / "chat", tokenizer_config=config)
+    out = door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=b'{"id":"q","turns":["a","b"]}\n')[1]
+    (one,) = records(out)
+    first, second = one["turns"]
+    assert (one["text"], one["seed"]) == (second["text"], first["seed"])
+    line = json.dumps({"turns": ["a", "b"], "seed": one["seed"]}).encode()
+    assert (
+        records(door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=line)[1])[0]["turns"]
+        == one["turns"]
+    )
+    assert [first["seed"], second["seed"]] == [row_seed(7, "q"), turn_seed(row_seed(7, "q"), 1)]
+    asked = [
+        len("|user\na|\n|assistant\n"),
+        len(f"|user\na|\n|assistant\n{first['text']}|\n|user\nb|\n|assistant\n"),
+    ]
+    assert [turn["usage"]["prompt_tokens"] for turn in one["turns"]] == asked
+    assert one["usage"]["prompt_tokens"] == sum(asked)
+    alone = {
+        "messages": [
+            *(
+                {"role": role, "content": text}
+                for role, text in (("user", "a"), ("assistant", first["text"]), ("user", "b"))
+            ),
+        ],
+        "seed": second["seed"],
+    }
+    again = door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=json.dumps(alone).encode())[1]
+    assert records(again)[0]["text"] == second["text"]
+
+
+def test_an_answer_that_has_begun_is_continued(door: Door, tmp_path: Path) -> None:
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
+    chat = byte_folder(tmp_path / "chat", tokenizer_config=config)
+    line: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "mno"}]
+    }
+    greedy = ["--temperature", 0, "--max-tokens", 2]
+
+    def one(**more: Any) -> Any:
+        return records(
+            door("batch", "-m", chat, "-", *greedy, stdin=json.dumps({**line, **more}).encode())[1]
+        )[0]
+
+    assert one()["text"] == "pq"
+    assert one()["usage"]["prompt_tokens"] == len("|user\na|\n|assistant\nmno")
+    for off in ({"continue_final_message": False}, {"add_generation_prompt": True}):
+        assert one(**off)["usage"]["prompt_tokens"] == len("|user\na|\n|assistant\nmno|\n|assistant\n")
+
+
+def test_a_table_of_results(door: Door, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "in.csv").write_text('id,text,lang\n1,a,"e,n"\n2,,\n3,b,x\n')
+    out = tmp_path / "out.csv"
+    options = ["--prompt", "{{ text }}", "--keep", "all", "--temperature", 0, "--max-tokens", 2]
+    assert door("batch", "-m", model, tmp_path / "in.csv", "-o", out, *options)[0] == 3
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [(row["id"], row["input_text"], row["lang"], row["text"]) for row in rows] == [
+        ("1", "a", "e,n", "bc"),
+        ("2", "", "", ""),
+        ("3", "b", "x", "cd"),
+    ]
+    assert "--prompt: must render a text" in rows[1]["error"]
+    assert door("batch", "-m", model, tmp_path / "in.csv", "--out", "parquet", *options)[0] == 2
+
+
+def test_an_array_of_results(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    out = tmp_path / "out.json"
+    assert door("batch", "-m", model, source, "-o", out, "--limit", 2, "--keep", "note", *HOT)[0] == 0
+    made = json.loads(out.read_text())
+    assert [(one["id"], one["input"]) for one in made] == [("r0", {"note": 0}), ("r1", {"note": 1})]
+
+
+OPENAI = [
+    {
+        "custom_id": "c1",
+        "url": "/v1/chat/completions",
+        "body": {"messages": [{"role": "user", "content": "a"}]},
+    },
+    {"custom_id": "c2", "url": "/v1/completions", "body": {"prompt": "a", "logprobs": 1, "n": 2}},
+    {
+        "custom_id": "c3",
+        "url": "/v1/chat/completions",
+        "body": {"messages": [{"role": "user", "content": "x" * 99}]},
+    },
+    {"custom_id": "c4", "url": "/v1/embeddings", "body": {}},
+]
+
+
+def test_openai_results_and_errors(door: Door, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in OPENAI))
+    out = tmp_path / "out.jsonl"
+    code, _, err = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", out, "--out", "openai", *HOT)
+    assert code == 3, err
+    chat, text = records(out.read_text())
+    assert (chat["custom_id"], chat["error"], chat["response"]["status_code"]) == ("c1", None, 200)
+    body = chat["response"]["body"]
+    assert (body["object"], body["model"], body["created"]) == ("chat.completion", display_name(model), 0)
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert len(body["choices"][0]["message"]["content"]) == 4
+    assert body["usage"] == {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
+    choices = text["response"]["body"]["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1]
+    assert "".join(choices[1]["logprobs"]["tokens"]) == choices[1]["text"]
+    assert choices[1]["logprobs"]["text_offset"] == [0, 1, 2, 3]
+    full, wrong = records((tmp_path / "out.errors.jsonl").read_text())
+    assert full["response"]["status_code"] == wrong["response"]["status_code"] == 400
+    assert full["response"]["body"]["error"]["code"] == "context_length_exceeded"
+    assert wrong["response"]["body"]["error"]["message"].startswith("in.jsonl: line 4: url: must be")
+    (tmp_path / "out.jsonl").unlink()
+    (tmp_path / "out.jsonl.journal").unlink()
+    again = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", out, "--out", "openai")
+    assert (again[0], "out.errors.jsonl: exists" in again[2]) == (2, True)
+
+
+# ---- The run's record
+
+
+def test_a_record_of_the_run(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert door("batch", "-m", model, source, "-o", out, *HOT)[0] == 0
+    run = json.loads((tmp_path / "out.jsonl.run.json").read_text())
+    assert (run["schema"], run["run_seed"], run["dtype"], run["isa"]) == (
+        "ropechat.run/1",
+        7,
+        "f32",
+        "scalar",
+    )
+    assert (run["ok"], run["failed"], run["prompt_tokens"], run["completion_tokens"]) == (12, 0, 12, 48)
+    assert run["model"]["name"] == display_name(model)
+    assert {file[0] for file in run["model"]["files"]} == {
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert run["sampling"]["temperature"] == 1
+    assert run["cached_tokens"] == 0
+    assert not (tmp_path / "out.jsonl.journal").exists()
+
+
+# ---- Resuming
+
+
+def stopped(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let the disk be full after some records."""
+    append, count = journals.Journal.append, [0]
+
+    def limited(self: Any, record: Any) -> int:
+        count[0] += 1
+        if count[0] > after:
+            raise journals.FileAccessError(f"{self.path}: {os.strerror(errno.ENOSPC)}")
+        return append(self, record)
+
+    monkeypatch.setattr(journals.Journal, "append", limited)
+
+
+def test_a_stopped_run_is_continued(
+    door: Door, tmp_path: Path, model: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plain = tmp_path / "out.jsonl", tmp_path / "plain.jsonl"
+    assert door("batch", "-m", model, source, "-o", plain, *HOT, "--n", 2)[0] == 0
+    options = ["-m", model, source, "-o", out, *HOT[:4], "--n", 2, "--seed", 7]
+    with monkeypatch.context() as patched:
+        stopped(patched, 5)
+        code, _, err = door("batch", *options)
+    assert code == 74
+    assert f"stopped: {out}.journal contains 5 results; go on: ropechat batch -m" in err
+    assert err.splitlines()[-2].endswith("--seed 7 --resume")
+    assert err.splitlines()[-1].endswith("No space left on device")
+    assert not out.exists()
+    code, _, err = door("batch", *options)
+    assert (code, "add --resume to continue it" in err) == (2, True)
+    with (tmp_path / "out.jsonl.journal").open("ab") as file:
+        file.write(b'{"id": "r9", "ind')  # as a kill leaves it
+    code, _, err = door("batch", *options[:-2], "--resume")  # the seed is in the journal
+    assert code == 0
+    assert "24 rows, 24 ok, 0 failed; 5 of an earlier run" in err
+    assert out.read_bytes() == plain.read_bytes()
+    assert (tmp_path / "out.jsonl.journal.torn").read_bytes() == b'{"id": "r9", "ind'
+
+
+def test_a_finished_run_has_nothing_to_continue(
+    door: Door, tmp_path: Path, model: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fake_core
+
+    out = tmp_path / "out.jsonl"
+    options = ["-m", model, source, "-o", out, *HOT, "--resume"]
+    assert door("batch", *options)[0] == 0
+    before = out.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(fake_core.Engine, "load", lambda *_, **__: pytest.fail("loads the model"))
+        code, _, err = door("batch", *options)
+        assert (code, out.read_bytes()) == (0, before), err
+    # Rows that are new or changed run; others stay, in the order of the input.
+    lines = source.read_text().splitlines(keepends=True)
+    source.write_text(
+        '{"id":"new","prompt":"z"}\n' + "".join(lines[::-1]).replace('"prompt": "c"', '"prompt": "y"')
+    )
+    code, _, err = door("batch", *options)
+    assert (code, "11 of an earlier run" in err) == (0, True), err
+    made = records(out.read_text())
+    assert [one["index"] for one in made] == [*range(13)]
+    old = {one["id"]: one for one in records(before.decode())}
+    assert "note: 1 result of out.jsonl.journal is of a row that changed or is gone; it is not in out" in err
+    same = [one["id"] for one in made if one["id"] in old and one["text"] == old[one["id"]]["text"]]
+    assert same == [f"r{i}" for i in range(11, -1, -1) if i != 2]
+
+
+def test_failed_rows_are_computed_again_on_request(door: Door, tmp_path: Path, model: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"id":1,"prompt":"a"}\n{"id":2,"prompt":"' + "x" * 99 + '"}\n')
+    options = ["-m", model, source, "-o", out, *HOT]
+    assert door("batch", *options)[0] == 3
+    assert (tmp_path / "out.jsonl.journal").exists()  # for --retry-failed
+    before = out.read_bytes()
+    assert door("batch", *options)[0] == 2
+    assert door("batch", *options, "--resume")[0] == 3
+    assert out.read_bytes() == before
+    code, _, err = door("batch", *options, "--resume", "--retry-failed")
+    assert (code, "1 of an earlier run" in err) == (3, True)
+    assert out.read_bytes() == before
+    code, _, err = door("batch", *options, "--resume", "--retry-failed", "--context", 200)
+    assert (code, "context: 64 there, 200 here" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (["--temperature", "2"], "sampling.temperature: 1.0 there, 2.0 here"),
+        (["--seed", "8"], "run_seed: 7 there, 8 here"),
+        (["--system", "x"], "system: null there, x here"),
+        (["--n", "2"], "n: 1 there, 2 here"),
+        (["--prompt", "{{ prompt }}"], "prompt_template: null there, "),
+        (["--dtype", "q8_0"], "dtype: f32 there, q8_0 here"),
+    ],
+)
+def test_other_settings_are_named(
+    changed: list[str], words: str, door: Door, tmp_path: Path, model: Path, source: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    assert door("batch", "-m", model, source, "-o", out, *HOT, "--resume", "--limit", 3)[0] == 0
+    journal = (tmp_path / "out.jsonl.journal").read_bytes()
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume", *changed)
+    assert code == 2
+    assert f"made with other settings: {words}" in err
+    assert err.splitlines()[-1].startswith("error: ")
+    assert (tmp_path / "out.jsonl.journal").read_bytes() == journal
+
+
+def test_another_model_is_named(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert door("batch", "-m", model, source, "-o", out, *HOT, "--resume", "--limit", 3)[0] == 0
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "x": 1}))
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume")
+    assert (code, "model.files: " in err) == (2, True)
+
+
+def test_a_journal_cannot_be_continued_without_its_file(
+    door: Door, tmp_path: Path, model: Path, source: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    assert door("batch", "-m", model, source, "-o", out, *HOT)[0] == 0
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume")
+    assert (code, "exists, but not out.jsonl.journal, which --resume continues" in err) == (2, True)
+    for wrong in (["--retry-failed"], ["--resume", "--overwrite"]):
+        assert door("batch", "-m", model, source, "-o", out, *HOT, *wrong)[0] == 2
+    assert door("batch", "-m", model, source, "-o", "-", "--resume")[0] == 2
+
+
+def test_links_are_not_followed(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    for name in ("out.jsonl.journal", "out.jsonl.partial", "out.jsonl.run.json"):
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+        code, _, err = door("batch", "-m", model, source, "-o", tmp_path / "out.jsonl", *HOT, "--overwrite")
+        assert (code, "must not be a symbolic link" in err) == (2, True)
+        (tmp_path / name).unlink()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("size", [100, 900, 2500])
+def test_a_full_disk_anywhere(size: int, door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    """In the header, in the records, in the output: RLIMIT_FSIZE stands for the disk."""
+    out = tmp_path / "out.jsonl"
+    arguments = [str(word) for word in ("batch", "-m", model, source, "-o", out, *HOT, "--resume")]
+    done = subprocess.run(
+        command(arguments),
+        capture_output=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
+    )
+    assert done.returncode == 74, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert not out.exists()
+    assert not (tmp_path / "out.jsonl.partial").exists()
+    code, _, err = door(*arguments)
+    assert code == 0, err
+    assert [one["id"] for one in records(out.read_text())] == [f"r{i}" for i in range(12)]
+
+
+def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    """kill -9, as soon as there are some records."""
+    out, plain = tmp_path / "out.jsonl", tmp_path / "plain.jsonl"
+    slow = "import time, fake_core; f = fake_core.Engine._advance\n"
+    slow += "fake_core.Engine._advance = lambda *a: (time.sleep(0.01), f(*a))[1]\n"
+
+    def words(to: Path) -> list[str]:
+        return [str(w) for w in ("batch", "-m", model, source, "-o", to, *HOT, "--resume", "--window", 2)]
+
+    assert door(*words(plain))[0] == 0
+    slowed = command(words(out))
+    slowed[2] = slowed[2].replace("from ropechat.cli", slow + "from ropechat.cli")
+    child, journal = (
+        subprocess.Popen(slowed, stderr=subprocess.PIPE, env=environment()),
+        Path(f"{out}.journal"),
+    )
+    while child.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
+        pass
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    kept = journal.read_bytes().count(b"\n")
+    assert kept < 12
+    code, _, err = door(*words(out))
+    assert code == 0, err
+    assert f"{kept - 1} of an earlier run" in err
+    assert out.read_bytes() == plain.read_bytes()
+
+
+# ---- Stopping early
+
+
+def test_rows_that_all_fail_alike(door: Door, tmp_path: Path, model: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"id": i, "prompt": "x" * (99 + i)}) + "\n" for i in range(30)))
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT)
+    assert code == 2
+    assert "error: the first 20 rows all fail alike: " in err
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "in.jsonl"}
+
+
+def test_too_many_errors(door: Door, tmp_path: Path, model: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"prompt":"a"}\n{\n{\n{\n{"prompt":"b"}\n')
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--max-errors", 2, "--window", 1)
+    assert code == 2
+    assert "error: more than 2 rows failed (--max-errors)" in err
+    assert "go on: " in err
+    assert not out.exists()
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume", "--max-errors", 3)
+    assert (code, len(records(out.read_text()))) == (3, 5)
+
+
+def test_a_dry_run(door: Door, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fake_core
+
+    monkeypatch.setattr(fake_core.Engine, "load", lambda *_, **__: pytest.fail("loads the model"))
+    monkeypatch.chdir(tmp_path)
+    code, out, err = door(
+        "batch", source, "-o", "out.jsonl", "--dry-run", "--prompt", "Say {{ prompt }}", *HOT
+    )
+    (first,) = records(out)
+    assert (code, first["prompt"], first["max_tokens"]) == (0, [{"role": "user", "content": "Say a"}], 4)
+    assert err == f"{source}: 12 rows, 12 ok, 0 failed; nothing was computed\n"
+    assert door("batch", source, "--dry-run", "--prompt", "{{ note.x.y }}")[0] == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl"}
+
+
+# ---- stderr and usage
+
+
+def test_progress_and_quiet(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    code, out, err = door("batch", "-m", model, source, *HOT, "--quiet")
+    assert (code, err, len(records(out))) == (0, "", 12)
+    err = door("batch", "-m", model, source, *HOT, "--progress", "json")[2]
+    last = next(json.loads(line) for line in err.splitlines() if line.startswith("{"))
+    assert (last["done"], last["total"], last["tokens"], last["failed"]) == (12, 12, 48, 0)
+
+
+def test_usage_errors(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
+    for options, words in (
+        (["--prompt", "a", "--prompt-file", "b"], "--prompt-file: must not be given together with --prompt"),
+        (["--prompt", "{{"], "--prompt: "),
+        (["--out", "json"], "--out json: not possible on stdout"),
+        (["--out", "csv", "--keep", "all"], "--keep all: csv needs the names of its columns"),
+    ):
+        code, out, err = door("batch", "-m", model, source, *options)
+        assert (code, out, words in err) == (2, "", True), err
+
+
+def test_a_terminal_needs_a_dash(
+    door: Door, model: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code, out, err = door("batch", "-m", model, source)
+    assert (code, out, "-o: missing; give a file, or - for the terminal" in err) == (2, "", True)
+
+
+def test_help_is_in_groups(door: Door) -> None:
+    code, out, _ = door("batch", "--help")
+    titles = ["Input:", "Output:", "Run:", "Prompt:", "Sampling:", "Model:", "Options:", "Examples:"]
+    assert code == 0
+    assert [line for line in out.splitlines() if line in titles] == titles
+    options = out[out.index("Options:") : out.index("Examples:")]
+    assert options.count("--") == 1  # --help; every other option has a group
