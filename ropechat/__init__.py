@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import LensRow, Stage, Step, TokenDistribution, TokenScore, Trace
+    from ropechat.trace import Candidate, LensRow, Stage, Step, TokenDistribution, TokenScore, Trace
 
 __all__ = [
+    "Candidate",
     "ChatTemplate",
     "Completion",
     "Engine",
@@ -48,7 +49,7 @@ _MODULES = {
     "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
-    "trace": ("LensRow", "TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
+    "trace": ("Candidate", "LensRow", "TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
 }
 
 

@@ -3,6 +3,11 @@
 All numbers are raw (temperature 1, no filter) and over the full vocabulary unless a stage of the sampler is
 named; logprobs and entropies are in nats. Records that exist once per token are NamedTuples, which take less
 time and memory than dataclasses.
+
+The stages of the sampler are applied in this order: logit_bias, repetition_penalty, temperature, top_k,
+top_p, min_p. Each works on the renormalized survivors of the one before it; a setting that is off has no
+stage. The survivors of the last stage are laid side by side in [0, 1), the most probable first (ties by lower
+id), each as wide as its probability; the random number `u` falls into the interval of the drawn token.
 """
 
 import dataclasses
@@ -27,6 +32,34 @@ class TokenDistribution(NamedTuple):
     entropy: float
     top_mass: float
     """Sum of the probabilities of `top`."""
+
+
+class Stage(NamedTuple):
+    """The candidates that survive one stage of the sampler. Temperature 0 keeps the best one."""
+
+    name: str
+    """The field of `Sampling`."""
+    kept: int
+    mass: float
+    """Summed raw probability of the kept candidates."""
+    entropy: float
+    """Entropy of the renormalized kept candidates."""
+
+
+class Candidate(NamedTuple):
+    """What the stages of the sampler did to one id."""
+
+    id: int
+    rank: int
+    """1 + the number of ids before it after bias and penalty; ties go to the lower id."""
+    cut: str | None
+    """The name of the stage that removed it."""
+    penalized: bool
+    """Whether the repetition penalty applies to it."""
+    probability: float
+    """Probability at the draw, after all stages; 0 if cut."""
+    by_stage: tuple[float, ...] = ()
+    """Probability after each of the stages; 0 from the one that cut it. Not stored with chats."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +88,17 @@ class TokenScore:
     row: TokenDistribution | None
     context: int = 0
     """Number of tokens before it that the model saw: `index`, or fewer in a text scored in windows."""
+    stages: tuple[Stage, ...] = ()
+    """What sampler settings do with this token, as in `Step`; empty unless `Engine.score` was given some."""
+    candidates: tuple[Candidate, ...] = ()
+    interval: tuple[float, float] | None = None
+    u: float | None = None
+    """The random number that selected the token, if it was generated."""
 
-
-class Stage(NamedTuple):
-    """The candidates that survive one stage of the sampler."""
-
-    name: str
-    kept: int
-    mass: float
-    """Summed raw probability of the kept candidates."""
-    entropy: float
-    """Entropy of the renormalized kept candidates."""
+    @property
+    def outcome(self) -> Candidate | None:
+        """What the sampler settings do with this token; None if not recorded."""
+        return next((one for one in self.candidates if one.id == self.id), None)
 
 
 class Step(NamedTuple):
@@ -73,7 +106,9 @@ class Step(NamedTuple):
 
     `text` is the text that became final with this token: empty while a character or a possible stop string is
     incomplete, and the text of several tokens once it is complete.
-    u: the random number in [0, 1) that selected the token; None for greedy sampling.
+    u: the random number in [0, 1) that selected the token; None for greedy sampling. interval: the token is
+    drawn for start <= u < end. candidates: the ids of `top`, then the token itself if it is not in `top`.
+    stages, candidates, interval are empty or None unless candidates were recorded.
     """
 
     id: int
@@ -88,6 +123,8 @@ class Step(NamedTuple):
     row: TokenDistribution | None
     stages: tuple[Stage, ...]
     u: float | None
+    candidates: tuple[Candidate, ...] = ()
+    interval: tuple[float, float] | None = None
 
 
 class Scores(Protocol):
@@ -191,7 +228,7 @@ class Trace(Sequence[TokenScore]):
     meta: model, dtype, vocab_size, top_k and more; meta["text"] is the text that spans refer to;
     meta["tokens"] their number, None in a stream whose text is not encoded to its end.
     meta["window"] and meta["stride"] are None if the text was scored as one sequence; meta["roles"], if set,
-    names the roles that sums cover.
+    names the roles that sums cover; meta["sampling"] is the `Sampling` whose stages the tokens have, or None.
     """
 
     tokens: tuple[TokenScore, ...]

@@ -87,7 +87,15 @@ class Encode:
     serial: int
 
 
-Request = Load | Count | Reply | Preview | Encode
+@dataclass(frozen=True)
+class Call:
+    """Run a job with the engine. done: called from the inference thread with its result or exception."""
+
+    job: Callable[[Any], Any]
+    done: Callable[[Any], None]
+
+
+Request = Load | Count | Reply | Preview | Encode | Call
 
 
 @dataclass(frozen=True)

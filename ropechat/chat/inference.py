@@ -103,7 +103,8 @@ class Inference:
             except (
                 BaseException
             ) as error:  # a Rust panic is not an Exception, but the UI must learn of it, too
-                self._events.append(_failure(request, error))
+                if not isinstance(request, ev.Call):
+                    self._events.append(_failure(request, error))
             finally:
                 with self._lock:
                     self._pending -= 1
@@ -115,6 +116,9 @@ class Inference:
     def _serve(self, request: ev.Request) -> None:
         if isinstance(request, ev.Load):
             self._load(request)
+            return
+        if isinstance(request, ev.Call):
+            request.done(_result_of(request, self._engine))
             return
         if self._engine is None:
             error = RuntimeError("no model is loaded")
@@ -250,6 +254,16 @@ def _give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE_INCREMENT)
 
 
+def _result_of(request: ev.Call, engine: ChatEngine | None) -> object:
+    """The result of a job, or its exception."""
+    if engine is None:
+        return RuntimeError("no model is loaded")
+    try:
+        return request.job(engine)
+    except BaseException as error:  # a Rust panic is not an Exception
+        return error
+
+
 def _counted(engine: ChatEngine, request: ev.Count) -> ev.PromptCounted:
     messages = request.messages
     tokens = len(engine.prompt_ids(messages))
@@ -269,7 +283,9 @@ def describe(engine: ChatEngine) -> ev.ModelInfo:
     )
 
 
-def _failure(request: ev.Request, error: BaseException) -> ev.EngineEvent:
+def _failure(
+    request: ev.Load | ev.Count | ev.Reply | ev.Preview | ev.Encode, error: BaseException
+) -> ev.EngineEvent:
     if isinstance(request, ev.Load):
         return ev.LoadFailed(error)
     if isinstance(request, ev.Count):

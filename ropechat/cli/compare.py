@@ -118,15 +118,13 @@ class _Progress(StatusLine):
 
     def __init__(self, total: int) -> None:
         super().__init__()
-        self._total, self._done, self._begun = total, 0, time.monotonic()
+        self._total, self._begun = total, time.monotonic()
 
-    def __call__(self) -> None:
-        self._done += 1
-        if not self.is_due:
-            return
-        rate = self._done / max(1e-9, time.monotonic() - self._begun)
-        left = format_duration((self._total - self._done) / rate)
-        self.show(f"{self._done:,}/{self._total:,} tokens · {rate:.0f} tok/s · ETA {left}")
+    def __call__(self, done: int) -> None:
+        if self.is_due:
+            rate = done / max(1e-9, time.monotonic() - self._begun)
+            left = format_duration((self._total - done) / rate)
+            self.show(f"{done:,}/{self._total:,} tokens · {rate:.0f} tok/s · ETA {left}")
 
 
 class _OutputFile:
@@ -196,11 +194,6 @@ def _run(
         "html": kept.append,
     }
 
-    def on_token(pair: "TokenPair") -> None:
-        if form in takes:
-            takes[form](pair)
-        progress()
-
     if form == "jsonl":
         sink.write(records.json_line(records.meta_record(pairing, window)))
     if form == "csv":
@@ -208,7 +201,14 @@ def _run(
     result: Result
     try:
         if pairing.shared:
-            result = compare_tokens(pairing, top_k=top_k, worst=top, window=window, on_token=on_token)
+            result = compare_tokens(
+                pairing,
+                top_k=top_k,
+                worst=top,
+                window=window,
+                on_token=takes.get(form),
+                on_progress=progress,
+            )
         else:
             result = compare_pairing(pairing, worst=top, window=window)
     finally:

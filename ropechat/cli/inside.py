@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropechat.cli.common import StdoutWriter, wants_color
+from ropechat.cli.exit_codes import say
 from ropechat.cli.inspect_output import TEXT_WIDTH, Output, write_file
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ def view_of(given: dict[str, Any], output: Output, top_k: int | None) -> View | 
     forms = _FORMS[name]
     if output.form not in forms:
         raise click.UsageError(f"--{name}: not possible as {output.form}; use {' or '.join(forms)}")
-    if len(given["files"]) > 1:
-        raise click.UsageError(f"--{name}: one text at a time (got {len(given['files'])} files)")
     if output.by_line or output.look_up:
         raise click.UsageError(f"--{name}: not possible with --by line or --look-up; omit them")
     return View(name, layers, _TOP_K if top_k is None else top_k)
@@ -98,6 +97,12 @@ def show_view(
     """Write one view of a text in the output's form. Raises FileAccessError, and as `Engine.lens`."""
     text, tokens = engine.chat.encode_prompt(prompt, special, bos)
     ids = [token.id for token in tokens]
+    trained = engine.facts["max_position_embeddings"]
+    if len(ids) > trained:
+        say(
+            f"note: {len(ids)} tokens exceed the trained length of {trained}: what is shown beyond it is "
+            "unreliable"
+        )
     is_file = isinstance(output.out, Path)
     if output.form == "jsonl":
         facts = {name: engine.facts[name] for name in ("dtype", "kv_dtype", "isa")}

@@ -29,6 +29,8 @@ from ropechat.cli.inspect_score import (
     score_options,
     take_score_options,
 )
+from ropechat.cli.stages import check_stage_output, show_trace, stage_options, take_stage_options
+from ropechat.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,8 @@ Examples:
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
+  ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
+  ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
   printf "The capital of Italy is " | ropechat inspect --given-file - Rome
   echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
@@ -78,6 +82,7 @@ Examples:
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
 @score_options
+@stage_options
 @inside_options
 @reader_option
 def inspect(
@@ -95,14 +100,25 @@ def inspect(
     With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
     assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
 
+    With --stages, each token has what every stage of the sampler leaves and which stage cuts it; the last
+    line says how many of the tokens the settings can produce. --open shows a trace that `run --trace` or
+    `inspect --format jsonl` wrote.
+
     With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
     --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
     html.
 
-    The exit code is 3 if one of several files failed; the others are written.
+    The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
+    that does not follow from its record.
     """
+    settings, opened, replay = take_stage_options(given)
     asked = take_score_options(given)
+    if opened is not None:
+        if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
+            raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
+        return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
     if (file := given.pop("interactive")) is not None:
+        check_stage_output(settings, "table", by_line=False, view=True)
         return read_interactively(file, text, asked.window, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
@@ -114,6 +130,7 @@ def inspect(
         raise click.UsageError("--template and --template-var require --chat; add it or omit them")
     output = output_of(given, top_k)
     view = view_of(given, output, top_k)
+    check_stage_output(settings, output.form, by_line=output.by_line, view=view is not None)
     if view is not None:
         refuse_with_view(asked, view.name, len(sources))
     if len(sources) == 1:
@@ -132,11 +149,18 @@ def inspect(
         for name, read in sources:
             with failures.of(name):
                 stream = open_stream(
-                    engine, read(), asked, top_k=output.top_k, special=special, bos=bos, name=name
+                    engine,
+                    read(),
+                    asked,
+                    top_k=output.top_k,
+                    special=special,
+                    bos=bos,
+                    sampling=settings,
+                    name=name,
                 )
                 yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
 
-    write(readings(), engine, output, _title([name for name, _ in sources]))
+    write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
     return failures.exit_code
 
 

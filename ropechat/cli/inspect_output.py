@@ -209,11 +209,16 @@ def looking_up(
     return run
 
 
-def write(readings: Iterable["Reading"], engine: "Engine", output: Output, title: str) -> None:
-    """Write the results. title: of an HTML page. Raises FileAccessError, and what `readings` raises."""
+def write(
+    readings: Iterable["Reading"], bytes_of: Callable[[int], bytes], output: Output, title: str
+) -> None:
+    """Write the results. bytes_of: id -> the bytes of a token. title: of an HTML page.
+
+    Raises FileAccessError, and what `readings` raises.
+    """
     is_file = isinstance(output.out, Path)
     width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
-    pieces = _pieces(readings, engine, output, title, width, color=not is_file and wants_color())
+    pieces = _pieces(readings, bytes_of, output, title, width, color=not is_file and wants_color())
     if isinstance(output.out, Path):
         write_file(output.out, pieces)
         return
@@ -243,10 +248,15 @@ def write_file(path: Path, pieces: Iterable[str]) -> None:
 
 
 def _pieces(
-    readings: Iterable["Reading"], engine: "Engine", output: Output, title: str, width: int, *, color: bool
+    readings: Iterable["Reading"],
+    bytes_of: Callable[[int], bytes],
+    output: Output,
+    title: str,
+    width: int,
+    *,
+    color: bool,
 ) -> Iterator[str]:
     """Yield the output in pieces; of a table, whole lines."""
-    bytes_of = engine.token_bytes
     if output.by_line:
         yield from _by_line(readings, output, width)
     elif output.form == "html":

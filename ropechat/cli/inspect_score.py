@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
     from ropechat.engine.scoring import ScoreStream
+    from ropechat.sampling import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
@@ -149,14 +150,19 @@ def open_stream(
     top_k: int,
     special: "Special",
     bos: "Bos",
+    sampling: "Sampling | None" = None,
     name: str = "",
 ) -> "ScoreStream":
-    """Start scoring, and say on stderr how a long text is scored. name: of its file."""
+    """Start scoring, and say on stderr how a long text is scored. name: of its file.
+
+    sampling: settings whose stages are recorded.
+    """
     stream = engine.score_stream(
         prompt,
         top_k=top_k,
         special=special,
         bos=bos,
+        sampling=sampling,
         by_author=asked.needs_template,
         window=asked.window,
         stride=asked.stride,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
+    STREAM,
+    FileName,
     StdoutWriter,
     load_chat_engine,
     model_options,
@@ -16,13 +18,18 @@ from ropechat.cli.common import (
     text_argument,
 )
 from ropechat.cli.exit_codes import say
+from ropechat.cli.stages import check_trace_target, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.draws import Recorded
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
+
+_TRACE_CANDIDATES = 20
 
 
 class Timing:
@@ -87,8 +94,23 @@ def record(timing: Timing, model: str, text: str) -> dict[str, Any]:
     }
 
 
+def _of_trace(trace: "Recorded", bytes_of: "Callable[[int], bytes]") -> dict[str, Any]:
+    """The settings, and each token's candidates and stages, as in a trace."""
+    from ropechat.inspector.jsonl import token_record
+    from ropechat.inspector.stages import settings_record
+
+    tokens = [token_record(token, bytes_of) for token in trace]
+    return {**settings_record(trace.sampling), "tokens": tokens}
+
+
 def begin(
-    engine: "Engine", prompt: str, system: str | None, raw: bool, sampling: "Sampling", timing: Timing
+    engine: "Engine",
+    prompt: str,
+    system: str | None,
+    raw: bool,
+    sampling: "Sampling",
+    timing: Timing,
+    candidates: int = 0,
 ) -> "Iterator[Step]":
     """Start the reply; with --raw the prompt is continued as it is."""
 
@@ -96,15 +118,38 @@ def begin(
         timing.prompt_tokens = total
 
     if raw:
-        return engine.generate((system or "") + prompt, sampling, on_prefill=on_prefill)
+        return engine.generate((system or "") + prompt, sampling, top_k=candidates, on_prefill=on_prefill)
     from ropechat.conversation import Message, Role  # imported here: not needed with --raw
 
     messages = [Message(Role.SYSTEM, system)] if system is not None else []
     messages.append(Message(Role.USER, prompt))
-    return engine.reply(messages, sampling, on_prefill=on_prefill)
+    return engine.reply(messages, sampling, top_k=candidates, on_prefill=on_prefill)
 
 
-@click.command()
+def _with_seed(sampling: "Sampling") -> "Sampling":
+    """The settings with the seed that will be used, so that it can be recorded."""
+    from dataclasses import replace
+
+    from ropechat.engine.validation import choose_seed
+
+    return replace(sampling, seed=choose_seed(sampling))
+
+
+def _recorded(engine: "Engine", steps: "list[Step]", sampling: "Sampling", candidates: int) -> "Recorded":
+    from ropechat.inspector.draws import recorded_draws
+
+    return recorded_draws(steps, sampling, engine.trace_facts(candidates))
+
+
+_EXAMPLES = """\b
+Examples:
+  ropechat run "Once upon a time" --max-tokens 20
+  ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
+  ropechat run "Once upon a time" --max-tokens 9 --trace t.jsonl && ropechat inspect --open t.jsonl --replay
+"""
+
+
+@click.command(epilog=_EXAMPLES)
 @click.argument("prompt", required=False)
 @model_options
 @sampling_options
@@ -113,25 +158,60 @@ def begin(
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 @click.option("--quiet", is_flag=True, help="No notes and statistics on stderr.")
-def run(prompt: str | None, system: str | None, raw: bool, as_json: bool, quiet: bool, **given: Any) -> None:
+@click.option(
+    "--trace",
+    "trace_file",
+    type=FileName(),
+    metavar="FILE.jsonl",
+    help="Write each token's candidates, stages and random number to a file, which is replaced if it exists; "
+    "- writes them to stdout instead of the text.",
+)
+@click.option(
+    "--candidates",
+    type=click.IntRange(0, 1000),
+    help=f"Candidates per token in --trace and --json [default: {_TRACE_CANDIDATES} with --trace, else 0].",
+)
+def run(
+    prompt: str | None,
+    system: str | None,
+    raw: bool,
+    as_json: bool,
+    quiet: bool,
+    trace_file: "Path | str | None",
+    candidates: int | None,
+    **given: Any,
+) -> None:
     """Complete one PROMPT (- or none: from stdin) and write the text to stdout."""
     sampling = sampling_of(given)
+    check_trace_target(trace_file)
+    if candidates is None:
+        candidates = 0 if trace_file is None else _TRACE_CANDIDATES
+    if trace_file is not None and candidates == 0:
+        raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
     text = text_argument(prompt, "prompt")
     engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text)
     timing, out, pieces = Timing(), StdoutWriter(), []
+    streams = not as_json and trace_file != STREAM
+    sampling = _with_seed(sampling) if candidates else sampling
     try:
-        for step in begin(engine, text, system, raw, sampling, timing):
+        for step in begin(engine, text, system, raw, sampling, timing, candidates):
             timing.take(step)
             pieces.append(step.text)
-            if not as_json:
+            if streams:
                 out.write(step.text)
     finally:
-        if not as_json and pieces:
+        if streams and pieces:
             out.end_line()
-    if as_json:
+        trace = _recorded(engine, timing.steps, sampling, candidates) if candidates else None
+        if trace is not None and trace_file is not None:
+            write_trace(trace_file, trace, engine.token_bytes)
+    if as_json and trace_file != STREAM:
         import json
 
-        out.write(json.dumps(record(timing, engine.name, "".join(pieces)), allow_nan=False) + "\n")
+        found = record(timing, engine.name, "".join(pieces))
+        if trace is not None:
+            found |= _of_trace(trace, engine.token_bytes)
+        out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)

@@ -10,6 +10,8 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from ropechat.sampling import Sampling
+
 __all__ = [
     "CancelToken",
     "Engine",
@@ -26,6 +28,7 @@ __all__ = [
     "gguf_metadata",
     "read_config",
     "rope_spec",
+    "uniform",
 ]
 
 __version__: str
@@ -70,6 +73,9 @@ def exit_when_cut(*, screen: bool = False) -> None:
 
     screen: a full-screen app has the terminal, which gets its usual state back first.
     """
+
+def uniform(seed: int, stream: int, position: int) -> float:
+    """The uniform number in [0, 1) that draws the token at absolute `position`."""
 
 @final
 class CancelToken:
@@ -167,7 +173,17 @@ class Event:
     def row(self) -> Row | None: ...
     @property
     def stages(self) -> list[Stage]:
-        """Kind "token": the sampler's stages in order; empty for greedy."""
+        """The sampler's stages in order. Empty unless `generate` records candidates or after `explain`."""
+    @property
+    def candidates(self) -> list[tuple[int, int, str | None, bool, float, list[float]]]:
+        """(id, rank, cut, penalized, probability, by_stage) of the row's top ids, then of `id` if not in it.
+
+        rank: from 1, after bias and penalty. cut: name of the stage that removed it. probability: at the
+        draw. by_stage: renormalized probability after each stage. Empty as `stages`.
+        """
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """`id` is drawn for every u in [start, end); None if a stage cut it."""
     @property
     def u(self) -> float | None:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
@@ -270,6 +286,8 @@ class Engine:
         of them but the last. Without `read_next` the last id is compared with the row before it, and does not
         go through the forward pass itself.
         """
+    def explain(self, sequence: int, sampling: Sampling) -> None:
+        """Let the "score" events of a sequence have the stages of these settings; nothing is drawn."""
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
         """Advance these sequences by one forward pass (prefill chunks and single tokens together).
 

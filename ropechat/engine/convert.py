@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import InternalError
 from ropechat.tokenizer import EncodedToken, Tokenizer
-from ropechat.trace import FinishReason, Stage, Step, TokenDistribution, TokenScore
+from ropechat.trace import Candidate, FinishReason, Stage, Step, TokenDistribution, TokenScore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +64,10 @@ class EventLike(Protocol):
     @property
     def stages(self) -> Sequence[StageLike]: ...
     @property
+    def candidates(self) -> Sequence[tuple[int, int, str | None, bool, float, Sequence[float]]]: ...
+    @property
+    def interval(self) -> tuple[float, float] | None: ...
+    @property
     def u(self) -> float | None: ...
     @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None: ...
@@ -106,9 +110,19 @@ def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenize
         finish_reason=reason,
         position=event.position,
         row=row,
-        stages=tuple(Stage(stage.name, stage.kept, stage.mass, stage.entropy) for stage in event.stages),
+        stages=_stages(event),
         u=event.u,
+        candidates=_candidates(event),
+        interval=event.interval,
     )
+
+
+def _stages(event: EventLike) -> tuple[Stage, ...]:
+    return tuple(Stage(stage.name, stage.kept, stage.mass, stage.entropy) for stage in event.stages)
+
+
+def _candidates(event: EventLike) -> tuple[Candidate, ...]:
+    return tuple(Candidate(*one[:5], tuple(one[5])) for one in event.candidates)
 
 
 def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer, begin: int = 0) -> TokenScore:
@@ -130,6 +144,9 @@ def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer, 
         rank=event.rank,
         entropy=None if row is None else row.entropy,
         row=row,
+        stages=_stages(event),
+        candidates=_candidates(event),
+        interval=event.interval,
         context=event.position,
     )
 

@@ -470,6 +470,7 @@ class Engine:
         top_k: int = 20,
         special: Special = "tokens",
         bos: Bos = "auto",
+        sampling: Sampling | None = None,
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -482,7 +483,15 @@ class Engine:
         `generate`.
         """
         stream = self._score(
-            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, whole=True
+            prompt,
+            top_k,
+            special,
+            bos,
+            window,
+            stride,
+            one_sequence=one_sequence,
+            whole=True,
+            sampling=sampling,
         )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
@@ -501,6 +510,7 @@ class Engine:
         special: Special = "tokens",
         bos: Bos = "auto",
         by_author: bool = False,
+        sampling: Sampling | None = None,
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -510,7 +520,8 @@ class Engine:
         top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or the token; in
         messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
         the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
-        assistant's.
+        assistant's. sampling: settings whose stages are recorded with each token: whether they could have
+        drawn it, and what cuts it; nothing is drawn.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
@@ -519,7 +530,15 @@ class Engine:
         CancelledError. Raises as `generate`.
         """
         return self._score(
-            prompt, top_k, special, bos, window, stride, one_sequence=one_sequence, by_author=by_author
+            prompt,
+            top_k,
+            special,
+            bos,
+            window,
+            stride,
+            one_sequence=one_sequence,
+            by_author=by_author,
+            sampling=sampling,
         )
 
     def _score(
@@ -534,6 +553,7 @@ class Engine:
         one_sequence: bool = False,
         by_author: bool = False,
         whole: bool = False,
+        sampling: Sampling | None = None,
     ) -> "ScoreStream":
         """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
@@ -547,7 +567,8 @@ class Engine:
         )
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
-        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD)
+        meta["sampling"] = sampling
+        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling)
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
         return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer))
 
@@ -604,6 +625,17 @@ class Engine:
     def _window(self, window: int | None) -> int:
         return self.window if window is None else validate_window(window)
 
+    def trace_facts(self, top_k: int) -> dict[str, Any]:
+        """What the meta of every trace says about model and engine."""
+        return {
+            "model": self.name,
+            "revision": self.revision,
+            **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
+            "trained_length": self.facts["max_position_embeddings"],
+            "engine": self._module.__version__,
+            "top_k": top_k,
+        }
+
     def _meta(
         self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
     ) -> dict[str, Any]:
@@ -612,13 +644,8 @@ class Engine:
         beyond = max(0, tokens.known - trained) if fits else None if size > trained else 0
         begins_with_bos = tokens[0:1][0].id == self.tokenizer.bos_id
         return {
-            "model": self.name,
-            "revision": self.revision,
-            **{name: self.facts[name] for name in ("dtype", "kv_dtype", "isa", "vocab_size")},
-            "trained_length": trained,
+            **self.trace_facts(top_k),
             "beyond_trained_length": beyond,
-            "engine": self._module.__version__,
-            "top_k": top_k,
             "bos": begins_with_bos,
             "window": None if fits else size,
             "stride": None if fits else min(stride, size - (tokens[0:1][0].role == "bos")),

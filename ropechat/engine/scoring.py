@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ropechat.engine.convert import EventLike, to_distribution, to_token_score
 from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer, counts
 from ropechat.errors import CancelledError, InternalError, RopechatError
+from ropechat.sampling import Sampling
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Score, TokenDistribution, TokenScore, Totals, Trace
 
@@ -102,13 +103,21 @@ class Request(Protocol):
 class ScorePool:
     """Scores windows, up to `size` in each forward pass, and returns their events in order.
 
-    rows: tokens of windows that are read ahead; None for any number.
+    rows: tokens of windows that are read ahead; None for any number. sampling: settings whose stages are
+    recorded.
     """
 
-    def __init__(self, request: Request, top_k: int, size: int, rows: int | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        top_k: int,
+        size: int,
+        rows: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> None:
         self._request = request  # kept: the engine cancels the requests that exist
         self._core, self._cancel = request.core, request.token
-        self._top_k, self._size, self._rows = top_k, size, rows
+        self._top_k, self._size, self._rows, self._sampling = top_k, size, rows, sampling
         self._runs: deque[_Run] = deque()
 
     def run(self, source: Iterator[Window]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
@@ -156,6 +165,8 @@ class ScorePool:
                 run.sequence = self._core.score(
                     window.ids, readout_top_k=self._top_k, start=window.start, read_next=window.is_last
                 )
+                if self._sampling is not None:
+                    self._core.explain(run.sequence, self._sampling)
             except RopechatError as error:
                 run.error, run.done = error, True
             else:

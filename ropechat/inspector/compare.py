@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ropechat.engine.scoring import Window
 
 TOP_K = 5
+_PROGRESS = 32
 
 
 class View(NamedTuple):
@@ -134,44 +135,61 @@ def compare_tokens(
     worst: int = 20,
     window: int | None = None,
     on_token: Callable[[TokenPair], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
-    """`compare` of a text that is encoded already. window: as `window_size` says. on_token: for each."""
+    """`compare` of a text that is encoded already. window: as `window_size` says.
+
+    on_token: called for each token. on_progress(done): in tokens, now and then.
+    """
     totals, places = _Totals(), list[tuple[float, int, TokenPair]]()
-    for pair in token_pairs(pairing, top_k=top_k, window=window):
-        totals.add(pair)
-        if worst > 0:
-            entry = (pair.kl, -pair.number, pair)
-            (heapq.heappush if len(places) < worst else heapq.heappushpop)(places, entry)
-        if on_token is not None:
-            on_token(pair)
+    for number, (place, context, row) in enumerate(_rows(pairing, top_k, window)):
+        totals.add(row)
+        is_worse = worst > 0 and (len(places) < worst or row.kl > places[0][0])
+        if is_worse or on_token is not None:  # only then, because it takes time
+            pair = _token(pairing, number, place, context, row)
+            if is_worse:
+                (heapq.heappush if len(places) < worst else heapq.heapreplace)(
+                    places, (row.kl, -number, pair)
+                )
+            if on_token is not None:
+                on_token(pair)
+        if on_progress is not None and number % _PROGRESS == 0:
+            on_progress(number + 1)
     found = tuple(pair for _, _, pair in sorted(places, key=lambda entry: entry[:2], reverse=True))
     return Comparison(pairing, window, totals.summary(), found)
 
 
 def token_pairs(pairing: Pairing, *, top_k: int = TOP_K, window: int | None = None) -> Iterator[TokenPair]:
     """Yield the shared tokens of a text in order."""
+    for number, (place, context, row) in enumerate(_rows(pairing, top_k, window)):
+        yield _token(pairing, number, place, context, row)
+
+
+def _token(
+    pairing: Pairing, number: int, place: int, context: tuple[int, int], row: "_core.RowPair"
+) -> TokenPair:
+    (a, b), (rank, other) = row.logprobs, row.ranks
+    views = _view(row.a, a, rank), _view(row.b, b, other)
+    left = pairing.a
+    return TokenPair(number, left.ids[place], left.span(place), context, row.kl, row.kl_back, row.js, *views)
+
+
+def _rows(
+    pairing: Pairing, top_k: int, window: int | None
+) -> "Iterator[tuple[int, tuple[int, int], _core.RowPair]]":
+    """Yield the place of each shared token in the ids of a, the tokens before it, and its rows."""
     left, right = pairing.a, pairing.b
     size = max(len(left.ids), len(right.ids)) if window is None else window
     offset = len(right.ids) - len(left.ids)
-    place, number = len(left.ids) - pairing.shared, 0
+    place = len(left.ids) - pairing.shared
     for at, other in zip(left.windows(size), right.windows(size), strict=True):
-        for pairs in _blocks(pairing, (at, other), place, top_k):
-            for pair in pairs:
-                (logprob, other_logprob), (rank, other_rank) = pair.logprobs, pair.ranks
-                yield TokenPair(
-                    number=number,
-                    id=left.ids[place],
-                    span=left.span(place),
-                    context=(place - at.begin, place + offset - other.begin),
-                    kl=pair.kl,
-                    kl_back=pair.kl_back,
-                    js=pair.js,
-                    a=_view(pair.a, logprob, rank),
-                    b=_view(pair.b, other_logprob, other_rank),
-                )
-                number, place = number + 1, place + 1
-    if number != pairing.shared:
-        raise InternalError(f"compare: {number} tokens of {pairing.shared} were compared")
+        begin, other_begin = at.begin, other.begin - offset
+        for rows in _blocks(pairing, (at, other), place, top_k):
+            for row in rows:
+                yield place, (place - begin, place - other_begin), row
+                place += 1
+    if place != len(left.ids):
+        raise InternalError(f"compare: {len(left.ids) - place} tokens of {pairing.shared} were not compared")
 
 
 def _blocks(
@@ -214,14 +232,15 @@ class _Totals:
         self._back = self._js = 0.0
         self._same = 0
 
-    def add(self, pair: TokenPair) -> None:
-        self._kl.append(pair.kl)
-        self._ratio.append(pair.a.logprob - pair.b.logprob)
-        self._loss[0] -= pair.a.logprob
-        self._loss[1] -= pair.b.logprob
-        self._back += pair.kl_back
-        self._js += pair.js
-        self._same += pair.same_top
+    def add(self, row: "_core.RowPair") -> None:
+        a, b = row.logprobs
+        self._kl.append(row.kl)
+        self._ratio.append(a - b)
+        self._loss[0] -= a
+        self._loss[1] -= b
+        self._back += row.kl_back
+        self._js += row.js
+        self._same += row.a.top_ids[0] == row.b.top_ids[0]
 
     def summary(self) -> Summary:
         count = len(self._kl)

@@ -48,7 +48,7 @@ def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]
     steps = "".join(f'<i class="t{step}"></i>' for step in range(page.TINTS))
     yield f'<div class="toolbar">\n{page.choice("tint", "Tint by", _TINTS)}<span class="legend">'
     yield f'<span class="without-script">Tint: KL divergence</span><span>0</span>{steps}'
-    yield f'<span id="full">{page.number(full, 3)} or more</span></span>\n</div>\n'
+    yield f'<span id="full">{full:.2g} or more</span></span>\n</div>\n'
     yield '<div class="columns">\n<main class="card">\n<pre class="tokens">'
     rows, at, decoder = list[str](), 0, codecs.getincrementaldecoder("utf-8")("replace")
     for pair in pairs:

@@ -88,12 +88,12 @@ def summary_rows(found: Summary) -> list[tuple[str, str]]:
         ("PPL(A)", number(found.ppl_a, 4)),
         ("PPL(B)", number(found.ppl_b, 4)),
         ("ln(PPL(B)/PPL(A))", _with_error(found.ln_ppl_ratio, found.ln_ppl_ratio_error, 6)),
-        ("mean KLD(A, B)", _with_error(found.mean_kld, found.mean_kld_error, 6)),
-        ("median KLD", number(found.median_kld, 6)),
-        ("99% KLD", number(found.p99_kld, 6)),
-        ("maximum KLD", number(found.max_kld, 6)),
-        ("mean KLD(B, A)", number(found.mean_kld_back, 6)),
-        ("mean JSD", number(found.mean_js, 6)),
+        ("mean KLD(A, B)", f"{nats(found.mean_kld)} ± {nats(found.mean_kld_error)}"),
+        ("median KLD", nats(found.median_kld)),
+        ("99% KLD", nats(found.p99_kld)),
+        ("maximum KLD", nats(found.max_kld)),
+        ("mean KLD(B, A)", nats(found.mean_kld_back)),
+        ("mean JSD", nats(found.mean_js)),
         ("same top token", _with_error(100 * found.same_top, 100 * found.same_top_error, 3) + " %"),
     ]
 
@@ -114,6 +114,11 @@ def span_summary_rows(found: SpanSummary) -> list[tuple[str, str, str]]:
 
 def _with_error(value: float, error: float, digits: int) -> str:
     return f"{number(value, digits)} ± {number(error, digits)}"
+
+
+def nats(value: float) -> str:
+    """A divergence with six decimals, or with four digits if it is small."""
+    return f"{value:.3e}" if 0.0 < value < 0.001 else number(value, 6)
 
 
 def number(value: float, digits: int) -> str:

@@ -8,8 +8,9 @@ for a chat, the rendered prompt. `role` is text, template (written by the chat t
 conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
 number of tokens that a token was scored under; a long text is scored in windows of `window` tokens, each
 `stride` further. `tokens` is null for a long text that is still being read. `beyond_trained_length` counts
-the tokens at positions beyond `trained_length`. Readers must check the major version in `schema` and ignore
-fields that they do not know.
+the tokens at positions beyond `trained_length`. With sampler settings line 1 has `sampling`, tokens have
+`sampler` and the last line has `producible`, see `stages`. Readers must check the major version in `schema`
+and ignore fields that they do not know.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from typing import Any
 
 from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.stages import Producible, sampler_record, settings_record
 from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
 
 SCHEMA = "ropechat.trace/1"
@@ -66,6 +68,7 @@ def meta_record(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
         "stride": meta.get("stride"),
         "roles": list(meta.get("roles") or SUMMED),
         **({"messages": meta["messages"]} if "messages" in meta else {}),
+        **settings_record(meta.get("sampling")),
         "text_sha256": None if data is None else hashlib.sha256(data).hexdigest(),
         "text": text,
     }
@@ -87,6 +90,7 @@ def token_record(token: TokenScore, bytes_of: BytesOf) -> dict[str, Any]:
         "entropy": finite(token.entropy),
         "surprisal_bits": None if logprob is None else -logprob / math.log(2),
         **_top(token.row, bytes_of),
+        **sampler_record(token),
     }
 
 
@@ -112,10 +116,16 @@ def _sums(sums: Totals) -> dict[str, Any]:
     }
 
 
-def summary_record(summary: Summary) -> dict[str, Any]:
+def summary_record(summary: Summary, producible: Producible) -> dict[str, Any]:
     """The record of the last line."""
     by_role = {role: _sums(sums) for role, sums in summary.by_role.items()}
-    return {"summary": True, "tokens": summary.counted.tokens, **_sums(summary.counted), "by_role": by_role}
+    return {
+        "summary": True,
+        "tokens": summary.counted.tokens,
+        **_sums(summary.counted),
+        "by_role": by_role,
+        **(producible.record() if producible.scored else {}),
+    }
 
 
 def line_of(record: dict[str, Any]) -> str:
@@ -125,10 +135,10 @@ def line_of(record: dict[str, Any]) -> str:
 
 def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
     """Yield the lines, with newlines. bytes_of: id -> the bytes of a token."""
-    summary = Summary(reading.roles)
+    summary, producible = Summary(reading.roles), Producible(reading.roles)
     yield line_of(meta_record(reading.name, reading.meta))
-    for token in summary.watch(reading.tokens):
+    for token in producible.watch(summary.watch(reading.tokens)):
         yield line_of(token_record(token, bytes_of))
     if reading.next is not None:
         yield line_of(next_record(reading.next, bytes_of, reading.looked_up()))
-    yield line_of(summary_record(summary))
+    yield line_of(summary_record(summary, producible))

@@ -1,18 +1,12 @@
 """The thread that computes for a reader: jobs first, then the scores of its text."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import CancelledError
-from ropechat.inspector.text_reader import TextReader
-
-Job = Callable[[Engine], Any]
-Done = Callable[[Any], None]
-"""Called from the thread with the result of a job, or with its exception."""
+from ropechat.inspector.text_reader import Done, Job, TextReader
 
 
 class ReaderThread:
@@ -42,10 +36,6 @@ class ReaderThread:
     def wake(self) -> None:
         """Look again for what is to be scored."""
         self._jobs.put((lambda engine: None, lambda result: None))
-
-    def cancel(self) -> None:
-        """Stop the running job."""
-        self._engine.cancel()
 
     def close(self, seconds: float = 0.5) -> bool:
         """Stop; False if the thread still computes after so many seconds."""

@@ -68,11 +68,18 @@ class Summary:
             yield token
 
     def line(self) -> str:
-        """The sums in one line of text."""
+        """The sums over the roles that count, in one line of text."""
         sums = self.counted
         if not sums.scored:
             return f"{sums.tokens} tokens, none scored"
-        return (
-            f"{sums.tokens} tokens, {sums.scored} scored: nll {sums.nll:.3f}, perplexity {sums.ppl:.2f}, "
-            f"{sums.bits_per_byte:.3f} bits/byte"
-        )
+        return f"{sums.tokens} tokens, {sums.scored} scored: {_sums(sums)}"
+
+    def role_lines(self) -> Iterator[str]:
+        """A line for each role, if several have scored tokens."""
+        if len(self.by_role) > 1:
+            for role, sums in self.by_role.items():
+                yield f"{role}: {sums.scored} scored: {_sums(sums)}"
+
+
+def _sums(sums: Totals) -> str:
+    return f"nll {sums.nll:.3f}, perplexity {sums.ppl:.2f}, {sums.bits_per_byte:.3f} bits/byte"

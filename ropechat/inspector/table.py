@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.stages import Producible, stage_line
 from ropechat.trace import TokenDistribution, TokenScore
-from ropechat.util.text import cell_width, fit, visible
+from ropechat.util.text import cell_width, fit, one_line, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_WIDTH = 30
@@ -97,6 +98,12 @@ def candidate_lines(
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
 
 
+def stage_lines(token: TokenScore, at: Layout) -> Iterator[str]:
+    """Yield what the stages of the sampler left and what became of the token, if recorded."""
+    if text := stage_line(token):
+        yield _paint(f"{' ' * at.index}  {_cut(one_line(text), at.width - at.index - 2)}", _DIM, at)
+
+
 def found_line(found: Found, at: Layout) -> str:
     """The line of a string that was looked up: its probability, and the rank of its first token."""
     bits = f"{-found.logprob / math.log(2):.2f} bit"
@@ -111,10 +118,11 @@ def render(
     """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
     tokens = reading.meta.get("tokens") or len((reading.meta.get("text") or "").encode("utf-8", "replace"))
     at = layout(tokens, width, color=color)
-    summary = Summary(reading.roles)
+    summary, producible = Summary(reading.roles), Producible(reading.roles)
     yield header(at)
-    for token in summary.watch(reading.tokens):
+    for token in producible.watch(summary.watch(reading.tokens)):
         yield token_line(token, at)
+        yield from stage_lines(token, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
     if reading.next is not None:
         entropy = f"{reading.next.entropy:.2f}"
@@ -124,7 +132,11 @@ def render(
             if place == 0:
                 yield _paint(f"{'?'.rjust(at.index)}  looked up", _DIM, at)
             yield found_line(found, at)
+    for line in summary.role_lines():
+        yield _paint(line, _DIM, at)
     yield _paint(summary.line(), _DIM, at)
+    if producible.scored:
+        yield _paint(_cut(one_line(producible.line(reading.meta.get("sampling"))), at.width), _DIM, at)
 
 
 def _cut(text: str, width: int) -> str:

@@ -8,9 +8,9 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 from ropechat.engine.engine import Engine
 from ropechat.tokenizer import EncodedToken
@@ -22,6 +22,24 @@ KEPT = 4096
 """Tokens whose candidates are kept; those of others are computed again when they are asked for."""
 TOP_K = 20
 _LN2 = math.log(2)
+
+
+Job = Callable[[Engine], Any]
+Done = Callable[[Any], None]
+"""Called with the result of a job or with its exception, from the thread that ran it."""
+
+
+class Worker(Protocol):
+    """Computes for a reader, in another thread."""
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Run a job as soon as the thread is free; a chunk of scoring takes milliseconds."""
+
+    def read(self, reader: "TextReader") -> None:
+        """Score another text from now on."""
+
+    def wake(self) -> None:
+        """Look again for what is to be scored."""
 
 
 class Scorer(Protocol):

@@ -1,14 +1,18 @@
 """Encoding of token records as bytes. A chunk has the records of consecutive tokens of one answer.
 
-    chunk    one byte, the format (1), and the zlib stream of the records, one after another
+    chunk    one byte, the format (2), and the zlib stream of the records, one after another
     record   u32 id, rank, position, row position (0xffffffff: no row)
              f64 logprob, entropy, u (NaN: none), log-sum-exp, mass of the alternatives
              u16 length of the bytes, u32 length of the text, u16 alternatives, u8 stages, u8 finish_reason
              bytes; text as UTF-8; alternatives: u32 ids, then f32 logprobs
              stages: u8 name (its place in STAGES; 255: the name follows, u8 length first), u32 kept,
              f32 mass, f32 entropy
+             f64 start and end of the interval (NaN: none), u16 candidates
+             candidates: u32 ids, u32 ranks, f32 probabilities, then u8 cuts: 0 or 1 + the place of the stage
+             in this record's stages, plus 128 if penalized
 
-Little-endian. Values that the engine computes in f64 stay f64; alternatives and stages are f32.
+Little-endian. Values that the engine computes in f64 stay f64; alternatives, stages and candidates are f32,
+and the candidates' probabilities after each single stage are not kept. Format 1 ends with the stages.
 """
 
 import math
@@ -17,15 +21,18 @@ import zlib
 from collections.abc import Sequence
 
 from ropechat.errors import HistoryError
-from ropechat.trace import FinishReason, Stage, Step, TokenDistribution
+from ropechat.trace import Candidate, FinishReason, Stage, Step, TokenDistribution
 
-FORMAT = 1
+FORMAT = 2
 MAX_CHUNK_BYTES = 64 << 20
 STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias")
 REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "context", "cancelled")
 _OTHER, _NO_ROW = 255, 0xFFFFFFFF
 _HEAD = struct.Struct("<IIIIdddddHIHBB")
 _STAGE = struct.Struct("<BIff")
+_DRAW = struct.Struct("<ddH")
+_NO_INTERVAL = (math.nan, math.nan)
+_PENALIZED = 128
 
 
 def encode(steps: Sequence[Step]) -> bytes:
@@ -54,7 +61,7 @@ def _record(step: Step) -> bytes:
     )
     ids, logprobs = zip(*step.top, strict=True) if step.top else ((), ())
     alternatives = struct.pack(f"<{len(ids)}I{len(ids)}f", *ids, *logprobs)
-    return b"".join([head, step.bytes, text, alternatives, *map(_stage, step.stages)])
+    return b"".join([head, step.bytes, text, alternatives, *map(_stage, step.stages), _draw(step)])
 
 
 def _stage(stage: Stage) -> bytes:
@@ -62,6 +69,18 @@ def _stage(stage: Stage) -> bytes:
     name = b"" if known != _OTHER else stage.name.encode()[:255]
     length = b"" if known != _OTHER else bytes([len(name)])
     return _STAGE.pack(known, stage.kept, stage.mass, stage.entropy) + length + name
+
+
+def _draw(step: Step) -> bytes:
+    """The interval and the candidates, by column: those of consecutive tokens are alike and compress well."""
+    count = len(step.candidates)
+    places = {stage.name: place for place, stage in enumerate(step.stages[: _PENALIZED - 1], 1)}
+    columns = [one.id for one in step.candidates], [one.rank for one in step.candidates]
+    probabilities = [one.probability for one in step.candidates]
+    cuts = [places.get(one.cut or "", 0) | _PENALIZED * one.penalized for one in step.candidates]
+    head = _DRAW.pack(*(step.interval or _NO_INTERVAL), count)
+    body = struct.pack(f"<{2 * count}I{count}f", *columns[0], *columns[1], *probabilities)
+    return head + body + bytes(cuts)
 
 
 class _Reader:
@@ -85,8 +104,9 @@ class _Reader:
 
 def decode(chunk: bytes) -> list[Step]:
     """Decode a chunk. Raises HistoryError if it is damaged or of an unknown format."""
-    if not chunk or chunk[0] != FORMAT:
-        raise HistoryError(f"token records: format: must be {FORMAT} (got {chunk[:1].hex() or 'nothing'})")
+    if not chunk or chunk[0] not in (1, FORMAT):
+        found = chunk[:1].hex() or "nothing"
+        raise HistoryError(f"token records: format: must be 1 or {FORMAT} (got {found})")
     unzip = zlib.decompressobj()
     try:
         reader = _Reader(unzip.decompress(chunk[1:], MAX_CHUNK_BYTES))
@@ -94,7 +114,8 @@ def decode(chunk: bytes) -> list[Step]:
             raise HistoryError(f"token records: truncated, or more than {MAX_CHUNK_BYTES} bytes")
         steps = []
         while reader.at < len(reader.data):
-            steps.append(_step(reader))
+            step = _step(reader)
+            steps.append(step if chunk[0] == 1 else _with_draw(step, reader))
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise HistoryError(f"token records: damaged ({error}); the text of the answer is intact") from None
     return steps
@@ -122,6 +143,19 @@ def _step(reader: _Reader) -> Step:
         stages=tuple(_read_stage(reader) for _ in range(stages)),
         u=None if math.isnan(u) else u,
     )
+
+
+def _with_draw(step: Step, reader: _Reader) -> Step:
+    start, end, number = reader.unpack(_DRAW)
+    count = int(number)
+    values = reader.unpack(struct.Struct(f"<{2 * count}I{count}f"))
+    ids, ranks, probabilities = values[:count], values[count : 2 * count], values[2 * count :]
+    names = [None, *(stage.name for stage in step.stages)]
+    candidates = tuple(
+        Candidate(int(id), int(rank), names[cut % _PENALIZED], cut >= _PENALIZED, probability)
+        for id, rank, probability, cut in zip(ids, ranks, probabilities, reader.take(count), strict=True)
+    )
+    return step._replace(candidates=candidates, interval=None if math.isnan(start) else (start, end))
 
 
 def _read_stage(reader: _Reader) -> Stage:

@@ -20,7 +20,7 @@ from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
 from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
-from ropechat.trace import Stage, Step, TokenDistribution
+from ropechat.trace import Candidate, Stage, Step, TokenDistribution
 from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
@@ -95,6 +95,8 @@ def _step(step: Step) -> dict[str, Any]:
         "stages": [
             [stage.name, stage.kept, _number(stage.mass), _number(stage.entropy)] for stage in step.stages
         ],
+        "candidates": [one[:5] for one in step.candidates],
+        "interval": step.interval,
         "finish_reason": step.finish_reason,
     }
 
@@ -140,6 +142,14 @@ class _Field:
             raise self.fail(f"an integer from 0 to {limit}")
         return value
 
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.fail("true or false")
+        return self.value
+
+    def optional_text(self) -> str | None:
+        return None if self.value is None else self.text()
+
     def number(self) -> float:
         """The number; NaN for null."""
         if self.value is None:
@@ -150,6 +160,12 @@ class _Field:
             return float(self.value)
         except OverflowError:
             raise self.fail("a number") from None
+
+    def share(self) -> float:
+        value = self.number()
+        if not 0.0 <= value <= 1.0:
+            raise self.fail("a number from 0 to 1")
+        return value
 
     def optional(self) -> float | None:
         value = self.number()
@@ -257,6 +273,7 @@ def _read_step(field: _Field) -> Step:
     position = field.of("position").count()
     entropy = field.of("entropy").number()
     stages = field.of("stages").items(255) if field.of("stages").value else []
+    candidates = field.of("candidates").items(65535) if field.of("candidates").value else []
     try:
         data = bytes.fromhex(field.of("bytes").text(""))[:65535]
     except ValueError:
@@ -274,6 +291,8 @@ def _read_step(field: _Field) -> Step:
         row=None if row.value is None else _row(row, top, entropy),
         stages=tuple(_read_stage(stage) for stage in stages),
         u=field.of("u").optional(),
+        candidates=tuple(_read_candidate(candidate) for candidate in candidates),
+        interval=_read_interval(field.of("interval")),
     )
 
 
@@ -292,6 +311,18 @@ def _pair(field: _Field) -> tuple[int, float]:
 def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
     position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
     return TokenDistribution(position, top, logsumexp, entropy, mass)
+
+
+def _read_candidate(field: _Field) -> Candidate:
+    kinds = _Field.count, _Field.count, _Field.optional_text, _Field.flag, _Field.share
+    return Candidate(*_parts(field, *kinds))
+
+
+def _read_interval(field: _Field) -> tuple[float, float] | None:
+    if field.value is None:
+        return None
+    start, end = _parts(field, _Field.share, _Field.share)
+    return start, end
 
 
 def _read_stage(field: _Field) -> Stage:

@@ -28,6 +28,7 @@ from ropechat.tui.controllers.inspector import InspectorController
 from ropechat.tui.controllers.keyboard import KeyboardController
 from ropechat.tui.controllers.models import ModelsController
 from ropechat.tui.controllers.overflow import OverflowController
+from ropechat.tui.controllers.reader import ReaderController
 from ropechat.tui.controllers.sampling import SamplingController
 from ropechat.tui.controllers.sidebar import SidebarController
 from ropechat.tui.controllers.stats import StatsController
@@ -126,6 +127,7 @@ class ChatApp(CompatApp):
         self.history = HistoryController(chat, view, path, writing, hints, resume, self.keys_wanted)
         self.models = ModelsController(chat, view, path, writing, self.sampling)
         self.terminal = TerminalController(view, self.composer)
+        reader = ReaderController(chat, view)
         hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
         lines = Lines(self.title_bar, self.gauge, self.footer, self.compose_line)
         self.status = StatusController(
@@ -154,7 +156,7 @@ class ChatApp(CompatApp):
         }
         for controller in (
             *(self.system_prompt, self.overflow, self.sampling, self.stats, self.answers, self.find),
-            *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar),
+            *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar, reader),
         ):
             self.commands.handlers |= controller.handlers()
 

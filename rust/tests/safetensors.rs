@@ -99,10 +99,20 @@ fn sizes_that_overflow_or_disagree() {
     let with = |dtype: &str, shape: &str, offsets: &str| {
         format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
     };
-    assert_fault(&with("F32", "[4294967296,4294967296]", "[0,0]"), &[], "w", "is no size in bytes");
-    assert_fault(&with("F32", "[4611686018427387904,4]", "[0,0]"), &[], "w", "is no size in bytes");
-    assert_fault(&with("F32", "[4611686018427387904]", "[0,0]"), &[], "w", "is no size in bytes");
-    assert_fault(&with("F4", "[3]", "[0,2]"), &[0; 2], "w", "is no size in bytes");
+    assert_fault(
+        &with("F32", "[4294967296,4294967296]", "[0,0]"),
+        &[],
+        "w",
+        "must be a whole number of bytes",
+    );
+    assert_fault(
+        &with("F32", "[4611686018427387904,4]", "[0,0]"),
+        &[],
+        "w",
+        "must be a whole number of bytes",
+    );
+    assert_fault(&with("F32", "[4611686018427387904]", "[0,0]"), &[], "w", "must be a whole number of bytes");
+    assert_fault(&with("F4", "[3]", "[0,2]"), &[0; 2], "w", "must be a whole number of bytes");
     assert_fault(&with("F32", "[2]", "[0,4]"), &[0; 4], "w", "takes 8 bytes");
     assert_fault(&with("F32", "[1]", "[8,4]"), &[0; 4], "w", "takes 4 bytes");
     assert_fault(&with("F32", "[1]", "[18446744073709551612,0]"), &[0; 4], "w", "takes 4 bytes");

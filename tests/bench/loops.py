@@ -2,8 +2,8 @@
 
     python tests/bench/loops.py [--isa avx2] [--kernel matmul_q8_0] [--module FILE] [--listing]
 
-Needs objdump (binutils). One line per innermost loop: all instructions, products (multiply-adds, dot products,
-tiles), other vector instructions, scalar instructions (counters, addresses), loads from and stores to the stack,
+Needs objdump (binutils). One line per innermost loop: all instructions, products (multiply-adds and dot
+products), other vector instructions, scalar instructions (counters, addresses), accesses to the stack,
 prefetches, and instructions per product. A kernel has one loop per number of rows in a tile. Loops without a
 product are left out. --listing prints the loops themselves.
 """
@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 SYMBOL = re.compile(r"^[0-9a-f]+ <(?:<?ropechat_core::kernel::)?arch::(\w+)::(?:(\w+)::)?(\w+).*>:$")
-INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(\S+)\s*(.*)$")
-TABLES = {"BASE": "avx512", "VNNI": "avx512-vnni", "BF16": "avx512-bf16"}
+INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(?:\{vex\} )?(\S+)\s*(.*)$")
+TABLES = {"avx2.VNNI": "avx-vnni", "avx512.VNNI": "avx512-vnni", "avx512.BF16": "avx512-bf16"}
 PRODUCT = re.compile(r"^(v(pdpb|pmadd|dpbf16|fn?m(add|sub))|tdp|vmulps)")
 
 
@@ -37,7 +37,10 @@ def functions(module: str) -> Iterator[tuple[str, str, list[tuple[int, str, str]
                     yield *found, body
                 line = line.replace("ropechat_core::kernel::arch::", "arch::")
                 match = SYMBOL.match(line.strip())
-                found, body = ((TABLES.get(match[2], match[1]), match[3]) if match else None), []
+                found, body = (
+                    ((TABLES.get(f"{match[1]}.{match[2]}", match[1]), match[3]) if match else None),
+                    [],
+                )
     if found:
         yield *found, body
 

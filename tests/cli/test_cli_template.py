@@ -199,6 +199,8 @@ def test_the_templates_words_are_in_no_sum(door: Door, model: Path) -> None:
     first = 1 + len("|user\n")
     own = [token["logprob"] for token in tokens[first : first + 2]]
     assert [token["token"] for token in tokens[first : first + 2]] == ["h", "i"]
+    assert [line.split(":")[0] for line in table[-4:-1]] == ["template", "text", "special"]
+    assert table[-3].split(": ", 1)[1] == table[-1].split(", ", 1)[1]
     assert table[-1].startswith(f"{len(tokens) - 3} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
 
 

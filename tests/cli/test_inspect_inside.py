@@ -58,7 +58,7 @@ def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> 
         (["--layers", "1", "a"], "--layers: requires --lens or --attention"),
         (["--lens", "--format", "svg", "a"], "--lens: not possible as svg; use table or jsonl or html"),
         (["--attention", "--format", "html", "a"], "--attention: not possible as html; use table or jsonl"),
-        (["--lens", "-f", "a", "-f", "b"], "--lens: one text at a time (got 2 files)"),
+        (["--lens", "-f", "a", "-f", "b"], "--lens: takes one text; omit further files"),
         (["--attention", "--by", "line", "a"], "--attention: not possible with --by line"),
     ],
 )
@@ -92,3 +92,9 @@ def test_the_examples_of_the_help_run(
         code, _, err = run(capfd, *shlex.split(line)[2:])
         assert (code, err.count("error")) == (0, 0), (line, err)
     assert (tmp_path / "heads.jsonl").exists()
+
+
+def test_a_text_beyond_the_trained_length_has_a_note(capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, "--attention", "--layers", "0", "a " * 600)
+    assert code == 0
+    assert "tokens exceed the trained length of 512" in err

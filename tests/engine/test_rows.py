@@ -119,7 +119,7 @@ def test_masked_and_broken_rows(engine: Engine) -> None:
     assert second.kl_back == pytest.approx(np.log(4 / 3))
     assert second.logprobs == (pytest.approx(-np.log(4)), -np.inf)
     b[0, 1] = np.nan
-    with pytest.raises(NonFiniteError, match="position 7: second model: the logit of id 1 is NaN"):
+    with pytest.raises(NonFiniteError, match=r"position 7: second model: the logit of id 1 .*got NaN"):
         engine.compare_rows(a, b, [0, 0], position=7)
     for others, following in ((b[:1], [0, 0]), (b, []), (b, [0, 4])):
         with pytest.raises((RequestError, NonFiniteError)):

@@ -9,9 +9,9 @@ from fakes import fake_step
 from models import write_llama
 
 from ropechat.engine.engine import Engine
-from ropechat.inspector.explain import explain
+from ropechat.errors import RequestError
+from ropechat.inspector.explain import BANNED, GREEDY, explain
 from ropechat.sampling import Sampling
-from ropechat.trace import Stage, Step, TokenDistribution
 
 BIAS = ((2, 3.0), (7, -100.0), (11, -1.5))
 SETTINGS = [
@@ -26,17 +26,6 @@ SETTINGS = [
 ]
 
 
-def made(logits: "np.ndarray", stages: tuple[Stage, ...], listed: int, chosen: int = 0) -> Step:
-    shift = float(np.log(np.exp(logits).sum()))
-    order = np.argsort(-logits, kind="stable")
-    top = tuple((int(id), float(logits[id]) - shift) for id in order[:listed])
-    rank = int(np.where(order == chosen)[0][0]) + 1
-    base = fake_step(chosen, b"x", "x")
-    row = TokenDistribution(0, top, shift, 1.0, 0.9)
-    logprob = float(logits[chosen]) - shift
-    return base._replace(id=chosen, top=top, row=row, stages=stages, logprob=logprob, rank=rank)
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine.load(write_llama(tmp_path_factory.mktemp("tiny")), dtype="f32", threads=1)
@@ -47,65 +36,125 @@ def test_the_engines_own_draw_is_explained(engine: Engine, sampling: Sampling) -
     """With every id listed, `u` falls into the chosen candidate's share and into no other."""
     vocabulary, prompt = engine.facts["vocab_size"], [1, 2, 3, 4]
     settings = dataclasses.replace(sampling, seed=5, max_tokens=12)
-    seen = list(prompt)
     for step in engine.generate(prompt, settings, top_k=vocabulary):
-        found = explain(step, settings, seen)
+        found = explain(step, settings)
         kept = [candidate for candidate in found.candidates if candidate.cut is None]
-        assert found.kept in (None, len(kept))
-        assert found.exact or "rank in between" in found.why
+        banned = sum(candidate.cut == BANNED for candidate in found.candidates)
+        assert found.kept in (None, len(kept), len(kept) + banned)
+        assert found.exact
         shares = np.cumsum([candidate.sampled for candidate in kept])
-        assert shares[-1] == pytest.approx(1.0, abs=1e-6)
+        assert shares[-1] == pytest.approx(1.0, abs=1e-12)
         drawn = kept[int(np.searchsorted(shares, step.u, side="right"))]
         assert drawn.id == step.id == found.chosen.id
-        seen.append(step.id)
+        end = shares[kept.index(drawn)]
+        assert step.interval == pytest.approx((end - drawn.sampled, end), abs=1e-12)
+
+
+@pytest.mark.parametrize("sampling", SETTINGS)
+def test_twenty_listed_candidates_have_the_numbers_of_all(engine: Engine, sampling: Sampling) -> None:
+    """What is not listed changes nothing: no number is an estimate."""
+    settings = dataclasses.replace(sampling, seed=6, max_tokens=8)
+    every = list(engine.generate([1, 2, 3], settings, top_k=engine.facts["vocab_size"]))
+    few = list(engine.generate([1, 2, 3], settings, top_k=20))
+    for one, other in zip(few, every, strict=True):
+        shown, whole = explain(one, settings), explain(other, settings)
+        assert shown.exact
+        assert set(shown.candidates) <= set(whole.candidates)
+
+
+def test_stages_are_the_definition(engine: Engine) -> None:
+    """Each cut and share, computed again from the logits."""
+    settings = Sampling(temperature=1.5, top_k=30, top_p=0.875, min_p=0.125, seed=1, max_tokens=1)
+    prompt, vocabulary = [1, 2, 3, 4], engine.facts["vocab_size"]
+    [step] = engine.generate(prompt, settings, top_k=vocabulary)
+    logits = engine.logits(prompt)[-1].astype(np.float64)
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp((logits - logits.max()) / 1.5)[order]
+    top_p = int(np.searchsorted(np.cumsum(weights[:30]) / weights[:30].sum(), 0.875)) + 1
+    min_p = int((weights[:top_p] >= 0.125).sum())
+    counts = {"temperature": vocabulary, "top_k": 30, "top_p": top_p, "min_p": min_p}
+    assert {stage.name: stage.kept for stage in step.stages} == counts
+    cuts = [next((name for name, n in counts.items() if place >= n), None) for place in range(vocabulary)]
+    assert [(one.id, one.rank, one.cut) for one in step.candidates] == [
+        (int(id), place + 1, cuts[place]) for place, id in enumerate(order)
+    ]
+    shares = weights[:min_p] / weights[:min_p].sum()
+    assert [one.probability for one in step.candidates[:min_p]] == pytest.approx(shares, rel=1e-12)
+    for place, count in enumerate(counts.values()):
+        shares = np.concatenate([weights[:count] / weights[:count].sum(), np.zeros(vocabulary - count)])
+        assert [one.by_stage[place] for one in step.candidates] == pytest.approx(shares, rel=1e-12)
 
 
 def test_the_penalty_marks_what_was_said(engine: Engine) -> None:
     settings = dataclasses.replace(SETTINGS[-1], seed=5, max_tokens=3)
     step = next(iter(engine.generate([1, 2, 3, 4], settings, top_k=20)))
-    found = explain(step, settings, [1, 2, 3, 4])
+    found = explain(step, settings)
     assert {c.id for c in found.candidates if c.penalized} == {c.id for c in found.candidates} & {1, 2, 3, 4}
-    unknown = explain(step, settings, None)
-    assert not unknown.exact
-    assert "unknown" in unknown.why
 
 
-def test_greedy() -> None:
-    step = made(np.array([3.0, 2.0, 1.0]), (), 3)
-    found = explain(step, Sampling(temperature=0))
-    assert [(c.sampled, c.cut) for c in found.candidates] == [(1.0, None), (0.0, "greedy"), (0.0, "greedy")]
+def test_bans_and_biases_are_named(engine: Engine) -> None:
+    settings = Sampling(temperature=0.7, top_k=0, top_p=1.0, seed=5, max_tokens=1)
+    best = next(engine.generate([1, 2, 3, 4], settings, top_k=3)).top
+    bias = ((best[0][0], -100.0), (best[1][0], 1.5))
+    settings = dataclasses.replace(settings, logit_bias=bias)
+    found = explain(next(engine.generate([1, 2, 3, 4], settings, top_k=20)), settings)
+    assert [one.id for one in found.candidates if one.cut == BANNED] == [best[0][0]]
+    assert {one.id: one.bias for one in found.candidates if one.bias} == dict(bias)
+
+
+def test_greedy(engine: Engine) -> None:
+    settings = Sampling(temperature=0, max_tokens=1)
+    [step] = engine.generate([1, 2, 3, 4], settings, top_k=3)
+    found = explain(step, settings)
+    assert [(c.sampled, c.cut) for c in found.candidates] == [(1.0, None), (0.0, GREEDY), (0.0, GREEDY)]
     assert found.exact
+    assert (step.u, step.interval, [stage.kept for stage in step.stages]) == (None, (0.0, 1.0), [1])
 
 
-def test_each_cut_names_its_stage() -> None:
-    stages = (Stage("top_k", 5, 0.9, 1.0), Stage("top_p", 3, 0.8, 1.0), Stage("min_p", 2, 0.7, 1.0))
-    step = made(np.linspace(3, 0, 8), stages, 8)
-    cuts = [candidate.cut for candidate in explain(step, Sampling()).candidates]
-    assert cuts == [None, None, "min_p", "top_p", "top_p", "top_k", "top_k", "top_k"]
+def test_a_record_without_stages_says_so() -> None:
+    """As in chats that were saved by older versions."""
+    step = fake_step(0, b"x", "x", top_k=3)._replace(candidates=())
+    found = explain(step, Sampling())
+    assert (found.exact, found.why) == (False, "the stages were not recorded")
+    assert {candidate.sampled for candidate in found.candidates} == {None}
 
 
-@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.5])
-@pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
-def test_estimates_are_near_and_said_to_be_estimates(temperature: float, spread: float) -> None:
-    """300 survivors of which 20 are listed."""
-    logits = np.random.default_rng(int(10 * spread)).normal(size=300) * spread
-    stages = (Stage("temperature", 300, 1.0, 1.0),) if temperature != 1.0 else ()
-    chosen = int(logits.argmax())
-    found = explain(made(logits, stages, 20, chosen), Sampling(temperature=temperature, top_k=0, top_p=1.0))
-    weights = np.exp((logits - logits.max()) / temperature)
-    true = float(weights[chosen] / weights.sum())
-    sampled = found.chosen.sampled
-    assert sampled is not None
-    if found.exact:
-        assert sampled == pytest.approx(true, rel=0.01)
-    else:
-        assert "not listed" in found.why
-        assert true / 3 < sampled < true * 3
+def test_a_chosen_token_beyond_the_list_is_shown(engine: Engine) -> None:
+    settings = Sampling(temperature=1.0, top_k=0, top_p=1.0, max_tokens=40, seed=3)
+    steps = [step for step in engine.generate([1, 2], settings, top_k=2) if step.rank > 2]
+    assert steps
+    for step in steps:
+        found = explain(step, settings)
+        assert len(found.candidates) == 3
+        assert (found.chosen.rank, found.chosen.cut) == (step.rank, None)
+        assert found.chosen.sampled == pytest.approx(math.exp(step.logprob), rel=1e-12)
 
 
-def test_a_chosen_token_beyond_the_list_is_shown() -> None:
-    logits = np.linspace(3, 0, 50)
-    found = explain(made(logits, (), 20, chosen=30), Sampling(temperature=1.0, top_k=0, top_p=1.0))
-    assert len(found.candidates) == 21
-    assert (found.chosen.rank, found.chosen.cut) == (31, None)
-    assert found.chosen.sampled == pytest.approx(math.exp(found.chosen.logprob), rel=0.01)
+# ---- a given text
+
+
+def test_a_given_text_has_the_stages_of_a_drawn_one(engine: Engine) -> None:
+    """Scoring what was drawn gives the record of the draw, but for u."""
+    settings = dataclasses.replace(SETTINGS[0], repetition_penalty=1.2, seed=8, max_tokens=10)
+    prompt = [1, 2, 3, 4]
+    steps = list(engine.generate(prompt, settings, top_k=10))
+    trace = engine.score([*prompt, *(step.id for step in steps)], top_k=10, sampling=settings)
+    assert trace[0].stages == trace[0].candidates == ()
+    for token, step in zip(trace[len(prompt) :], steps, strict=True):
+        assert (token.stages, token.candidates, token.interval) == (
+            step.stages,
+            step.candidates,
+            step.interval,
+        )
+        assert (token.u, token.outcome) == (None, next(c for c in step.candidates if c.id == token.id))
+    assert all(token.candidates == () for token in engine.score(prompt))
+
+
+def test_what_the_settings_cannot_produce(engine: Engine) -> None:
+    trace = engine.score([1, 2, 3, 4, 5, 6], top_k=0, sampling=Sampling(temperature=0))
+    judged = [token.outcome for token in trace][1:]
+    cuts = [None if token.rank == 1 else "temperature" for token in trace[1:]]
+    assert [one.cut for one in judged if one] == cuts
+    assert [one.rank for one in judged if one] == [token.rank for token in trace[1:]]
+    with pytest.raises(RequestError, match="logit_bias: ids must be below"):
+        engine.score([1, 2], sampling=Sampling(logit_bias=((100_000, 1.0),)))

@@ -39,7 +39,8 @@ class CancelToken:
 
 
 def _event(kind: str, sequence: int, position: int, **given: Any) -> SimpleNamespace:
-    empty = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
+    empty: dict[str, Any] = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
+    empty |= {"candidates": [], "interval": None}
     return SimpleNamespace(
         kind=kind,
         sequence=sequence,

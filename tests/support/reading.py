@@ -1,11 +1,12 @@
 """A Markdown text of every kind, and short ways to read an answer in the chat."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from fakes import fake_step
 
-from ropechat.trace import Stage, Step, TokenDistribution
+from ropechat.trace import Candidate, Stage, Step, TokenDistribution
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.blocks import AnswerBlock
 
@@ -76,7 +77,25 @@ def telling_step(index: int, token: bytes, chosen: int) -> Step:
     logprob = dict(top)[chosen]
     rank = [id for id, _ in top].index(chosen) + 1
     row = TokenDistribution(index, top, 3.0, 1.1, 0.98)
-    return base._replace(id=chosen, logprob=logprob, rank=rank, entropy=1.1, top=top, row=row, stages=stages)
+    kept = {id: math.exp(dict(top)[id]) for id in (7, 8)}
+    shares = {id: weight / sum(kept.values()) for id, weight in kept.items()}
+    cuts = {9: "top_p", 3: "top_k"}
+    candidates = tuple(
+        Candidate(id, place, cuts.get(id), False, shares.get(id, 0.0)) for place, (id, _) in enumerate(top, 1)
+    )
+    interval = (0.0, shares[7]) if chosen == 7 else (shares[7], 1.0)
+    return base._replace(
+        id=chosen,
+        logprob=logprob,
+        rank=rank,
+        entropy=1.1,
+        top=top,
+        row=row,
+        stages=stages,
+        candidates=candidates,
+        interval=interval,
+        u=interval[0] + 0.01,
+    )
 
 
 async def inspected(c: Any, token: bytes = b" dangle", chosen: int = 8) -> Any:

@@ -21,6 +21,7 @@ from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
+from ropechat.tui.screens.reader import ReaderScreen
 from ropechat.tui.screens.rope import RopeScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
 from ropechat.tui.widgets.sampling_panel import SamplingPanel
@@ -35,6 +36,7 @@ SHEETS = {
     "dials": SamplingPanel,
     "personas": PersonasScreen,
     "full": ContextScreen,
+    "reader": ReaderScreen,
     "rope": RopeScreen,
 }
 

@@ -81,7 +81,7 @@ async def test_personas_are_kept_chosen_and_deleted(chat: Any) -> None:
     engine = FakeEngine("ok")
     async with chat(engine, size=(120, 30)) as c:
         await command(c, "/persona save teacher")
-        assert "no system text to keep" in c.line("footer")
+        assert "no system text to save" in c.line("footer")
         await command(c, "/system You are a patient teacher.")
         await command(c, "/persona save teacher")
         assert (personas_folder() / "teacher.txt").read_text() == "You are a patient teacher.\n"
@@ -179,7 +179,7 @@ async def test_slide_leaves_out_as_few_as_needed_and_says_so(
         await c.idle()
         assert said(engine) == ["two " * 4, "beta " * 5, "three " * 6]
         assert "oldest question is no longer sent" in " ".join(c.screen().split())
-        assert "begins at “two two" in c.screen()
+        assert "which reads from “two two" in " ".join(c.screen().split())
         assert c.app.session.when_full is later
         used = len(engine.prompt_ids(c.app.session.messages()))
         await c.until(lambda: f" {used}/48" in c.line("gauge"))
@@ -196,7 +196,7 @@ async def test_begin_fresh_reads_the_question_only(chat: Any) -> None:
         await c.until(lambda: len(engine.asked) == 3)
         await c.idle()
         assert said(engine) == ["S", "three " * 6]
-        assert "begins with this one" in " ".join(c.screen().split())
+        assert "which reads from this one on" in " ".join(c.screen().split())
         await c.ask("four")
         await c.idle()
         assert said(engine) == ["S", "three " * 6, "gamma", "four"]

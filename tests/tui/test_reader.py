@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -12,6 +13,7 @@ from textual.pilot import Pilot
 from ropechat.engine.engine import Engine
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.reader_app import ReaderApp
+from ropechat.tui.screens.reader import ReaderScreen
 
 TEXT = "The cat sat on the mat.\n" + "Once upon a time there was a zzqx little girl.\n" * 30
 
@@ -148,3 +150,21 @@ async def test_q_ends_it(engine: Engine) -> None:
         await pilot.press("q")
         await until(pilot, lambda: app_of(pilot).outcome == 0)
         await asyncio.sleep(0)
+
+
+async def test_a_file_over_the_chat(chat: Any, engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text(TEXT)
+    async with chat(engine) as c:
+        await c.idle()
+        await c.ask(f"/inspect {tmp_path}/missing.txt")
+        await c.until(lambda: "No such file" in c.line("footer"))
+        await c.ask(f"/inspect {path}")
+        await c.until(lambda: isinstance(c.app.screen, ReaderScreen))
+        screen = c.app.screen
+        await c.until(lambda: screen.reader.is_done)
+        await c.pilot.press("right", "right")
+        await c.until(lambda: "rank" in screen.panel.text)
+        await c.pilot.press("q")
+        await c.until(lambda: c.app.screen is not screen)
+        assert c.app.composer.has_focus

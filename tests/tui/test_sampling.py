@@ -12,7 +12,6 @@ import pytest
 from fakes import FakeEngine, fake_step
 
 from ropechat.chat import presets
-from ropechat.inspector.explain import explain
 from ropechat.inspector.what_if import resample
 from ropechat.sampling import Sampling
 from ropechat.trace import TokenDistribution
@@ -96,14 +95,12 @@ def test_trials_can_be_exact_with_twenty_of_many() -> None:
 
 @pytest.mark.parametrize("bias", [((4, 1.5),), ((9, -100.0), (11, -2.0))])
 @pytest.mark.parametrize("spread", [1.0, 3.0])
-def test_what_was_drawn_with_a_bias_is_explained(bias: Any, spread: float) -> None:
+def test_a_trial_with_a_bias_names_it(bias: Any, spread: float) -> None:
     settings = Sampling(temperature=0.7, top_k=0, top_p=1.0, logit_bias=bias)
     logits = np.random.default_rng(3).normal(size=60) * spread
     true = sampled(logits, settings, set())
-    id = max(true, key=lambda one: true[one])
-    step = step_of(logits, 60)
-    step = step._replace(id=id, logprob=dict(step.top)[id])
-    found = explain(step, settings)
+    found = resample(step_of(logits, 60), settings, 60)
+    assert found.chosen.id == max(true, key=lambda one: true[one])
     assert {one.id: one.sampled for one in found.candidates if one.cut is None} == pytest.approx(
         {one: share for one, share in true.items() if (one, -100.0) not in bias}
     )

@@ -308,6 +308,14 @@ PANELS = (
         needs_words=True,
     ),
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),
+    Command(
+        "text.inspect",
+        "",
+        "inspect a file",
+        "Open a text file in the reader: its tokens tinted and explained",
+        typed="inspect FILE",
+        needs_words=True,
+    ),
     Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
 READING = (  # keys of the transcript

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.containers import Container
-from textual.screen import Screen
+from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ropechat.inspector.text_reader import TextReader
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from ropechat.engine.engine import Engine
-    from ropechat.inspector.reader_thread import ReaderThread
+    from ropechat.inspector.text_reader import Worker
     from ropechat.tui.commands.keymap import Keymap
 
 POLL_S = 0.05  # between two looks at what was computed
@@ -34,8 +34,8 @@ SURPRISE = 4.0  # bits from which `n` stops at a token
 CONTINUED = 48  # tokens of a continuation
 
 
-class ReaderScreen(Screen[None]):
-    """A text and its scores. name: of its file; thread: computes."""
+class ReaderScreen(ModalScreen[None]):
+    """A text and its scores. name: of its file; worker: computes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.READER))]
 
@@ -43,13 +43,13 @@ class ReaderScreen(Screen[None]):
         self,
         title: str,
         reader: TextReader,
-        thread: ReaderThread,
+        worker: Worker,
         spell: Callable[[int], bytes],
         keymap: Keymap,
         folder: Path,
     ) -> None:
         super().__init__()
-        self._title, self.reader, self._thread, self._folder = title, reader, thread, folder
+        self._title, self.reader, self._worker, self._folder = title, reader, worker, folder
         self.text_view, self.panel = TextView(reader, id="text"), TokenPanel(spell, id="token")
         self._bar, self._hints = Bar(id="title"), KeyHints(keys.READER_ITEMS, keymap)
         self._ask = Input(id="ask", compact=True)
@@ -77,6 +77,7 @@ class ReaderScreen(Screen[None]):
 
     def _look(self) -> None:
         view, reader = self.text_view, self.reader
+        view.lay_out()  # the first resize may come before there is a width
         top = view.offset_of(view.scroll_offset.y) if view.size.height else 0
         reader.look_at(top)
         if self._drawn == (reader.version, view.cursor):
@@ -88,7 +89,7 @@ class ReaderScreen(Screen[None]):
         self._show_status()
         self._show_token()
         if not reader.is_done:
-            self._thread.wake()
+            self._worker.wake()
 
     def _show_status(self) -> None:
         reader = self.reader
@@ -107,7 +108,7 @@ class ReaderScreen(Screen[None]):
         token = self.reader.detail(index) if index >= 0 else None
         self.panel.show(index, len(self.reader), token, self._notes)
         if index > 0 and token is None:
-            self._thread.wake()
+            self._worker.wake()
 
     def _select(self, index: int) -> None:
         if 0 <= index < len(self.reader):
@@ -246,12 +247,12 @@ class ReaderScreen(Screen[None]):
 
         def done(reader: TextReader) -> None:
             self.reader = reader
-            self._thread.read(reader)
+            self._worker.read(reader)
             self.text_view.show(reader)
             self._drawn = (-1, -1)
             self._look()
 
-        self._thread.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
     def action_export(self) -> None:
         """Write the scored text as a page."""
@@ -271,7 +272,7 @@ class ReaderScreen(Screen[None]):
                 file.writelines(render([reading], self._title, engine.tokenizer.token_bytes))
             return f"written: {path}"
 
-        self._thread.submit(
+        self._worker.submit(
             job, lambda result: self.app.call_from_thread(self._finish, result, self._hints.say)
         )
 
@@ -285,7 +286,7 @@ class ReaderScreen(Screen[None]):
                 self._notes.append(text)
                 self._show_token()
 
-        self._thread.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
     def _finish(self, result: Any, done: Callable[[Any], None]) -> None:
         if isinstance(result, BaseException):

@@ -32,6 +32,7 @@ CUTS = {
     "banned": "banned",
 }
 EIGHTHS = " ▏▎▍▌▋▊▉"
+CANDIDATES = 6  # rows of candidates that stages leave where the height is small
 NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
 
 Row = list[StyledSpan]
@@ -82,10 +83,7 @@ class Inspector(Widget):
         if token is not None:
             block, step = token.block, token.block.steps[token.index]
             if block.sampling is not None:
-                seen = None
-                if block.prompt is not None and block.sampling.repetition_penalty != 1.0:
-                    seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
-                self._explanation = explain(step, block.sampling, seen)
+                self._explanation = explain(step, block.sampling)
                 self.choice = next(n for n, c in enumerate(self._explanation.candidates) if c.chosen)
         self._lay()
 
@@ -193,8 +191,10 @@ class Inspector(Widget):
 
     def _candidates(self, width: int, height: int) -> list[Row]:
         assert self._explanation is not None
-        tail = self._tail(width)
-        listed = self._explanation.candidates
+        tail, listed = self._tail(width), self._explanation.candidates
+        room = max(0, height - 1 - len(tail) - min(len(listed), CANDIDATES))
+        stages = [StyledSpan(f"   {one_line(text)}", "quiet") for text in self._stages(self._explanation)]
+        tail[1:1] = [fitted([stage], width) for stage in (stages[-room:] if room else [])]
         room = max(1, height - 1 - len(tail))
         first = max(0, min(self.choice - room // 2, len(listed) - room))
         name = max(8, min(18, (width - NUMBERS) // 2))
@@ -216,7 +216,7 @@ class Inspector(Widget):
             StyledSpan(" "),
         ]
         if candidate.cut is not None:
-            row += fitted([StyledSpan(CUTS.get(candidate.cut, f"cut by {candidate.cut}"), "quiet")], bar + 7)
+            row += fitted([StyledSpan(cut_text(candidate.cut), "quiet")], bar + 7)
         else:
             exact = self._explanation is None or self._explanation.exact
             row.append(StyledSpan(probability(candidate.sampled, exact).rjust(6) + " ", look))
@@ -231,13 +231,29 @@ class Inspector(Widget):
         kept = "" if found.kept is None else f" · {found.kept:,} survived"
         rows = [fitted([StyledSpan(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
         if not found.exact:
-            rows.append(fitted([StyledSpan(f"   ≈ sampled is an estimate: {found.why}", "quiet")], width))
+            rows.append(fitted([StyledSpan(f"   ? {found.why}", "quiet")], width))
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
             name = self.spelled(self.preview.id)
             text = one_line(f"{name}{self.preview.text}")
             lines = wrap(text, 0, max(4, width - 3))[:4]
             rows.append(fitted([StyledSpan(f" preview {self.preview.note}", "quiet")], width))
             rows += [[StyledSpan("  "), StyledSpan(text[start:end], "string")] for start, end in lines]
+        return rows
+
+    def _stages(self, found: Explanation) -> list[str]:
+        """What each stage left, and the interval that u fell into."""
+        assert self.token is not None
+        step = self.token.block.steps[self.token.index]
+        rows = []
+        for stage in step.stages:
+            cut = [self.spelled(one.id) for one in found.candidates if one.cut == stage.name]
+            names = f" · cuts {' '.join(cut)}" if cut else ""
+            rows.append(
+                f"{stage.name.replace('_', '-')} {stage.kept:,} kept · raw {probability(stage.mass)}{names}"
+            )
+        if step.interval is not None and step.u is not None:
+            start, end = step.interval
+            rows.append(f"u {step.u:.4f} in {start:.4f} to {end:.4f}")
         return rows
 
     def spelled(self, id: int, data: bytes | None = None) -> str:
@@ -262,6 +278,11 @@ def probability(value: float | None, exact: bool = True) -> str:
     if 0.0 < value < 0.0005:
         return sign + f"{value:.0e}".replace("e-0", "e-")
     return sign + f"{value:.3f}"
+
+
+def cut_text(cut: str) -> str:
+    """What removed a candidate; in a chat that was imported, any text."""
+    return CUTS.get(cut) or f"cut by {one_line(cut)}"
 
 
 def barred(share: float, width: int) -> str:

@@ -17,7 +17,7 @@ from ropechat.tui.render.width import fit
 from ropechat.tui.terminal.textual_compat import bound_keys
 from ropechat.tui.widgets.bars import KeyHints, meter
 from ropechat.tui.widgets.input import SanitizedInput
-from ropechat.tui.widgets.inspector import CUTS, barred, probability
+from ropechat.tui.widgets.inspector import barred, cut_text, probability
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class SamplingPanel(Vertical, can_focus=True):
         look = "" if one.cut is None else "$quiet"
         name = fit(one_line(self._spell(one.id)), TOKEN)
         if one.cut is not None:
-            right = fit(CUTS.get(one.cut, f"cut by {one.cut}"), cells + 7)
+            right = fit(cut_text(one.cut), cells + 7)
         else:
             right = f"{probability(one.sampled, found.exact):>6} {barred(one.sampled or 0.0, cells)}"
         return Content.assemble(

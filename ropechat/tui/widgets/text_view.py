@@ -57,18 +57,19 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
     def show(self, reader: TextReader) -> None:
         """Show another text, at the same place."""
         self.reader, self._width = reader, 0
-        self._lay_out()
+        self.lay_out()
         self.refresh()
 
     def on_resize(self) -> None:
-        self._lay_out()
+        self.lay_out()
 
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
         self._styles.forget()
 
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
+        """Cut the text into rows, if the width has changed."""
         width = self.scrollable_content_region.width
         if width == self._width or width <= 0:
             return
@@ -112,13 +113,17 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
     # --- places ---
 
     def offset_of(self, row: int) -> int:
-        """The byte at which a row begins."""
+        """The byte at which a row begins; 0 before the text is laid out."""
+        if not self._starts:
+            return 0
         line = max(0, bisect_right(self._rows, row, 0, len(self._starts)) - 1)
         pieces = self._pieces(self._line(line))
         return self._starts[line] + pieces[max(0, min(row - self._rows[line], len(pieces) - 1))][0]
 
     def row_of(self, offset: int) -> int:
-        """The row in which a byte stands."""
+        """The row in which a byte stands; 0 before the text is laid out."""
+        if not self._starts:
+            return 0
         line = max(0, bisect_right(self._starts, offset) - 1)
         pieces = self._pieces(self._line(line))
         inside = bisect_right([begin for begin, _ in pieces], offset - self._starts[line]) - 1

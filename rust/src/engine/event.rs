@@ -127,4 +127,6 @@ pub struct Scored {
     pub logprob_and_rank: Option<(f64, usize)>,
     /// The row at `position - 1`.
     pub row: Option<Logprobs>,
+    /// What the settings of [`super::Engine::explain`] do to a given token; None where they were not given.
+    pub explained: Option<Draw>,
 }

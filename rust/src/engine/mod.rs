@@ -20,7 +20,7 @@ use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::KvCache;
 use crate::model::Model;
-use crate::sampling::Sampler;
+use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
 use reuse::ReusableCache;
 use rows::RowReader;
@@ -114,8 +114,16 @@ impl Engine {
         let number = self.next_number;
         self.next_number += 1;
         let (prompt_len, reused) = (ids.len(), cache.len());
-        let sequence =
-            Sequence { ids: ids.to_vec(), prompt_len, reused, cache, rope_variant, goal, finished: false };
+        let sequence = Sequence {
+            ids: ids.to_vec(),
+            prompt_len,
+            reused,
+            cache,
+            rope_variant,
+            goal,
+            explained: None,
+            finished: false,
+        };
         self.sequences.insert(number, sequence);
         Ok(number)
     }
@@ -161,6 +169,16 @@ impl Engine {
         if wanted > context {
             return Err(Error::ContextFull { tokens: ids.len(), context });
         }
+        Ok(())
+    }
+
+    /// From now on the sequence's score events tell what these settings do to each given token.
+    ///
+    /// # Errors
+    /// Request: a setting out of range, or the sequence does not exist. A bias outside the vocabulary fails the step.
+    pub fn explain(&mut self, number: u64, sampling: Sampling) -> Result<()> {
+        sampling.validate()?;
+        self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?.explained = Some(sampling);
         Ok(())
     }
 

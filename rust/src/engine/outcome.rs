@@ -24,6 +24,8 @@ pub(super) struct Outcome {
     /// The token after the row (given or drawn) with its logprob and rank; None after the last given one.
     next: Option<(u32, f64, usize)>,
     draw: Option<Draw>,
+    /// What the settings of `Engine::explain` do to a given `next`.
+    explained: Option<Draw>,
 }
 
 impl RowJob<'_> {
@@ -50,7 +52,14 @@ impl RowJob<'_> {
             let (logprob, rank) = logprob_and_rank(&readout, logits, id);
             (id, logprob, rank)
         });
-        Ok(Outcome { index, position, readout, next, draw })
+        let explained = match (&sequence.explained, next, &draw) {
+            (Some(sampling), Some((id, ..)), None) => {
+                let history = &sequence.ids[..=position];
+                Some(self.sampler.explain(logits, history, position as u64 + 1, sampling, &readout, id)?)
+            }
+            _ => None,
+        };
+        Ok(Outcome { index, position, readout, next, draw, explained })
     }
 }
 
@@ -73,7 +82,13 @@ pub(super) fn commit(
         let Goal::Score { from, .. } = sequence.goal else { continue };
         sequence.finished = sequence.waiting() == 0;
         if start == 0 && from == 0 {
-            let first = Scored { position: 0, id: sequence.ids[0], logprob_and_rank: None, row: None };
+            let first = Scored {
+                position: 0,
+                id: sequence.ids[0],
+                logprob_and_rank: None,
+                row: None,
+                explained: None,
+            };
             events.push((*number, Event::Score(first)));
         }
     }
@@ -90,8 +105,8 @@ impl Outcome {
             return Event::Next { position: self.position + 1, row: self.readout };
         };
         let position = self.position + 1;
-        let scored =
-            Scored { position, id, logprob_and_rank: Some((logprob, rank)), row: Some(self.readout) };
+        let (row, explained) = (Some(self.readout), self.explained);
+        let scored = Scored { position, id, logprob_and_rank: Some((logprob, rank)), row, explained };
         let (Some(draw), Goal::Generate(generation)) = (self.draw, &sequence.goal) else {
             return Event::Score(scored);
         };

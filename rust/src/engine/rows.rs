@@ -62,7 +62,7 @@ impl Engine {
             let wanted = rows_at_once(self.rows_per_step, *next - cache.len());
             let chunk = &ids[cache.len()..(cache.len() + wanted).min(ids.len())];
             self.cache.reserve(cache, chunk.len())?;
-            let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies }];
+            let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies, start_position: 0 }];
             forward(&self.model, &mut runs, &mut self.work, compute)?;
             self.work.save_rows(residual);
             cache.commit(chunk.len());

@@ -3,6 +3,7 @@
 use super::event::Goal;
 use crate::config::RopeVariant;
 use crate::kv_cache::KvSequence;
+use crate::sampling::Sampling;
 
 pub(super) struct Sequence {
     pub ids: Vec<u32>,
@@ -12,6 +13,8 @@ pub(super) struct Sequence {
     pub cache: KvSequence,
     pub rope_variant: RopeVariant,
     pub goal: Goal,
+    /// Settings whose stages are told for each given token that is scored.
+    pub explained: Option<Sampling>,
     pub finished: bool,
 }
 

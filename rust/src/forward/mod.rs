@@ -20,7 +20,7 @@ pub use attention::ObservedHeads;
 pub use observer::Observer;
 pub use state::{Compute, Run};
 
-use crate::compute::activations::{Activations, RowSource, by_rows};
+use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, Residual};
 use crate::error::Result;
@@ -126,32 +126,8 @@ pub fn lm_head(
     logits: &mut Vec<f32>,
     compute: Compute<'_>,
 ) {
-    let Workspace { x, branch: BranchBuffers { input, .. }, .. } = work;
-    unembed(model, x, rows, input, logits, compute);
-}
-
-/// The logits of rows of a residual stream of any layer.  // x [rows, hidden_size], logits [rows, model.padded_vocab()]
-pub fn lm_head_of(
-    model: &Model,
-    x: &[f32],
-    work: &mut Workspace,
-    logits: &mut Vec<f32>,
-    compute: Compute<'_>,
-) {
-    let rows: Vec<usize> = (0..x.len() / model.config.hidden_size).collect();
-    unembed(model, x, &rows, &mut work.branch.input, logits, compute);
-}
-
-/// The final norm and the projection to the vocabulary.
-fn unembed(
-    model: &Model,
-    x: &[f32],
-    rows: &[usize],
-    input: &mut Activations,
-    logits: &mut Vec<f32>,
-    compute: Compute<'_>,
-) {
     let (pass, weight) = (Pass::new(model, compute), model.lm_head());
+    let Workspace { x, branch: BranchBuffers { input, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
     input.quantize_rows(
         rows.len(),

@@ -62,6 +62,16 @@ pub unsafe trait Lanes: Copy {
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4;
     /// acc + the sum of the products of each group of four with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int;
+    /// Whether products of bytes below 64 are summed as i16 first, by [`Lanes::dot2`]: where `dot4` is many instructions.
+    const SUMS_IN_I16: bool = false;
+    /// Two i16 sums for each of the sixteen i32 sums.
+    type Words: Copy;
+    /// All sums 0.
+    unsafe fn words_zero() -> Self::Words;
+    /// acc + the sums of the products of two bytes each with two signed bytes of `x`; only where they fit i16.
+    unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words;
+    /// acc + factor * (the sum of both words).
+    unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int;
     /// (sums - [`BIASED_ZERO`]) * scale, rounded once; `minus_bias` is [`Self::minus_bias`] of the scale.
     unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self;
     /// What one fused multiply-add subtracts again: -1.5 * 2^23 * scale, exact for a scale that was an f16.

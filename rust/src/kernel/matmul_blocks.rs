@@ -17,17 +17,20 @@ pub(super) trait BlockFormat {
     const DTYPE: PackedType;
     /// Whether values are unsigned with a minimum per block (`value = scale * q + min`), or signed bytes stored + 128.
     const HAS_MINS: bool = false;
-    /// What the scale is divided by, because the integers are multiplied by this power of two.
-    const DIVISOR: f32 = 1.0;
+    /// The power of two by which the integers are multiplied, and the scale divided: 1, or what makes them bytes + 128.
+    const FACTOR: i16 = 1;
+    /// The largest integer as it is stored.
+    const MAX: usize;
     /// Scales of a block: one, or one for each half.
     const SCALES: usize = 1;
     /// Where the values of a step begin: after the scales, and the minima if there are any.
     const VALUES_AT: usize = if Self::HAS_MINS { 8 * LANES } else { 4 * LANES };
-    /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes.
+    /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes: as they are stored, or times
+    /// [`BlockFormat::FACTOR`].
     ///
     /// # Safety
     /// The ISA of `V`; `values` valid for the step's bytes from `VALUES_AT` on.
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize) -> V::U8x4;
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4;
     /// Scale `P` (0..SCALES) of block `B`.
     ///
     /// # Safety
@@ -53,8 +56,9 @@ pub(super) struct Q4_0;
 
 impl BlockFormat for Q8_0 {
     const DTYPE: PackedType = PackedType::Q8_0;
+    const MAX: usize = 255;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { V::load_u8x4(values.add((B * 8 + t) * 4 * LANES)) }
     }
@@ -62,13 +66,15 @@ impl BlockFormat for Q8_0 {
 
 impl BlockFormat for Q6K {
     const DTYPE: PackedType = PackedType::Q6K;
-    const DIVISOR: f32 = 4.0;
+    const FACTOR: i16 = 4;
+    const MAX: usize = 63;
     const SCALES: usize = 2;
     const VALUES_AT: usize = 6 * LANES;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+        let to = if stored { 0 } else { 2 };
         // SAFETY: the caller's duty.
-        unsafe { V::or(bits::<V, B, 4, 2>(values, t), bits::<V, B, 2, 6>(values.add(UPPER), t)) }
+        unsafe { V::or(bits::<V, B, 4>(values, t, to), bits::<V, B, 2>(values.add(UPPER), t, to + 4)) }
     }
     #[inline(always)]
     unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
@@ -82,51 +88,51 @@ impl BlockFormat for Q6K {
 
 impl BlockFormat for Q5K {
     const DTYPE: PackedType = PackedType::Q5K;
+    const MAX: usize = 31;
     const HAS_MINS: bool = true;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
-        unsafe { V::or(bits::<V, B, 4, 0>(values, t), bits::<V, B, 1, 4>(values.add(UPPER), t)) }
+        unsafe { V::or(bits::<V, B, 4>(values, t, 0), bits::<V, B, 1>(values.add(UPPER), t, 4)) }
     }
 }
 
 impl BlockFormat for Q4K {
     const DTYPE: PackedType = PackedType::Q4K;
+    const MAX: usize = 15;
     const HAS_MINS: bool = true;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
-        unsafe { bits::<V, B, 4, 0>(values, t) }
+        unsafe { bits::<V, B, 4>(values, t, 0) }
     }
 }
 
 impl BlockFormat for Q4_0 {
     const DTYPE: PackedType = PackedType::Q4_0;
-    const DIVISOR: f32 = 16.0;
+    const FACTOR: i16 = 16;
+    const MAX: usize = 15;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
-        unsafe { bits::<V, B, 4, 4>(values, t) }
+        unsafe { bits::<V, B, 4>(values, t, if stored { 0 } else { 4 }) }
     }
 }
 
 /// Where the lines of the upper bits begin, after those of the low four bits.
 const UPPER: usize = 8 * 4 * LANES;
 
-/// Four values (group `t`) of block `B` out of lines of `W` bits of each value, moved to bit `TO`;
+/// Four values (group `t`) of block `B` out of lines of `W` bits of each value, moved to bit `to`;
 /// `quant/panels/bit_planes.rs` draws the lines.
 #[inline(always)]
-unsafe fn bits<V: Lanes, const B: usize, const W: usize, const TO: usize>(
-    lines: *const u8,
-    t: usize,
-) -> V::U8x4 {
+unsafe fn bits<V: Lanes, const B: usize, const W: usize>(lines: *const u8, t: usize, to: usize) -> V::U8x4 {
     let (line, from) = (t / (4 / W), 4 * B + W * (t % (4 / W)));
-    let mask = ((1 << W) - 1) << TO;
+    let mask = ((1 << W) - 1) << to;
     // SAFETY: the caller's duty.
     unsafe {
         let line = V::load_u8x4(lines.add(line * 4 * LANES));
-        let is_below = 4 * B + (4 - W) <= TO;
-        if is_below { V::shift_left(line, TO - from, mask) } else { V::shift_right(line, from - TO, mask) }
+        let is_below = 4 * B + (4 - W) <= to;
+        if is_below { V::shift_left(line, to - from, mask) } else { V::shift_right(line, from - to, mask) }
     }
 }
 
@@ -160,6 +166,11 @@ fn prefetch_ahead<F: BlockFormat>(step: *const u8, i: usize) {
     prefetch_l2(step.wrapping_add(AHEAD + bytes(i)), bytes(i + 1) - bytes(i));
 }
 
+/// How many groups of four products of a block fit a pair of i16 sums: activations are at most 127.
+const fn quads_in_i16<F: BlockFormat>() -> usize {
+    i16::MAX as usize / (2 * 127 * F::MAX)
+}
+
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
 #[inline(always)]
 unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(args: &MatmulArgs, panel: usize, row: usize) {
@@ -176,14 +187,25 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(args: &MatmulArgs
         for _ in 0..args.steps {
             let number = |m: usize, at: usize| row_of(&numbers, m).add(at);
             let mut ints = [V::int_splat(BIASED_ZERO); M];
+            let mut words = [V::words_zero(); M];
+            let in_i16 = V::SUMS_IN_I16 && quads_in_i16::<F>() > 0;
             macro_rules! quads {
                 ($block:literal, $part:literal, $($t:literal)*) => {$(
                     if $t * F::SCALES / 8 == $part {
                         prefetch_ahead::<F>(step, 8 * $block + $t);
-                        let values = F::four_values::<V, $block>(step.add(F::VALUES_AT), $t);
+                        let values = F::four_values::<V, $block>(step.add(F::VALUES_AT), $t, in_i16);
                         for m in 0..M {
                             let at = row_of(&x, m).add($block * BLOCK + 4 * $t);
-                            ints[m] = V::dot4(ints[m], values, at.cast::<u32>().read_unaligned());
+                            let x = at.cast::<u32>().read_unaligned();
+                            if in_i16 {
+                                words[m] = V::dot2(words[m], values, x);
+                            } else {
+                                ints[m] = V::dot4(ints[m], values, x);
+                            }
+                            if in_i16 && ($t + 1) % quads_in_i16::<F>() == 0 {
+                                ints[m] = V::add_words(ints[m], words[m], F::FACTOR);
+                                words[m] = V::words_zero();
+                            }
                         }
                     }
                 )*};
@@ -195,7 +217,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(args: &MatmulArgs
                     }
                     // Written out, so that every offset and every prefetch is a constant of the loop over steps.
                     quads!($block, $part, 0 1 2 3 4 5 6 7);
-                    let scale = F::scale::<V, $block, $part>(step).mul(V::splat(1.0 / F::DIVISOR));
+                    let scale = F::scale::<V, $block, $part>(step).mul(V::splat(1.0 / f32::from(F::FACTOR)));
                     for m in 0..M {
                         let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());
                         sums[m] = V::scaled(ints[m], scale, V::minus_bias(scale)).mul_add(x_scale, sums[m]);

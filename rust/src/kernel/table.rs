@@ -13,6 +13,8 @@ pub enum Isa {
     Scalar,
     /// AVX2, FMA, F16C.
     Avx2,
+    /// The same with byte dot products (AVX-VNNI).
+    AvxVnni,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
     /// The same with byte dot products (VNNI).
@@ -29,6 +31,7 @@ impl Isa {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avx-vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx512Bf16 => "avx512-bf16",
@@ -37,12 +40,12 @@ impl Isa {
     }
 
     /// From the narrowest to the widest.
-    pub const ALL: [Isa; 6] =
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
+    pub const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
 }
 
 /// The one list of all kernels: `@list struct []` declares [`Table`]; `@list table [name, lanes, isa, rows of a tile of
-/// floats, rows of a tile of 32-blocks, [attribute of every function]]` compiles the algorithms for one ISA.
+/// floats, rows of a tile of bytes, rows of a tile of less than bytes, [attribute of every function]]` compiles the algorithms for one ISA.
 macro_rules! kernels {
     (@list $then:ident $args:tt) => {
         $crate::kernel::table::kernels! { @$then $args
@@ -50,10 +53,10 @@ macro_rules! kernels {
             fn matmul_f16(args: &MatmulArgs) = matmul::matmul::<V, matmul::F16, TILE_ROWS>;
             fn matmul_bf16(args: &MatmulArgs) = matmul::matmul::<V, matmul::Bf16, TILE_ROWS>;
             fn matmul_q8_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q8_0, BLOCK_ROWS>;
-            fn matmul_q6_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q6K, BLOCK_ROWS>;
-            fn matmul_q5_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q5K, BLOCK_ROWS>;
-            fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, BLOCK_ROWS>;
-            fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, BLOCK_ROWS>;
+            fn matmul_q6_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q6K, SMALL_ROWS>;
+            fn matmul_q5_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q5K, SMALL_ROWS>;
+            fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, SMALL_ROWS>;
+            fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, SMALL_ROWS>;
             fn quantize_q8(x: &[f32], weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
             fn dequantize_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_keys::<V>;
             fn dequantize_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_values::<V>;
@@ -81,7 +84,7 @@ macro_rules! kernels {
             $(pub $name: unsafe fn($($ty),*) $(-> $ret)?,)*
         }
     };
-    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $attribute:tt]
+    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $small_rows:literal, $attribute:tt]
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
         /// This ISA's functions.
         pub(in crate::kernel) const $table: $crate::kernel::table::Table = {
@@ -95,6 +98,7 @@ macro_rules! kernels {
             type V = $lanes;
             const TILE_ROWS: usize = $rows;
             const BLOCK_ROWS: usize = $block_rows;
+            const SMALL_ROWS: usize = $small_rows;
             $(
                 #$attribute
                 #[allow(unused_unsafe)]

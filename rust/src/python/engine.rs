@@ -211,6 +211,10 @@ impl PyEngine {
         self.with(py, |engine| engine.add(&ids, goal))
     }
 
+    fn explain(&self, py: Python<'_>, sequence: u64, sampling: SamplingFields) -> PyResult<()> {
+        self.with(py, |engine| engine.explain(sequence, sampling.into()))
+    }
+
     fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {
         let cancel = Arc::clone(&cancel.0);
         let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
@@ -335,6 +339,24 @@ impl PyEngine {
         let found =
             self.with(py, |engine| engine.attention_by_distance(&ids, &layers, distances, &cancel))?;
         by_distance(py, found, self.model.config.num_attention_heads)
+    }
+}
+
+/// The fields of `ropechat.sampling.Sampling` that the stages need; nothing is drawn.
+#[derive(FromPyObject)]
+struct SamplingFields {
+    logit_bias: Vec<(u32, f32)>,
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repetition_penalty: f32,
+}
+
+impl From<SamplingFields> for Sampling {
+    fn from(given: SamplingFields) -> Self {
+        let SamplingFields { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty } = given;
+        Self { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed: 0, stream: 0 }
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a step reports, as frozen Python values.
 
 use crate::engine::{Event, FinishReason};
-use crate::sampling::Stage;
 use crate::sampling::compare::RowPair;
 use crate::sampling::readout::Logprobs;
+use crate::sampling::{Candidate, Draw, Stage};
 use pyo3::prelude::*;
 
 /// What one logit row says.
@@ -59,6 +59,13 @@ impl PyStage {
     }
 }
 
+/// (id, rank, cut, penalized, probability, by_stage) of a candidate.
+type PyCandidate = (u32, usize, Option<&'static str>, bool, f64, Vec<f64>);
+
+fn candidate(one: Candidate) -> PyCandidate {
+    (one.id, one.rank, one.cut, one.penalized, one.probability, one.by_stage)
+}
+
 /// Two models' rows at the same place of a text.
 #[pyclass(frozen, get_all, name = "RowPair", module = "ropechat.engine._core")]
 pub struct PyRowPair {
@@ -100,6 +107,8 @@ pub struct PyEvent {
     rank: Option<usize>,
     row: Option<Py<PyRow>>,
     stages: Vec<PyStage>,
+    candidates: Vec<PyCandidate>,
+    interval: Option<(f64, f64)>,
     u: Option<f64>,
     finish_reason: Option<&'static str>,
     done: usize,
@@ -121,26 +130,35 @@ impl PyEvent {
             rank: None,
             row: None,
             stages: Vec::new(),
+            candidates: Vec::new(),
+            interval: None,
             u: None,
             finish_reason: None,
             done: 0,
             total: 0,
         };
         let row = |readout: Option<Logprobs>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
-        let (kind, scored, rest) = match event {
+        let (kind, mut scored, finish_reason, drawn) = match event {
             Event::Prefill { done, total } => return Ok(Self { done, total, ..blank }),
             Event::Next { position, row: next } => {
                 return Ok(Self { kind: "next", position, row: row(Some(next))?, ..blank });
             }
-            Event::Score(scored) => ("score", scored, blank),
+            Event::Score(scored) => ("score", scored, None, None),
             Event::Token { scored, draw, finish_reason } => {
-                let stages = draw.stages.into_iter().map(PyStage).collect();
-                let finish_reason = finish_reason.map(finish_name);
-                ("token", scored, Self { stages, u: draw.u, finish_reason, ..blank })
+                ("token", scored, finish_reason.map(finish_name), Some(draw))
             }
+        };
+        let rest = match drawn.or(scored.explained.take()) {
+            Some(Draw { stages, candidates, interval, u, .. }) => {
+                let stages = stages.into_iter().map(PyStage).collect();
+                let candidates = candidates.into_iter().map(candidate).collect();
+                Self { stages, candidates, interval, u, ..blank }
+            }
+            None => blank,
         };
         Ok(Self {
             kind,
+            finish_reason,
             position: scored.position,
             id: Some(scored.id),
             logprob: scored.logprob_and_rank.map(|(logprob, _)| logprob),

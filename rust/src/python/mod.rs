@@ -12,6 +12,7 @@ mod rope;
 
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
+use crate::sampling::philox;
 use engine::{PyCancelToken, PyEngine, check, read_config};
 use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use inside::{PyLensRow, PyReading};
@@ -31,6 +32,12 @@ fn exit_when_cut(screen: bool) {
     sigbus::exit_when_cut(screen);
 }
 
+/// The uniform number in [0, 1) that draws the token at `position`.
+#[pyfunction]
+fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
+    philox::uniform(seed, stream, position)
+}
+
 #[pymodule]
 mod _core {
     #[pymodule_export]
@@ -38,7 +45,7 @@ mod _core {
     #[pymodule_export]
     use super::{
         PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyRowPair, PyStage, check,
-        exit_when_cut, free_memory, read_config, rope_spec,
+        exit_when_cut, free_memory, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;
 

@@ -22,6 +22,28 @@ pub struct Stage {
     pub entropy: f64,
 }
 
+/// The state after a stage, which tells any id's probability there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    max: f32,
+    inverse_temperature: f64,
+    total: f64,
+    /// The last survivor; `None`: all finite logits survive.
+    last_key: Option<u64>,
+}
+
+impl Cut {
+    /// Whether the id survives with this logit.
+    pub fn keeps(&self, logit: f32, id: u32) -> bool {
+        logit > f32::NEG_INFINITY && self.last_key.is_none_or(|last| top_k::key(logit, id as usize) <= last)
+    }
+
+    /// Renormalized probability of a survivor.
+    pub fn probability(&self, logit: f32) -> f64 {
+        exp(scaled(logit, self.max, self.inverse_temperature)) / self.total
+    }
+}
+
 /// The candidates that have survived so far, each with its unnormalized probability.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
@@ -122,6 +144,44 @@ impl Candidates {
             weighted += weight * scaled(row[id], self.max, self.inverse_temperature);
         }
         Stage { name, kept, mass: mass.min(1.0), entropy: ExpSums { exp: weight, d_exp: weighted }.entropy() }
+    }
+
+    /// The row's largest logit.
+    pub fn max(&self) -> f32 {
+        self.max
+    }
+
+    /// What tells any id's probability now.
+    pub fn cut(&mut self, row: &[f32]) -> Cut {
+        let total = self.total(row);
+        let last_key = self.kept.and_then(|kept| self.top_k.top(row, kept).last().copied());
+        Cut { max: self.max, inverse_temperature: self.inverse_temperature, total, last_key }
+    }
+
+    /// Numbers u for which [`Candidates::draw`] returns the survivor `key`, as [start, end).
+    pub fn interval(&mut self, row: &[f32], key: u64) -> (f64, f64) {
+        let total = self.total(row);
+        let (mut start, mut n) = (0.0, 0);
+        while let Some(weight) = self.weight(row, n) {
+            let end = start + weight;
+            if self.top_k.top(row, n + 1)[n] == key {
+                // The last one is drawn for what rounding leaves, too.
+                let is_last = self.weight(row, n + 1).is_none_or(|next| next == 0.0);
+                return ((start / total).min(1.0), if is_last { 1.0 } else { (end / total).min(1.0) });
+            }
+            (start, n) = (end, n + 1);
+        }
+        (1.0, 1.0) // not a survivor
+    }
+
+    /// 1 + how many finite logits come before `key`, survivors or not.
+    pub fn rank_of(&mut self, row: &[f32], key: u64) -> usize {
+        // Recorded candidates are mostly among the best few; counting passes over the whole row.
+        let sorted = self.top_k.top(row, self.weights.len().max(64));
+        match sorted.binary_search(&key) {
+            Ok(at) => 1 + at,
+            Err(_) => 1 + top_k::count_before(row, key),
+        }
     }
 
     /// Sum of the survivors' weights.

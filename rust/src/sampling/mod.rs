@@ -4,10 +4,13 @@ mod candidates;
 pub mod compare;
 pub mod philox;
 pub mod readout;
+mod stages;
 pub mod top_k;
 
 use candidates::Candidates;
 pub use candidates::Stage;
+use stages::Recorder;
+pub use stages::{Candidate, Draw};
 
 use crate::sampling::readout::Logprobs;
 use crate::{Error, Result};
@@ -112,22 +115,11 @@ impl ChainStep {
     }
 }
 
-/// A sampled token and how it was chosen.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Draw {
-    /// The token.
-    pub id: u32,
-    /// One per stage that is switched on, in order; empty for greedy and when no trace was asked for.
-    pub stages: Vec<Stage>,
-    /// The uniform draw in [0, 1); `None` for greedy.
-    pub u: Option<f64>,
-}
-
 /// Draws tokens; holds only the buffers of one draw.
 #[derive(Debug, Default)]
 pub struct Sampler {
     /// Biased and penalized logits.  // [vocab_size]
-    row: Vec<f32>,
+    adjusted: Vec<f32>,
     candidates: Candidates,
 }
 
@@ -153,35 +145,96 @@ impl Sampler {
         sampling: &Sampling,
         trace: Option<&Logprobs>,
     ) -> Result<Draw> {
-        sampling.validate()?;
-        let row = if ChainStep::LogitBias.is_on(sampling) || ChainStep::RepetitionPenalty.is_on(sampling) {
-            adjust(&mut self.row, logits, history, sampling)?;
-            &self.row
+        let Self { adjusted, candidates } = self;
+        let mut recorder = trace.map(|raw| Recorder::new(logits, history, sampling, raw));
+        let row = filter(adjusted, candidates, logits, history, position, sampling, recorder.as_mut())?;
+        let (id, u) = if sampling.temperature == 0.0 {
+            let max = candidates.max();
+            (row.iter().position(|&x| x == max).unwrap_or(0) as u32, None)
         } else {
-            logits
+            let u = philox::uniform(sampling.seed, sampling.stream, position);
+            (candidates.draw(row, u)?, Some(u))
         };
-        let candidates = &mut self.candidates;
-        let max = candidates.start(row, usize::try_from(position).unwrap_or(usize::MAX))?;
-        if sampling.temperature == 0.0 {
-            let id = row.iter().position(|&x| x == max).unwrap_or(0) as u32;
-            return Ok(Draw { id, stages: Vec::new(), u: None });
-        }
-        let mut stages = Vec::new();
-        for step in SAMPLER_CHAIN.into_iter().filter(|step| step.is_on(sampling)) {
-            match step {
-                ChainStep::LogitBias | ChainStep::RepetitionPenalty => {} // already in `row`
-                ChainStep::Temperature => candidates.set_temperature(sampling.temperature),
-                ChainStep::TopK => candidates.keep_top(row, sampling.top_k),
-                ChainStep::TopP => candidates.keep_mass(row, f64::from(sampling.top_p)),
-                ChainStep::MinP => candidates.keep_ratio(row, f64::from(sampling.min_p)),
-            }
-            if let Some(raw) = trace {
-                stages.push(candidates.stage(step.name(), row, logits, raw));
-            }
-        }
-        let u = philox::uniform(sampling.seed, sampling.stream, position);
-        Ok(Draw { id: candidates.draw(row, u)?, stages, u: Some(u) })
+        Ok(match recorder {
+            Some(recorder) => recorder.finish(candidates, row, id, u),
+            None => Draw { id, stages: Vec::new(), candidates: Vec::new(), interval: None, u },
+        })
     }
+
+    /// What the settings do to the given token `id` at `position`: as [`Sampler::sample`] with a trace, but nothing is
+    /// drawn.
+    ///
+    /// Errors: as [`Sampler::sample`]; [`Error::Request`] for an id outside the row.
+    pub fn explain(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        position: u64,
+        sampling: &Sampling,
+        trace: &Logprobs,
+        id: u32,
+    ) -> Result<Draw> {
+        logit_of("id", id, logits)?;
+        let Self { adjusted, candidates } = self;
+        let mut recorder = Recorder::new(logits, history, sampling, trace);
+        let row = filter(adjusted, candidates, logits, history, position, sampling, Some(&mut recorder))?;
+        Ok(recorder.finish(candidates, row, id, None))
+    }
+}
+
+/// Applies the stages that are switched on; returns the biased and penalized row, whose survivors are in `candidates`.
+fn filter<'a>(
+    adjusted: &'a mut Vec<f32>,
+    candidates: &mut Candidates,
+    logits: &'a [f32],
+    history: &[u32],
+    position: u64,
+    sampling: &Sampling,
+    mut recorder: Option<&mut Recorder<'_>>,
+) -> Result<&'a [f32]> {
+    sampling.validate()?;
+    let position = usize::try_from(position).unwrap_or(usize::MAX);
+    let adjusts = [ChainStep::LogitBias, ChainStep::RepetitionPenalty].map(|step| step.is_on(sampling));
+    if adjusts.contains(&true) {
+        adjusted.clear();
+        adjusted.extend_from_slice(logits);
+    }
+    if adjusts[0] {
+        add_biases(adjusted, logits, sampling)?;
+        if let Some(recorder) = &mut recorder {
+            candidates.start(adjusted, position)?;
+            recorder.record(ChainStep::LogitBias, candidates, adjusted);
+        }
+    }
+    if adjusts[1] {
+        penalize(adjusted, logits, history, sampling)?;
+        if let Some(recorder) = &mut recorder {
+            candidates.start(adjusted, position)?;
+            recorder.record(ChainStep::RepetitionPenalty, candidates, adjusted);
+        }
+    }
+    let row: &[f32] = if adjusts.contains(&true) { adjusted } else { logits };
+    candidates.start(row, position)?;
+    if sampling.temperature == 0.0 && recorder.is_none() {
+        return Ok(row); // greedy takes the largest logit, which is known already
+    }
+    for step in SAMPLER_CHAIN.into_iter().filter(|step| step.is_on(sampling)) {
+        match step {
+            ChainStep::LogitBias | ChainStep::RepetitionPenalty => continue, // in `row`
+            ChainStep::Temperature if sampling.temperature == 0.0 => candidates.keep_top(row, 1),
+            ChainStep::Temperature => candidates.set_temperature(sampling.temperature),
+            ChainStep::TopK => candidates.keep_top(row, sampling.top_k),
+            ChainStep::TopP => candidates.keep_mass(row, f64::from(sampling.top_p)),
+            ChainStep::MinP => candidates.keep_ratio(row, f64::from(sampling.min_p)),
+        }
+        if let Some(recorder) = &mut recorder {
+            recorder.record(step, candidates, row);
+        }
+        if step == ChainStep::Temperature && sampling.temperature == 0.0 {
+            break; // one candidate is left
+        }
+    }
+    Ok(row)
 }
 
 /// The logit with its bias; a finite one stays finite.
@@ -190,22 +243,23 @@ fn biased(logit: f32, id: u32, biases: &[(u32, f32)]) -> f32 {
     if logit.is_finite() { (logit + bias).clamp(f32::MIN, f32::MAX) } else { logit }
 }
 
-/// Copy the logits, add the biases, and penalize each id of the history once; finite logits stay finite.
-fn adjust(row: &mut Vec<f32>, logits: &[f32], history: &[u32], sampling: &Sampling) -> Result<()> {
-    let at = |field: &str, id: u32| {
-        let refused = || Error::Request(format!("{field}: ids must be below {} (got {id})", logits.len()));
-        logits.get(id as usize).copied().ok_or_else(refused)
-    };
-    row.clear();
-    row.extend_from_slice(logits);
+fn logit_of(field: &str, id: u32, logits: &[f32]) -> Result<f32> {
+    let refused = || Error::Request(format!("{field}: ids must be below {} (got {id})", logits.len()));
+    logits.get(id as usize).copied().ok_or_else(refused)
+}
+
+/// Add the biases to `row`, a copy of the logits; finite logits stay finite.
+fn add_biases(row: &mut [f32], logits: &[f32], sampling: &Sampling) -> Result<()> {
     for &(id, _) in &sampling.logit_bias {
-        row[id as usize] = biased(at("logit_bias", id)?, id, &sampling.logit_bias);
+        row[id as usize] = biased(logit_of("logit_bias", id, logits)?, id, &sampling.logit_bias);
     }
-    if !ChainStep::RepetitionPenalty.is_on(sampling) {
-        return Ok(());
-    }
+    Ok(())
+}
+
+/// Penalize each id of the history once in `row`, the biased logits; finite logits stay finite.
+fn penalize(row: &mut [f32], logits: &[f32], history: &[u32], sampling: &Sampling) -> Result<()> {
     for &id in history {
-        let logit = biased(at("history", id)?, id, &sampling.logit_bias);
+        let logit = biased(logit_of("history", id, logits)?, id, &sampling.logit_bias);
         if logit.is_finite() {
             let penalty = sampling.repetition_penalty;
             let penalized = if logit < 0.0 { logit * penalty } else { logit / penalty };

@@ -5,6 +5,7 @@ use crate::sampling::readout::read_logprobs;
 use crate::sampling::readout::tests::{any_bits, bf16, gaussian, ranked};
 
 mod chance;
+mod explained;
 
 const OFF: Sampling = Sampling {
     logit_bias: Vec::new(),
@@ -29,6 +30,7 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     for &(id, bias) in &s.logit_bias {
         row[id as usize] += bias;
     }
+    let biased = row.clone();
     let mut seen = history.to_vec();
     seen.sort();
     seen.dedup();
@@ -39,9 +41,10 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     let mut ids = ranked(&row);
     let mut temperature = 1.0;
     let mut stages = Vec::new();
-    let probabilities = |ids: &[u32], t: f64| {
+    let of_row = |row: &[f32], ids: &[u32], t: f64| {
         softmax(&ids.iter().map(|&i| f64::from(row[i as usize]) / t).collect::<Vec<_>>())
     };
+    let probabilities = |ids: &[u32], t: f64| of_row(&row, ids, t);
     for link in SAMPLER_CHAIN.into_iter().filter(|l| l.is_on(s)) {
         let p = probabilities(&ids, temperature);
         match link {
@@ -56,7 +59,10 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
             }
             ChainStep::MinP => ids.truncate(p.iter().filter(|&&x| x >= f64::from(s.min_p) * p[0]).count()),
         }
-        let p = probabilities(&ids, temperature);
+        let p = match link {
+            ChainStep::LogitBias => of_row(&biased, &ids, 1.0), // the penalty comes after it
+            _ => probabilities(&ids, temperature),
+        };
         let entropy = -p.iter().filter(|&&x| x > 0.0).map(|x| x * x.ln()).sum::<f64>();
         let mass = ids.iter().map(|&i| raw[i as usize]).sum();
         stages.push(Stage { name: link.name(), kept: ids.len(), mass, entropy });
@@ -232,26 +238,30 @@ fn any_bit_pattern_gives_an_id_of_the_vocabulary_or_a_non_finite_error() {
 fn refusals_name_the_field_and_the_value() {
     let nan = f32::NAN;
     let cases = [
-        ("temperature: -1;", Sampling { temperature: -1.0, ..OFF }),
-        ("temperature: NaN;", Sampling { temperature: nan, ..OFF }),
-        ("temperature: inf;", Sampling { temperature: f32::INFINITY, ..OFF }),
-        ("top_p: 1.5;", Sampling { top_p: 1.5, ..OFF }),
-        ("top_p: NaN;", Sampling { top_p: nan, ..OFF }),
-        ("min_p: -0.1;", Sampling { min_p: -0.1, ..OFF }),
-        ("min_p: NaN;", Sampling { min_p: nan, ..OFF }),
-        ("repetition_penalty: 0;", Sampling { repetition_penalty: 0.0, ..OFF }),
-        ("repetition_penalty: NaN;", Sampling { repetition_penalty: nan, ..OFF }),
-        ("logit_bias: NaN;", Sampling { logit_bias: vec![(0, nan)], ..OFF }),
-        ("logit_bias: -inf;", Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], ..OFF }),
-        ("logit_bias: id 1;", Sampling { logit_bias: vec![(1, 2.0)], ..OFF }),
+        ("temperature: must be", "(got -1)", Sampling { temperature: -1.0, ..OFF }),
+        ("temperature: must be", "(got NaN)", Sampling { temperature: nan, ..OFF }),
+        ("temperature: must be", "(got inf)", Sampling { temperature: f32::INFINITY, ..OFF }),
+        ("top_p: must be", "(got 1.5)", Sampling { top_p: 1.5, ..OFF }),
+        ("top_p: must be", "(got NaN)", Sampling { top_p: nan, ..OFF }),
+        ("min_p: must be", "(got -0.1)", Sampling { min_p: -0.1, ..OFF }),
+        ("min_p: must be", "(got NaN)", Sampling { min_p: nan, ..OFF }),
+        ("repetition_penalty: must be", "(got 0)", Sampling { repetition_penalty: 0.0, ..OFF }),
+        ("repetition_penalty: must be", "(got NaN)", Sampling { repetition_penalty: nan, ..OFF }),
+        ("logit_bias: must be", "(got NaN)", Sampling { logit_bias: vec![(0, nan)], ..OFF }),
+        ("logit_bias: must be", "(got -inf)", Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], ..OFF }),
+        ("logit_bias: ids must be below 1", "(got 1)", Sampling { logit_bias: vec![(1, 2.0)], ..OFF }),
     ];
-    for (start, sampling) in cases {
+    for (start, value, sampling) in cases {
         let error = Sampler::new().sample(&[1.0], &[], 0, &sampling, None).unwrap_err();
-        assert!(matches!(error, Error::Request(_)) && error.to_string().starts_with(start), "{error}");
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::Request(_)) && text.starts_with(start) && text.contains(value),
+            "{error}"
+        );
     }
     let penalized = Sampling { repetition_penalty: 1.1, ..OFF };
     let error = Sampler::new().sample(&[1.0, 2.0], &[2], 0, &penalized, None).unwrap_err();
-    assert!(error.to_string().contains("id 2"), "{error}");
+    assert!(error.to_string().contains("ids must be below 2 (got 2)"), "{error}");
     let error = Sampler::new().sample(&[1.0, f32::NAN], &[1], 77, &penalized, None).unwrap_err();
     assert!(matches!(error, Error::NonFinite { position: 77, .. }), "{error}");
 }

@@ -22,7 +22,7 @@ pub struct TopK {
 }
 
 /// Ascending keys are descending logits, ties (0.0 and -0.0 too) by ascending id.
-fn key(logit: f32, id: usize) -> u64 {
+pub fn key(logit: f32, id: usize) -> u64 {
     let bits = (logit + 0.0).to_bits();
     let descending = if bits >> 31 == 1 { bits } else { !(bits | 1 << 31) };
     u64::from(descending) << 32 | id as u64
@@ -31,6 +31,12 @@ fn key(logit: f32, id: usize) -> u64 {
 /// The id inside a key.
 pub fn id(key: u64) -> u32 {
     key as u32
+}
+
+/// How many finite logits come before `key`.
+pub fn count_before(logits: &[f32], key: u64) -> usize {
+    let before = |&(id, &logit): &(usize, &f32)| logit > f32::NEG_INFINITY && self::key(logit, id) < key;
+    logits.iter().enumerate().filter(before).count()
 }
 
 impl TopK {

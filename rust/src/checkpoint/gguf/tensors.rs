@@ -154,7 +154,7 @@ impl RawTensor {
         }
         let size = kind.size(&shape).ok_or_else(|| {
             let what =
-                format!("its size must fit the file (got {} x {shape:?}); download it again", kind.name);
+                format!("its size must be a whole number of bytes in the file (got {} x {shape:?}); download it again", kind.name);
             cursor.fault(name, &what)
         })?;
         Ok(RawTensor { dtype: kind.name, shape, size, offset })

@@ -245,7 +245,7 @@ fn check_size(tensor: &RawTensor) -> std::result::Result<(), String> {
     let RawTensor { dtype, shape: Shape(shape), begin, end, .. } = tensor;
     let size = tensor
         .size()
-        .ok_or_else(|| format!("its size must fit the file (got {dtype} x {shape:?}); download it again"))?;
+        .ok_or_else(|| format!("its size must be a whole number of bytes in the file (got {dtype} x {shape:?}); download it again"))?;
     if end.checked_sub(*begin) == Some(size) {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use super::event::Goal;
 use super::schedule::READOUT_ROWS;
 use crate::compute::cancel::CancelToken;
 use crate::error::{Error, Result};
-use crate::forward::{Compute, ObservedHeads, Observer, Run, lm_head, lm_head_of, observed_forward};
+use crate::forward::{Compute, ObservedHeads, Observer, Run, lm_head, observed_forward};
 use crate::kv_cache::KvSequence;
 use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
 use arguments::{known, room};
@@ -144,7 +144,9 @@ impl Engine {
         let mut all = Vec::new();
         for (layer, x) in &residuals.found {
             cancel.check()?;
-            lm_head_of(&self.model, x, &mut self.work, &mut self.logits, compute);
+            self.work.load_rows(x);
+            let rows: Vec<usize> = (0..x.len() / self.model.config.hidden_size).collect();
+            lm_head(&self.model, &rows, &mut self.work, &mut self.logits, compute);
             let mut jobs: Vec<_> =
                 (first..).zip(self.logits.chunks_exact(padded)).map(|job| (job, None)).collect();
             self.pool.for_each(&mut jobs, |((at, logits), found)| {

@@ -211,8 +211,8 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
             let quads = weights.add(step * F::DTYPE.step_bytes() + F::VALUES_AT);
             for (t, line) in lines.iter_mut().enumerate() {
                 let unsigned = match t {
-                    0..8 => F::four_values::<avx512::Zmm<avx512::Bf16>, 0>(quads, t),
-                    _ => F::four_values::<avx512::Zmm<avx512::Bf16>, 1>(quads, t - 8),
+                    0..8 => F::four_values::<avx512::Zmm<avx512::Bf16>, 0>(quads, t, false),
+                    _ => F::four_values::<avx512::Zmm<avx512::Bf16>, 1>(quads, t - 8, false),
                 };
                 let signed = if F::HAS_MINS { unsigned } else { _mm512_xor_si512(unsigned, offset) };
                 _mm512_store_si512((line as *mut Line).cast(), signed);
@@ -254,7 +254,7 @@ unsafe fn block_tile<F: BlockFormat>(
             for (block, ints) in ints[step % 2].iter().enumerate() {
                 let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
                 let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
-                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / F::DIVISOR));
+                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / f32::from(F::FACTOR)));
                 for m in 0..TILE {
                     let x_scale = x_scales[m].add(2 * step + block).read_unaligned();
                     let int = _mm512_load_si512(ints.as_ptr().add(m).cast());

@@ -1,8 +1,9 @@
-//! AVX2 + FMA + F16C: two ymm per sixteen lanes.
+//! AVX2 + FMA + F16C, with byte dot products (AVX-VNNI) where the CPU has them: two ymm per sixteen lanes.
 
 use super::super::lanes::{Lanes, ROUND_BIAS};
 use super::super::table::{Isa, kernels};
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 /// 2^n for integral n, 0 below -126.
 ///
@@ -49,22 +50,72 @@ unsafe fn dot_bf16_half(acc: __m256, at: *const u32, x_low: __m256, x_high: __m2
     }
 }
 
+/// Sixteen lanes, with the dot products of `D`.
 #[derive(Clone, Copy)]
-pub(super) struct Pair(__m256, __m256);
+pub(super) struct Pair<D>(__m256, __m256, PhantomData<D>);
 
-// SAFETY: every method needs avx2, fma and f16c only, which the trait makes the caller's duty; all memory access is
+#[inline(always)]
+fn ymm<D>(low: __m256, high: __m256) -> Pair<D> {
+    Pair(low, high, PhantomData)
+}
+
+/// The dot products in which the CPUs with AVX2 differ.
+pub(super) trait Dots: Copy {
+    /// See [`Lanes::SUMS_IN_I16`].
+    const SUMS_IN_I16: bool;
+    /// acc + the products of eight times four unsigned bytes with the four signed bytes of `x`.
+    ///
+    /// # Safety
+    /// The features of the implementing type.
+    unsafe fn dot4(acc: [__m256i; 2], bytes: [__m256i; 2], x: u32) -> [__m256i; 2];
+}
+
+/// No dot products: Haswell to Comet Lake, Zen to Zen 3.
+#[derive(Clone, Copy)]
+pub(super) struct Base;
+/// AVX-VNNI: Alder Lake and later.
+#[derive(Clone, Copy)]
+pub(super) struct Vnni;
+
+impl Dots for Base {
+    const SUMS_IN_I16: bool = true;
+    #[inline(always)]
+    unsafe fn dot4(acc: [__m256i; 2], bytes: [__m256i; 2], x: u32) -> [__m256i; 2] {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let x = _mm256_set1_epi32(x as i32);
+            let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let x_odd = _mm256_srai_epi16::<8>(x);
+            [dot_half(acc[0], bytes[0], x_even, x_odd), dot_half(acc[1], bytes[1], x_even, x_odd)]
+        }
+    }
+}
+
+impl Dots for Vnni {
+    const SUMS_IN_I16: bool = false;
+    #[inline(always)]
+    unsafe fn dot4(acc: [__m256i; 2], bytes: [__m256i; 2], x: u32) -> [__m256i; 2] {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let x = _mm256_set1_epi32(x as i32);
+            [_mm256_dpbusd_avx_epi32(acc[0], bytes[0], x), _mm256_dpbusd_avx_epi32(acc[1], bytes[1], x)]
+        }
+    }
+}
+
+// SAFETY: every method needs avx2, fma, f16c and the features of `D` only, which the trait makes the caller's duty; all memory access is
 // unaligned and within the 16 values that the trait demands.
-unsafe impl Lanes for Pair {
+unsafe impl<D: Dots> Lanes for Pair<D> {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         // SAFETY: see the impl.
         let v = unsafe { _mm256_set1_ps(value) };
-        Pair(v, v)
+        ymm(v, v)
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        unsafe { ymm(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self {
@@ -72,7 +123,7 @@ unsafe impl Lanes for Pair {
         unsafe {
             let low = _mm_loadu_si128(from.cast());
             let high = _mm_loadu_si128(from.add(8).cast());
-            Pair(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+            ymm(_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
         }
     }
     #[inline(always)]
@@ -81,7 +132,7 @@ unsafe impl Lanes for Pair {
         unsafe {
             let bytes = _mm_loadu_si128(from.cast());
             let high = _mm_unpackhi_epi64(bytes, bytes);
-            Pair(
+            ymm(
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
             )
@@ -106,37 +157,37 @@ unsafe impl Lanes for Pair {
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
+        unsafe { ymm(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+        unsafe { ymm(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+        unsafe { ymm(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+        unsafe { ymm(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
+        unsafe { ymm(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn max(self, b: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
+        unsafe { ymm(_mm256_max_ps(self.0, b.0), _mm256_max_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn min(self, b: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
+        unsafe { ymm(_mm256_min_ps(self.0, b.0), _mm256_min_ps(self.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn reduce_add(self) -> f32 {
@@ -162,12 +213,12 @@ unsafe impl Lanes for Pair {
     unsafe fn round(self) -> Self {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1)) }
+        unsafe { ymm(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1)) }
     }
     #[inline(always)]
     unsafe fn ldexp(self, n: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe { Pair(_mm256_mul_ps(self.0, pow2(n.0)), _mm256_mul_ps(self.1, pow2(n.1))) }
+        unsafe { ymm(_mm256_mul_ps(self.0, pow2(n.0)), _mm256_mul_ps(self.1, pow2(n.1))) }
     }
     type Int = [__m256i; 2];
     type U8x4 = [__m256i; 2];
@@ -207,18 +258,42 @@ unsafe impl Lanes for Pair {
     #[inline(always)]
     unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int {
         // SAFETY: see the impl.
+        unsafe { D::dot4(acc, bytes, x) }
+    }
+    const SUMS_IN_I16: bool = D::SUMS_IN_I16;
+    type Words = [__m256i; 2];
+    #[inline(always)]
+    unsafe fn words_zero() -> Self::Words {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words {
+        // SAFETY: see the impl. No closure: it would be compiled without the instructions.
         unsafe {
             let x = _mm256_set1_epi32(x as i32);
-            let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-            let x_odd = _mm256_srai_epi16::<8>(x);
-            [dot_half(acc[0], bytes[0], x_even, x_odd), dot_half(acc[1], bytes[1], x_even, x_odd)]
+            [
+                _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(bytes[0], x)),
+                _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(bytes[1], x)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe {
+            let factor = _mm256_set1_epi16(factor);
+            [
+                _mm256_add_epi32(acc[0], _mm256_madd_epi16(words[0], factor)),
+                _mm256_add_epi32(acc[1], _mm256_madd_epi16(words[1], factor)),
+            ]
         }
     }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _minus_bias: Self) -> Self {
         // SAFETY: see the impl. There is no register left for `_minus_bias`.
         unsafe {
-            let floats = Pair(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
+            let floats = ymm(_mm256_castsi256_ps(sums[0]), _mm256_castsi256_ps(sums[1]));
             floats.sub(Self::splat(ROUND_BIAS)).mul(scale)
         }
     }
@@ -241,9 +316,11 @@ unsafe impl Lanes for Pair {
             let x_low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x));
             let x_high = _mm256_castsi256_ps(_mm256_and_si256(x, high_half));
             let low = dot_bf16_half(acc.0, weights, x_low, x_high);
-            Pair(low, dot_bf16_half(acc.1, weights.add(8), x_low, x_high))
+            ymm(low, dot_bf16_half(acc.1, weights.add(8), x_low, x_high))
         }
     }
 }
 
-kernels!(@list table [AVX2, Pair, Isa::Avx2, 3, 2, [target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(@list table [AVX2, Pair<Base>, Isa::Avx2, 3, 2, 3, [target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(@list table [VNNI, Pair<Vnni>, Isa::AvxVnni, 3, 3, 3,
+    [target_feature(enable = "avx2,fma,f16c,avxvnni")]]);

@@ -16,6 +16,8 @@ fn zmm<D>(value: __m512) -> Zmm<D> {
 
 /// The dot products in which the CPUs with AVX-512 differ.
 pub(super) trait Dots: Copy {
+    /// See [`Lanes::SUMS_IN_I16`].
+    const SUMS_IN_I16: bool = false;
     /// acc + low product + high product of 16 pairs of bf16.
     ///
     /// # Safety
@@ -171,6 +173,23 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         // SAFETY: see the impl.
         unsafe { D::dot4(acc, bytes, x) }
     }
+    const SUMS_IN_I16: bool = D::SUMS_IN_I16;
+    type Words = __m512i;
+    #[inline(always)]
+    unsafe fn words_zero() -> Self::Words {
+        // SAFETY: see the impl.
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words {
+        // SAFETY: see the impl.
+        unsafe { _mm512_add_epi16(acc, _mm512_maddubs_epi16(bytes, _mm512_set1_epi32(x as i32))) }
+    }
+    #[inline(always)]
+    unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe { _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(factor))) }
+    }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self {
         // SAFETY: see the impl.
@@ -208,6 +227,7 @@ unsafe fn dot_bf16_widened(acc: __m512, weights: *const u32, pair: u32) -> __m51
 }
 
 impl Dots for Base {
+    const SUMS_IN_I16: bool = true;
     #[inline(always)]
     unsafe fn dot_bf16(acc: __m512, weights: *const u32, pair: u32) -> __m512 {
         // SAFETY: the caller's duty.
@@ -258,9 +278,9 @@ impl Dots for Bf16 {
     }
 }
 
-kernels!(@list table [BASE, Zmm<Base>, Isa::Avx512, 12, 10,
+kernels!(@list table [BASE, Zmm<Base>, Isa::Avx512, 12, 10, 10,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]]);
-kernels!(@list table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, 12, 12,
+kernels!(@list table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, 12, 12, 12,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]]);
-kernels!(@list table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, 12, 12,
+kernels!(@list table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, 12, 12, 12,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]]);

@@ -28,6 +28,7 @@ pub(super) fn table(isa: Isa) -> Option<&'static Table> {
         match isa {
             Isa::Scalar => Some(&SCALAR),
             Isa::Avx2 => avx2.then_some(&avx2::AVX2),
+            Isa::AvxVnni => (avx2 && is_x86_feature_detected!("avxvnni")).then_some(&avx2::VNNI),
             Isa::Avx512 => avx512.then_some(&avx512::BASE),
             Isa::Avx512Vnni => vnni.then_some(&avx512::VNNI),
             Isa::Avx512Bf16 => bf16.then_some(&avx512::BF16),

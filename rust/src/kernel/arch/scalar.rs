@@ -119,6 +119,25 @@ unsafe impl Lanes for Array {
         let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
         std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(bytes[i][j]) * x[j]).sum::<i32>())
     }
+    type Words = [[i16; 2]; LANES];
+    #[inline(always)]
+    unsafe fn words_zero() -> Self::Words {
+        [[0; 2]; LANES]
+    }
+    #[inline(always)]
+    unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words {
+        let x = x.to_le_bytes().map(|x| i16::from(x as i8));
+        std::array::from_fn(|lane| {
+            let bytes = bytes[lane].map(i16::from);
+            [0, 2].map(|i| acc[lane][i / 2] + bytes[i] * x[i] + bytes[i + 1] * x[i + 1])
+        })
+    }
+    #[inline(always)]
+    unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int {
+        std::array::from_fn(|lane| {
+            acc[lane] + words[lane].map(i32::from).iter().sum::<i32>() * i32::from(factor)
+        })
+    }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _minus_bias: Self) -> Self {
         Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUND_BIAS) * scale.0[i]))
@@ -139,4 +158,4 @@ unsafe impl Lanes for Array {
     }
 }
 
-kernels!(@list table [SCALAR, Array, Isa::Scalar, 2, 1, [inline]]);
+kernels!(@list table [SCALAR, Array, Isa::Scalar, 2, 1, 1, [inline]]);

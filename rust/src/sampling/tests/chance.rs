@@ -10,6 +10,12 @@ fn chi_square(logits: &[f32], sampling: &Sampling, expected: &[f64], draws: u64)
     for position in 0..draws {
         counts[sampler.sample(logits, &[], position, sampling, None).unwrap().id as usize] += 1;
     }
+    statistic(&counts, expected)
+}
+
+/// Chi-square statistic of these counts against the distribution, and its p = 0.001 critical value.
+pub(super) fn statistic(counts: &[u64], expected: &[f64]) -> (f64, f64) {
+    let draws: u64 = counts.iter().sum();
     let possible = expected.iter().filter(|&&p| p > 0.0).count();
     let statistic = counts.iter().zip(expected).fold(0.0, |sum, (&n, &p)| {
         assert!(p > 0.0 || n == 0);

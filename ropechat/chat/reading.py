@@ -1,0 +1,47 @@
+"""A text read in the chat: its scores are computed by the inference thread, between other requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ropechat.chat import events as ev
+
+if TYPE_CHECKING:
+    from ropechat.chat.inference import Inference
+    from ropechat.inspector.text_reader import Done, Job, TextReader
+
+
+class SharedWorker:
+    """The `Worker` of a reader over the thread that also answers."""
+
+    def __init__(self, inference: Inference) -> None:
+        self.failed: Done = lambda error: None  # called with an error of scoring
+        self._inference = inference
+        self._reader: TextReader | None = None
+        self._is_stepping = False
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Run a job after the requests that wait."""
+        self._inference.submit(ev.Call(job, done))
+
+    def read(self, reader: TextReader) -> None:
+        """Score a text from now on."""
+        self._reader = reader
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again for what is to be scored; one step at a time waits in the queue."""
+        if self._reader is not None and not self._is_stepping:
+            self._is_stepping = True
+            self.submit(self._reader.step, self._stepped)
+
+    def close(self) -> None:
+        """Score nothing more."""
+        self._reader = None
+
+    def _stepped(self, result: Any) -> None:
+        self._is_stepping = False
+        if isinstance(result, BaseException):
+            self.failed(result)
+        elif result:
+            self.wake()

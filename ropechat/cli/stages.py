@@ -1,0 +1,174 @@
+"""Options for the stages of the sampler: what settings do to a text, and the trace of a draw."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import F, FileName, StdoutWriter, stdin_stream
+from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.errors import FileAccessError
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    from ropechat.cli.inspect_output import Output
+    from ropechat.inspector.draws import Recorded
+
+_SETTINGS = (
+    ("temperature", "--temperature", float, "With --stages: randomness; 0 is greedy."),
+    ("top_k", "--sampler-top-k", int, "With --stages: keep the k most probable tokens; 0 keeps all."),
+    ("top_p", "--top-p", float, "With --stages: keep the smallest set that reaches this probability."),
+    ("min_p", "--min-p", float, "With --stages: keep tokens with this share of the best one's probability."),
+    ("repetition_penalty", "--repetition-penalty", float, "With --stages: penalty on repeated tokens."),
+)
+
+
+def stage_options(function: F) -> F:
+    """--stages and the settings that it judges; --open and --replay."""
+    for option in (
+        click.option(
+            "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
+        ),
+        click.option(
+            "--open",
+            "opened",
+            type=FileName(),
+            metavar="FILE.jsonl",
+            help="Show a recorded trace; - is stdin.",
+        ),
+    ):
+        function = option(function)
+    for name, flag, kind, text in reversed(_SETTINGS):
+        default = getattr(Sampling(), name)
+        text = f"{text}  [default: the settings file's, or {default:g}]"
+        function = click.option(flag, f"stages_{name}", type=kind, help=text)(function)
+    return click.option(
+        "--stages",
+        is_flag=True,
+        help="Show what each stage of the sampler leaves, and which one cuts the token of the text.",
+    )(function)
+
+
+def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | str | None, bool]:
+    """Remove the values of `stage_options` from `given`; return (settings, trace to open, whether to replay).
+
+    Settings are None without --stages. Raises UsageError.
+    """
+    opened, replay = given.pop("opened"), given.pop("replay")
+    settings = _take_settings(given)
+    if replay and opened is None:
+        raise click.UsageError("--replay: requires --open; add it")
+    if settings is not None and opened is not None:
+        raise click.UsageError("--stages: not possible with --open, which shows the recorded stages")
+    return settings, opened, replay
+
+
+def check_stage_output(sampling: Sampling | None, form: str, *, by_line: bool, view: bool) -> None:
+    """Raise UsageError if the stages of these settings have no place in the output. view: another one."""
+    if sampling is not None and (view or by_line or form not in ("table", "jsonl")):
+        raise click.UsageError("--stages: only in a table or jsonl by token; omit --stages or the other view")
+
+
+def _take_settings(given: dict[str, Any]) -> Sampling | None:
+    wanted = given.pop("stages")
+    values = {name: given.pop(f"stages_{name}") for name, *_ in _SETTINGS}
+    if not wanted:
+        for name, flag, *_ in _SETTINGS:
+            if values[name] is not None:
+                raise click.UsageError(f"{flag}: requires --stages; add it")
+        return None
+    try:
+        return Sampling(**{name: _setting(name, value) for name, value in values.items()})
+    except ValueError as error:
+        name, _, rest = str(error).partition(": ")
+        flag = next((flag for one, flag, *_ in _SETTINGS if one == name), name)
+        raise click.UsageError(f"{flag}: {rest}") from None
+
+
+def _setting(name: str, value: Any) -> Any:
+    """A flag, else the environment variable, else the settings file, else the default."""
+    from ropechat.cli import settings
+
+    if value is not None:
+        return value
+    setting = settings.BY_NAME[f"sampling.{name}"]
+    found = setting.of_environment()
+    if found is not None:
+        return found
+    context = click.get_current_context(silent=True)
+    file = None if context is None else context.find_object(settings.UserSettings)
+    return setting.default if file is None else file.values.get(setting.name, setting.default)
+
+
+def show_trace(file: Path | str, output: "Output", top_k: int | None, *, replay: bool) -> int:
+    """Show or replay a recorded trace; no model is loaded. Returns the exit code.
+
+    top_k: candidates to show; None for all, in a table the default number.
+    """
+    from ropechat.cli.inspect_output import name_of, write
+    from ropechat.inspector.reading import Reading
+
+    recorded = _open(file)
+    if replay:
+        return _replay(recorded)
+    name = name_of(file)
+    if top_k is not None or output.form == "table":
+        recorded = recorded.with_candidates(output.top_k)
+    write([Reading(recorded, name)], recorded.bytes_of, output, name)
+    return OK
+
+
+def _open(file: Path | str) -> "Recorded":
+    """Read a recorded trace; `-` is stdin. Raises FileAccessError, RequestError."""
+    from ropechat.inspector.open_trace import read_trace
+
+    if isinstance(file, str):
+        return read_trace(stdin_stream(), "stdin")
+    try:
+        with file.open("rb") as lines:
+            return read_trace(lines, str(file))
+    except OSError as error:
+        raise FileAccessError(f"{file}: {error.strerror or error}") from None
+
+
+def _replay(recorded: "Recorded") -> int:
+    """Replay the draws; write a line for each mismatch and a last one with the counts.
+
+    Returns the exit code: 0 if every draw follows from its record.
+    """
+    from ropechat.inspector.replay import replay
+    from ropechat.util.text import visible
+
+    out, sampling = StdoutWriter(), recorded.sampling
+    report = replay(recorded, seed=None if sampling is None else sampling.seed)
+    for position, id, why in report.mismatches:
+        out.write(f"{position}: {visible(recorded.bytes_of(id))} (id {id}): {why}\n")
+    count = len(report.mismatches)
+    out.write(f"{report.draws} draws replayed, {count} {'mismatch' if count == 1 else 'mismatches'}\n")
+    if not report.draws:
+        say("note: no draw is recorded; `ropechat run --trace FILE` records one")
+    return SOME_FAILED if count or not report.draws else OK
+
+
+def check_trace_target(target: Path | str | None) -> None:
+    """Raise FileAccessError if a trace cannot be written there; called before the model is loaded."""
+    if isinstance(target, Path) and not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
+        raise FileAccessError(f"{target}: folder {target.parent} is not writable; choose another file")
+
+
+def write_trace(target: Path | str, recorded: "Recorded", bytes_of: Callable[[int], bytes]) -> None:
+    """Write a trace as JSON lines to a file, or to stdout for `-`. Raises FileAccessError, OSError."""
+    from ropechat.inspector import jsonl
+    from ropechat.inspector.reading import Reading
+
+    lines = jsonl.lines(Reading(recorded), bytes_of)
+    if isinstance(target, Path):
+        from ropechat.cli.inspect_output import write_file
+
+        write_file(target, lines)
+        return
+    out = StdoutWriter()
+    for line in lines:
+        out.write(line)

@@ -1,0 +1,148 @@
+"""What each stage of the sampler did, as text and as JSON; which tokens of a text the settings can produce.
+
+A JSON record of a token has the key `sampler`:
+
+    cut, rank, p   the stage that cut the token (null: none), its rank after bias and penalty, its probability
+                   at the draw
+    interval, u    the token is drawn for start <= u < end (null if cut); the random number that was drawn
+                   (null for greedy and for a given text)
+    stages         [{"name", "kept", "mass", "entropy"}]: how many candidates were left, their raw
+                   probability, and the entropy of what was left, renormalized, in nats
+    candidates     [{"id", "rank", "cut", "penalized", "p", "by_stage"}]: the ids of `top`, then the token
+                   itself if it is not in `top`; `by_stage` has the probability after each of `stages`
+
+The last record has the key `producible`: {"tokens", "produced", "share", "cut_by": {stage: tokens}}, of the
+tokens with the roles that sums cover.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from ropechat.sampling import Sampling
+from ropechat.trace import Stage, TokenScore
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def sampler_record(token: TokenScore) -> dict[str, Any]:
+    """The key `sampler` of a token's JSON record; {} if the stages were not recorded."""
+    own = token.outcome
+    if own is None:
+        return {}
+    return {
+        "sampler": {
+            "cut": own.cut,
+            "rank": own.rank,
+            "p": own.probability,
+            "interval": token.interval,
+            "u": token.u,
+            "stages": [
+                {"name": name, "kept": kept, "mass": _finite(mass), "entropy": _finite(entropy)}
+                for name, kept, mass, entropy in token.stages
+            ],
+            "candidates": [
+                {
+                    "id": one.id,
+                    "rank": one.rank,
+                    "cut": one.cut,
+                    "penalized": one.penalized,
+                    "p": one.probability,
+                    "by_stage": list(one.by_stage),
+                }
+                for one in token.candidates
+            ],
+        }
+    }
+
+
+def settings_record(sampling: Sampling | None) -> dict[str, Any]:
+    """The key `sampling` of a trace's first JSON record; {} without settings."""
+    if sampling is None:
+        return {}
+    return {"sampling": {one.name: getattr(sampling, one.name) for one in fields(Sampling)}}
+
+
+def describe_settings(sampling: Sampling) -> str:
+    """The settings that are switched on: "temperature 0.7, top_p 0.9"."""
+    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    parts = [f"{name} {getattr(sampling, name):g}" for name in off if getattr(sampling, name) != off[name]]
+    parts += [f"{len(sampling.logit_bias)} biases"] if sampling.logit_bias else []
+    return ", ".join(parts) or "temperature 1 without a filter"
+
+
+def describe_stages(stages: Iterable[Stage]) -> str:
+    """What was left after each stage: "temperature 512 · top_p 6 (91.2 %)"."""
+    return " · ".join(
+        f"{stage.name} {stage.kept:,}" + (f" ({stage.mass:.1%})" if stage.mass < 0.9995 else "")
+        for stage in stages
+    )
+
+
+def stage_line(token: TokenScore) -> str:
+    """What the stages left at a token's place, and what became of the token; "" if not recorded."""
+    own = token.outcome
+    if own is None:
+        return ""
+    kept = describe_stages(token.stages) or "no stage"
+    if own.cut is not None:
+        return f"{kept} → cut by {own.cut}, rank {own.rank:,}"
+    if token.interval is None:
+        return f"{kept} → probability {own.probability:.3g}"
+    start, end = token.interval
+    drawn = "" if token.u is None else f"u {token.u:.4f} in "
+    return f"{kept} → p {own.probability:.3f}, {drawn}{start:.4f} to {end:.4f}"
+
+
+class Producible:
+    """Counts the tokens that the settings can produce, and what cuts the others."""
+
+    def __init__(self, roles: Iterable[str] = ("text",)) -> None:
+        self.roles = tuple(roles)
+        self.scored = self.produced = 0
+        self.cuts: Counter[str] = Counter()
+
+    def add(self, token: TokenScore) -> None:
+        """Count a token if it has one of the roles and its stages were recorded."""
+        own = token.outcome
+        if own is None or token.role not in self.roles:
+            return
+        self.scored += 1
+        if own.cut is not None:
+            self.cuts[own.cut] += 1
+        else:
+            self.produced += own.probability > 0.0
+
+    def watch(self, tokens: Iterable[TokenScore]) -> Iterator[TokenScore]:
+        """Yield the tokens, and add each."""
+        for token in tokens:
+            self.add(token)
+            yield token
+
+    @property
+    def share(self) -> float:
+        """Share of the tokens that can be produced; NaN without tokens."""
+        return self.produced / self.scored if self.scored else math.nan
+
+    def record(self) -> dict[str, Any]:
+        """The counts for JSON."""
+        return {
+            "producible": {
+                "tokens": self.scored,
+                "produced": self.produced,
+                "share": _finite(self.share),
+                "cut_by": dict(self.cuts.most_common()),
+            }
+        }
+
+    def line(self, sampling: Sampling | None) -> str:
+        """The counts as a sentence. sampling: None if unknown."""
+        settings = "the settings" if sampling is None else describe_settings(sampling)
+        cuts = "; ".join(f"{name} cuts {count:,}" for name, count in self.cuts.most_common())
+        return f"{settings} can produce {self.produced:,} of {self.scored:,} tokens ({self.share:.1%})" + (
+            f"; {cuts}" if cuts else ""
+        )

@@ -1,0 +1,245 @@
+"""inspect --stages, run --trace, inspect --open and --replay, on a compiled (small, random) model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_door import Door
+from model_folders import byte_tokenizer
+from models import write_llama
+
+from ropechat.cli.exit_codes import REFUSED, SOME_FAILED
+
+
+class CompiledDoor(Door):
+    """The command line with the compiled engine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capfd = monkeypatch, capfd
+        monkeypatch.setenv("ROPECHAT_CACHE", "off")
+        monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return CompiledDoor(monkeypatch, capfd)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_llama(tmp_path_factory.mktemp("stages"), vocab_size=260, max_position_embeddings=512)
+    (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
+    return folder
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# ---- inspect --stages
+
+NUCLEUS = ("--temperature", 0.7, "--sampler-top-k", 0, "--top-p", 0.5)
+
+
+def test_stages_in_jsonl(door: Door, model: Path) -> None:
+    code, out, _ = door("inspect", "-m", model, "--stages", *NUCLEUS, "--format", "jsonl", "abcabc")
+    meta, *tokens, following, summary = records(out)
+    assert code == 0
+    assert (meta["sampling"]["temperature"], meta["sampling"]["top_k"], meta["sampling"]["top_p"]) == (
+        0.7,
+        0,
+        0.5,
+    )
+    assert "sampler" not in following
+    judged = [token["sampler"] for token in tokens if "sampler" in token]
+    assert len(judged) == len(tokens) - 1
+    for token, one in zip(tokens[1:], judged, strict=True):
+        assert [stage["name"] for stage in one["stages"]] == ["temperature", "top_p"]
+        own = next(candidate for candidate in one["candidates"] if candidate["id"] == token["id"])
+        assert (one["cut"], one["p"], one["rank"]) == (own["cut"], own["p"], own["rank"])
+        assert (one["u"], one["interval"] is None) == (None, one["cut"] is not None)
+        assert one["cut"] == (None if own["rank"] <= one["stages"][1]["kept"] else "top_p")
+        assert len(own["by_stage"]) == 2
+    produced = sum(one["cut"] is None for one in judged)
+    assert summary["producible"] == {
+        "tokens": len(judged),
+        "produced": produced,
+        "share": produced / len(judged),
+        "cut_by": {"top_p": len(judged) - produced} if produced < len(judged) else {},
+    }
+
+
+def test_stages_in_a_table(door: Door, model: Path) -> None:
+    code, out, _ = door("inspect", "-m", model, "--stages", *NUCLEUS, "--top-k", 1, "abc")
+    lines = [line for line in out.splitlines() if "→ cut by top_p, rank" in line or "→ p 0." in line]
+    assert code == 0
+    assert len(lines) == 2
+    assert all("temperature 260 · top_p " in line for line in lines)
+    assert out.splitlines()[-1].startswith("temperature 0.7, top_p 0.5 can produce ")
+    assert " of 2 tokens (" in out.splitlines()[-1]
+    assert door("inspect", "-m", model, "abc")[1].count("top_p") == 0
+
+
+def test_stages_take_the_users_settings(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[sampling]\ntop_k = 7\nmin_p = 0.25\n")
+    monkeypatch.setenv("ROPECHAT_CONFIG", str(file))
+    monkeypatch.setenv("ROPECHAT_MIN_P", "0.5")
+    ask = ("inspect", "-m", model, "--stages", "--format", "jsonl", "ab")
+    settings = records(door(*ask)[1])[0]["sampling"]
+    assert (settings["temperature"], settings["top_k"], settings["min_p"]) == (0.7, 7, 0.5)
+    assert records(door(*ask, "--min-p", 0.1)[1])[0]["sampling"]["min_p"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--temperature", "1", "a"], "--temperature: requires --stages; add it"),
+        (["--sampler-top-k", "1", "a"], "--sampler-top-k: requires --stages; add it"),
+        (["--stages", "--top-p", "2", "a"], "--top-p: must be a number above 0 to 1 (got 2.0)"),
+        (["--stages", "--sampler-top-k", "-2", "a"], "--sampler-top-k: must be an integer from 0"),
+        (["--replay", "a"], "--replay: requires --open; add it"),
+        (["--open", "{nothing}", "a"], "--open: not possible with a text or --look-up"),
+        (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
+        (["--open", "{bad}"], "bad.jsonl: line 1: must be JSON"),
+    ],
+)
+def test_what_inspect_refuses(door: Door, tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "bad.jsonl").write_text("nothing")
+    names = {"{nothing}": "nothing.jsonl", "{bad}": "bad.jsonl"}
+    code, out, err = door(
+        "inspect", *(str(tmp_path / names[one]) if one in names else one for one in arguments)
+    )
+    assert (code, out) == (REFUSED, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+# ---- run --trace, inspect --open
+
+
+def traced(door: Door, model: Path, file: Path, *options: object) -> tuple[str, list[dict[str, Any]]]:
+    _, out, _ = door(
+        "run",
+        "-m",
+        model,
+        "--quiet",
+        "--max-tokens",
+        30,
+        "--temperature",
+        1,
+        "--trace",
+        file,
+        *options,
+        "abc",
+    )
+    return out, records(file.read_text())
+
+
+def test_a_run_is_recorded_shown_and_replayed(door: Door, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    text, [meta, *tokens, summary] = traced(door, model, file, "--seed", 3)
+    assert (meta["schema"], meta["text"]) == ("ropechat.trace/1", text.removesuffix("\n"))
+    parts = [meta["text"].encode()[slice(*token["span"])].decode() for token in tokens]  # whole characters
+    assert "".join(parts) == meta["text"]
+    assert len(tokens) == 30
+    assert summary["summary"] is True
+    for token in tokens:
+        start, end = token["sampler"]["interval"]
+        assert start <= token["sampler"]["u"] < end
+        assert len(token["sampler"]["candidates"]) in (20, 21)
+        assert len(token["top_text"]) == 20
+    code, out, err = door("inspect", "--open", file, "--replay")
+    assert (code, out, err) == (0, "30 draws replayed, 0 mismatches\n", "")
+    code, out, _ = door("inspect", "--open", file)
+    assert code == 0
+    assert out.count(" u 0.") == 30
+    assert out.count("%  ") == 30 * 5  # candidates, as in the table of a text
+    assert door("inspect", "--open", file, "--top-k", 1)[1].count("%  ") == 30
+    assert records(door("inspect", "--open", file, "--format", "jsonl")[1])[1:-1] == tokens
+    code, out, _ = door("inspect", "--open", "-", "--replay", stdin=file.read_bytes())
+    assert code == 0
+
+
+def test_a_changed_record_is_found(door: Door, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    _, [meta, *tokens, summary] = traced(door, model, file, "--seed", 9)
+    tokens[3]["sampler"]["u"] = (tokens[3]["sampler"]["u"] + 0.5) % 1.0
+    file.write_text("".join(json.dumps(one) + "\n" for one in (meta, *tokens, summary)))
+    code, out, _ = door("inspect", "--open", file, "--replay")
+    assert code == SOME_FAILED
+    assert out.startswith(f"{tokens[3]['i']}: ")
+    assert out.endswith("30 draws replayed, 1 mismatch\n")
+
+
+def test_a_text_has_nothing_to_replay(door: Door, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    assert door("inspect", "-m", model, "--stages", "-o", file, "abc")[0] == 0
+    code, out, err = door("inspect", "--open", file, "--replay")
+    assert (code, out) == (SOME_FAILED, "0 draws replayed, 0 mismatches\n")
+    assert "run --trace" in err
+
+
+def test_a_recorded_trace_becomes_a_page(door: Door, model: Path, tmp_path: Path) -> None:
+    traced(door, model, tmp_path / "t.jsonl")
+    assert door("inspect", "--open", tmp_path / "t.jsonl", "-o", tmp_path / "t.html")[0] == 0
+    assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_hostile_texts_in_a_trace_stay_texts(door: Door, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    _, [meta, *tokens, summary] = traced(door, model, file, "--seed", 3)
+    escape = "\x1b]0;owned\x07\u202e"
+    tokens[1]["token"] = tokens[1]["role"] = escape
+    tokens[1]["top_text"] = [escape] * 20
+    tokens[1]["sampler"]["stages"][0]["name"] = escape
+    tokens[1]["sampler"]["candidates"][0]["cut"] = escape
+    for one in tokens[1]["sampler"]["candidates"]:
+        one["cut"] = escape
+    file.write_text("".join(json.dumps(one) + "\n" for one in (meta, *tokens, summary)))
+    for more in ((), ("--replay",)):
+        _, out, err = door("inspect", "--open", file, *more)
+        assert "owned" in out or more
+        assert not {"\x1b", "\x07", "\u202e"} & set(out + err)
+
+
+def test_a_seed_that_was_not_given_is_recorded(door: Door, model: Path, tmp_path: Path) -> None:
+    """So that this draw too can be replayed and repeated."""
+    file = tmp_path / "t.jsonl"
+    _, [meta, *tokens, _] = traced(door, model, file)
+    print(f"seed {meta['sampling']['seed']}")
+    assert door("inspect", "--open", file, "--replay")[:2] == (
+        0,
+        f"{len(tokens)} draws replayed, 0 mismatches\n",
+    )
+    _, [_, *again, _] = traced(door, model, file, "--seed", meta["sampling"]["seed"])
+    assert again == tokens
+
+
+def test_a_trace_in_place_of_the_text(door: Door, model: Path) -> None:
+    run = ("run", "-m", model, "--quiet", "--max-tokens", 3, "--seed", 4, "abc")
+    code, out, _ = door(*run, "--trace", "-")
+    assert code == 0
+    assert [one.get("i") for one in records(out)] == [None, *(one["i"] for one in records(out)[1:-1]), None]
+    assert len(records(out)) == 5
+
+
+def test_json_with_candidates(door: Door, model: Path) -> None:
+    run = ("run", "-m", model, "--quiet", "--max-tokens", 3, "--seed", 4, "--json", "abc")
+    plain, found = (json.loads(door(*run, *more)[1]) for more in ((), ("--candidates", 2)))
+    assert "tokens" not in plain
+    assert plain["ids"] == found["ids"] == [token["id"] for token in found["tokens"]]
+    assert found["sampling"]["seed"] == 4
+    assert [len(token["top"]) for token in found["tokens"]] == [2, 2, 2]
+    assert all(token["sampler"]["u"] is not None for token in found["tokens"])
+
+
+def test_a_trace_that_cannot_be_written_is_refused_first(door: Door, tmp_path: Path) -> None:
+    code, out, err = door("run", "-m", "no-model-is-needed", "--trace", tmp_path / "no" / "t.jsonl", "a")
+    assert (code, out) == (74, "")
+    assert "is not writable; choose another file" in err
+    code, _, err = door("run", "--trace", tmp_path / "t.jsonl", "--candidates", 0, "a")
+    assert (code, "--candidates: must be at least 1" in err) == (REFUSED, True)
