@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ropechat.inspector.look_up import Found
 from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
+from ropechat.util.text import one_line
 
 LN2 = math.log(2)
 _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
@@ -78,7 +79,7 @@ class Summary:
         """A line for each role, if several have scored tokens."""
         if len(self.by_role) > 1:
             for role, sums in self.by_role.items():
-                yield f"{role}: {sums.scored} scored: {_sums(sums)}"
+                yield f"{one_line(role)}: {sums.scored} scored: {_sums(sums)}"
 
 
 def _sums(sums: Totals) -> str:

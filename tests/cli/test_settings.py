@@ -234,7 +234,7 @@ def test_inspect_counts_candidates_not_what_is_drawn_from(door: Door, file: Path
     file.write_text("[sampling]\ntop_k = 1\n")
     code, out, err = door("inspect", "-m", model, "--format", "jsonl", "ab")
     assert code == 0, err
-    assert len(json.loads(out.splitlines()[-1])["top"]) == 20
+    assert len(json.loads(out.splitlines()[-2])["top"]) == 20
 
 
 def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
