@@ -58,7 +58,7 @@ def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> 
         (["--layers", "1", "a"], "--layers: requires --lens or --attention"),
         (["--lens", "--format", "svg", "a"], "--lens: not possible as svg; use table or jsonl or html"),
         (["--attention", "--format", "html", "a"], "--attention: not possible as html; use table or jsonl"),
-        (["--lens", "-f", "a", "-f", "b"], "--lens: takes one text; omit further files"),
+        (["--lens", "-f", "a", "-f", "b"], "--lens: must be of one text (got 2)"),
         (["--attention", "--by", "line", "a"], "--attention: not possible with --by line"),
     ],
 )
