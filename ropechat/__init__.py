@@ -13,12 +13,24 @@ if TYPE_CHECKING:
     from ropechat.conversation import Message, Role
     from ropechat.engine.engine import Engine
     from ropechat.engine.scheduler import Completion, Job
+    from ropechat.engine.scoring import ScoreStream
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
-    from ropechat.trace import Candidate, LensRow, Stage, Step, TokenDistribution, TokenScore, Trace
+    from ropechat.trace import (
+        Candidate,
+        LensRow,
+        Pair,
+        Score,
+        Stage,
+        Step,
+        TokenDistribution,
+        TokenScore,
+        Totals,
+        Trace,
+    )
 
 __all__ = [
     "Candidate",
@@ -28,14 +40,18 @@ __all__ = [
     "Job",
     "LensRow",
     "Message",
+    "Pair",
     "Role",
     "RopechatError",
     "Sampling",
+    "Score",
+    "ScoreStream",
     "Stage",
     "Step",
     "TokenDistribution",
     "TokenScore",
     "Tokenizer",
+    "Totals",
     "Trace",
     "pull",
 ]
@@ -49,7 +65,11 @@ _MODULES = {
     "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),
     "tokenizer": ("Tokenizer",),
-    "trace": ("Candidate", "LensRow", "TokenDistribution", "Stage", "Step", "TokenScore", "Trace"),
+    "engine.scoring": ("ScoreStream",),
+    "trace": (
+        *("Candidate", "LensRow", "Pair", "Score", "Stage", "Step"),
+        *("TokenDistribution", "TokenScore", "Totals", "Trace"),
+    ),
 }
 
 

@@ -22,6 +22,7 @@ from ropechat.cli.batch_progress import BatchStatus, closing_line
 from ropechat.cli.common import STREAM, StdoutWriter, load_chat_engine, model_path, stdin_stream
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.group import ARGUMENTS
+from ropechat.cli.interrupt import cancel_on_signal
 from ropechat.conversation import Message
 from ropechat.engine.validation import choose_seed
 from ropechat.errors import BatchInputError
@@ -98,6 +99,12 @@ class BatchRun:
         return engine
 
     def _run(
+        self, engine: "Engine", reader: BatchReader, sink: Sink, total: int | None, run_seed: int
+    ) -> BatchReport:
+        with cancel_on_signal(engine):
+            return self._compute(engine, reader, sink, total, run_seed)
+
+    def _compute(
         self, engine: "Engine", reader: BatchReader, sink: Sink, total: int | None, run_seed: int
     ) -> BatchReport:
         if self.rows.score:

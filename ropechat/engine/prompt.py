@@ -4,6 +4,7 @@ Three rules: the model's chat template decides the form; there is exactly one BO
 if it spells a control token such as <|im_end|>.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -116,7 +117,7 @@ class PromptBuilder:
         rendered = self._rendered(control, messages, None)
         reading = control.read(rendered)
         tokens = self.tokenizer.read_aligned(reading)
-        said = [place for index in range(len(messages)) if (place := self._place(messages, index, rendered))]
+        said = [place for _, place in self._places(messages, rendered)]
         if len(said) < sum(bool(message.content.strip()) for message in messages):
             self.on_note(MESSAGE_NOT_LOCATED)
         self._put_bos(tokens)
@@ -155,11 +156,7 @@ class PromptBuilder:
         asks = bool(answer) or not messages or messages[-1].role is not Role.ASSISTANT
         control = self.tokenizer.escaper(self.control_ids)
         rendered = self._rendered(control, messages, None, asks=asks)
-        places = [
-            (index, place)
-            for index in range(len(messages))
-            if (place := self._place(messages, index, rendered, asks=asks))
-        ]
+        places = self._places(messages, rendered, asks=asks)
         if len(places) < sum(bool(message.content.strip()) for message in messages):
             self.on_note(MESSAGE_NOT_LOCATED)
         roles = [str(messages[index].role) for index, _ in places]
@@ -189,6 +186,39 @@ class PromptBuilder:
                 role = "assistant" if token.span[1] > start else "template"
                 tokens[index] = token._replace(role=role)
         return reading.shown, tokens, start
+
+    def _places(
+        self, messages: Sequence[Message], rendered: str, *, asks: bool = True
+    ) -> list[tuple[int, tuple[int, int]]]:
+        """(index, byte range) of each message's content in the rendered text, if it can be determined.
+
+        One rendering with a mark in place of each content shows what the template writes between them. If the
+        contents themselves were changed, each is looked for on its own.
+        """
+        control = self.tokenizer.escaper(self.control_ids)
+        others = [
+            Message(message.role, f"{control.mark}{index}{control.mark}")
+            for index, message in enumerate(messages)
+        ]
+        try:
+            marked = self._rendered(control, others, None, asks=asks)
+        except ChatTemplateError:
+            marked = ""
+        parts = re.split(f"{control.mark}([0-9]+){control.mark}", marked)
+        contents = [control.escape(message.content) for message in messages]
+        pieces = _contents_between(parts, contents, rendered)
+        if pieces is None:
+            return [
+                (index, place)
+                for index in range(len(messages))
+                if (place := self._place(messages, index, rendered, asks=asks))
+            ]
+        places, at = [], 0
+        for index, (before, content) in enumerate(pieces):
+            start = at + len(control.unescape(before).encode())
+            at = start + len(control.unescape(content).encode())
+            places.append((index, (start, at)))
+        return places
 
     def _place(
         self, messages: Sequence[Message], index: int, rendered: str, *, asks: bool = True
@@ -230,7 +260,8 @@ class PromptBuilder:
                 raise RequestError("template variables: this model has no chat template; omit them")
             return "".join(message.content for message in quoted)
         chosen = {**self.variables, **(variables or {})}
-        text = self.template.prompt(quoted, chosen, add_generation_prompt=asks)
+        render = self.template.prompt
+        text = render(quoted, chosen) if asks else render(quoted, chosen, add_generation_prompt=False)
         self._note_folding(self.template)
         return text
 
@@ -256,6 +287,32 @@ class PromptBuilder:
         if template.folds_system and not self._noted:
             self._noted = True
             self.on_note(SYSTEM_FOLDED)
+
+
+def _contents_between(
+    parts: Sequence[str], contents: Sequence[str], rendered: str
+) -> list[tuple[str, str]] | None:
+    """(text before it, content) of each content in a rendered text; None if the text is not made of these.
+
+    parts: what is before the first content, then for each its index and what follows it. A content may have
+    lost spaces at its ends.
+    """
+    if [*parts[1::2]] != [str(index) for index in range(len(contents))]:
+        return None
+    texts, at, pieces = parts[::2], 0, []
+    for index, content in enumerate(contents):
+        before, after = texts[index], texts[index + 1]
+        at += len(before)
+        is_last = index == len(contents) - 1
+        for form in (content, content.strip(), content.lstrip(), content.rstrip()):
+            end = at + len(form) + len(after)
+            if rendered.startswith(form + after, at) and (not is_last or end == len(rendered)):
+                pieces.append((before, form))
+                at += len(form)
+                break
+        else:
+            return None
+    return pieces if rendered.startswith(texts[0]) else None
 
 
 def _with_author(token: EncodedToken, places: Sequence[tuple[str, tuple[int, int]]]) -> EncodedToken:

@@ -63,6 +63,9 @@ def windows(tokens: TokenBuffer, first: int, size: int, stride: int) -> Iterator
         end = max(row + stride, size)
         is_last = not tokens.reaches(end + 1)
         end = min(end, tokens.known) if is_last else end
+        if is_last and stride == size < end and row < end - 1:
+            # As in lm-evaluation-harness, which predicts nothing after the text: that has its own window.
+            end, is_last = end - 1, False
         lead = bos if end > size else []
         begin = end - size + len(lead) if end > size else 0
         part = tokens[begin : end if is_last else end + 1]

@@ -243,8 +243,10 @@ class _Totals:
         self._same += row.a.top_ids[0] == row.b.top_ids[0]
 
     def summary(self) -> Summary:
+        import numpy as np  # imported here: the engine has loaded it by now
+
         count = len(self._kl)
-        ordered = sorted(self._kl)
+        ordered = array("d", np.sort(np.frombuffer(self._kl)))
         ratio, ratio_error = mean_and_error(self._ratio)
         mean, mean_error = mean_and_error(self._kl)
         same = self._same / count

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.conversation import Message
@@ -80,6 +80,8 @@ def pair_text(
     Raises RequestError if nothing can be scored, and as `Engine.score`.
     """
     left, shown = read_text(a, text, given)
+    if isinstance(given, str) and against_given in (None, given) and a.tokenizer.source == b.tokenizer.source:
+        return join_sides(left, replace(left, engine=b), shown)
     right, _ = read_text(b, text, given if against_given is None else against_given)
     return join_sides(left, right, shown)
 
@@ -102,7 +104,7 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
             raise RequestError("text: must be a string behind a prompt (got ids)")
         item = Pair(given, text) if isinstance(given, str) else (given, text)
     found = encode_item(engine.chat, item, "text")
-    ids, starts, ends = array("I"), array("Q"), array("Q")
+    ids, starts, ends = array("I"), array("I"), array("I")
     for piece in found.pieces:
         for id, (start, end), _ in piece:
             ids.append(id)
@@ -113,7 +115,7 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
     begin = len(given.encode()) if isinstance(given, str) else starts[found.first]
     first = next((i for i in range(found.first, len(ids)) if ends[i] > begin), len(ids)) if given else 0
     if begin:
-        starts, ends = (array("Q", (max(0, at - begin) for at in places)) for places in (starts, ends))
+        starts, ends = (array("I", (max(0, at - begin) for at in places)) for places in (starts, ends))
     shown = (found.text or "").encode("utf-8", "replace")[begin:]
     return SideText(engine, item, begin, first, ids, starts, ends), shown
 

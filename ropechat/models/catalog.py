@@ -137,7 +137,8 @@ def stored_dtype(path: Path) -> str | None:
 def has_chat_template(path: Path) -> bool:
     """Whether a model has a chat template; it is not compiled.
 
-    A GGUF file is searched for the stored key: its length in 8 bytes, then its name.
+    A GGUF file is searched for the stored key: its length in 8 bytes, then its name. Reading the metadata
+    would need the engine, from which this room must not import.
     """
     folder = path if path.is_dir() else path.parent
     if (folder / "chat_template.jinja").is_file():

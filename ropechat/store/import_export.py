@@ -105,7 +105,10 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 class _Field:
-    """A value of the file with its path; invalid values raise HistoryError naming the path."""
+    """A value of the file with its path; invalid values raise HistoryError naming the path.
+
+    By hand: msgspec would be one more compiled dependency, and its errors do not show the value.
+    """
 
     def __init__(self, value: Any, place: str) -> None:
         self.value, self.place = value, place

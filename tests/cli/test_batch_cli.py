@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from model_folders import CHATML, byte_folder
 
 from ropechat.batch import journal as journals
 from ropechat.batch.seeds import row_seed, turn_seed
+from ropechat.cli.interrupt import cancel_on_signal
 from ropechat.engine.loading import display_name
 
 HOT = ["--temperature", 1, "--max-tokens", 4, "--seed", 7]
@@ -423,6 +425,30 @@ def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, sour
     assert code == 0, err
     assert f"{kept - 1} of an earlier run" in err
     assert out.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_what_is_computed(number: signal.Signals) -> None:
+    """From another thread: the main one may be in a long pass, where Python runs no handlers."""
+    cancelled: list[str] = []
+    done = threading.Event()
+
+    class Cancelled:
+        def cancel(self) -> None:
+            cancelled.append(threading.current_thread().name)
+            done.set()
+
+    before = {one: signal.signal(one, lambda *_: None) for one in (number, signal.SIGUSR1)}
+    try:
+        with cancel_on_signal(Cancelled()):  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGUSR1)  # ends nothing
+            os.kill(os.getpid(), number)
+            assert done.wait(30)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert cancelled == ["ropechat-signals"]
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 # ---- Stopping early

@@ -364,7 +364,7 @@ def test_line_chat_remembers(door: Door, model: Path) -> None:
     assert door("-m", model, "--temperature", 0, "--max-tokens", 1, stdin=b"a")[:2] == (0, "b\n")
 
 
-def test_line_chat_begins_anew_when_the_context_is_full(door: Door, model: Path) -> None:
+def test_line_chat_starts_over_when_the_context_is_full(door: Door, model: Path) -> None:
     lines = b"".join(bytes([97 + i]) * 20 + b"\n" for i in range(3))
     code, out, err = door("chat", "-m", model, "--temperature", 0, "--max-tokens", 3, stdin=lines)
     assert (code, out) == (0, "bcd\ncde\ndef\n")

@@ -92,6 +92,31 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
     assert table.splitlines()[-1].startswith("3 tokens, 3 scored: ")
 
 
+def test_progress_is_shown_on_a_terminal_beside_a_file(
+    door: Door, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropechat.cli import inspect_score
+
+    shown: list[str] = []
+
+    class Status:
+        is_terminal = is_due = True
+
+        def show(self, text: str) -> None:
+            shown.append(text)
+
+        def clear(self) -> None:
+            shown.append("")
+
+    monkeypatch.setattr(inspect_score, "StatusLine", Status)
+    monkeypatch.setattr(inspect_score, "_QUIET_SECONDS", -1)
+    assert door("inspect", "-m", short, "--format", "jsonl", "abcdefghijklmnopqrst")[0] == 0
+    assert shown[-1] == ""
+    assert "10 tokens · " in shown[9]
+    assert "[████████████░" in shown[9]
+    assert " tok/s · ETA 0:00" in shown[9]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "what"),
     [

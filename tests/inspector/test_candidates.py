@@ -158,3 +158,15 @@ def test_what_the_settings_cannot_produce(engine: Engine) -> None:
     assert [one.rank for one in judged if one] == [token.rank for token in trace[1:]]
     with pytest.raises(RequestError, match="logit_bias: ids must be below"):
         engine.score([1, 2], sampling=Sampling(logit_bias=((100_000, 1.0),)))
+
+
+def test_a_text_in_windows_has_stages_too(engine: Engine) -> None:
+    ids = [1 + place * 7 % 50 for place in range(90)]
+    settings = Sampling(temperature=0.7, top_k=5, repetition_penalty=1.3)
+    stream = engine.score_stream(ids, top_k=0, window=32, sampling=settings)
+    tokens = list(stream)
+    assert stream.meta["sampling"] == settings
+    assert [token.outcome is not None for token in tokens] == [False] + [True] * 89
+    whole = engine.score(ids[:20], top_k=0, sampling=settings)
+    assert [token.outcome for token in whole] == [token.outcome for token in tokens[:20]]
+    assert len({token.outcome.cut for token in tokens[1:] if token.outcome}) == 2  # top_k and None

@@ -162,7 +162,7 @@ def test_merges_become_texts_where_that_is_clear(
             assert everything(Tokenizer.load(model, 1 << 20)) == expected
 
 
-def test_another_file_or_vocabulary_is_checked_anew(tmp_path: Path, folder: Path) -> None:
+def test_another_file_or_vocabulary_is_checked_again(tmp_path: Path, folder: Path) -> None:
     model = byte_folder(tmp_path / "model")
     Tokenizer.load(model, 260)
     with pytest.raises(TokenizerError, match="must be from 0 to 99"):

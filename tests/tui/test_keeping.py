@@ -248,7 +248,7 @@ async def test_what_was_left_out_of_a_full_context_stays_left_out(chat: Any, sto
         assert [m.content for m in c.engine.asked[-1]] == ["two " * 4, "beta " * 5, "three " * 6]
 
 
-async def test_what_is_to_be_known_of_prompts_survives_what_is_shown_anew(chat: Any, store: Store) -> None:
+async def test_what_is_to_be_known_of_prompts_survives_what_is_shown_again(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok"), store=store) as c:
         await c.ask("Hi")
         await c.idle()

@@ -69,7 +69,10 @@ class Dialog(ModalScreen[Result]):
             self.title_with("")
 
     def remove(self) -> AwaitRemove:
-        """Defer the removal: it lays out the whole chat again and would delay the chosen action."""
+        """Defer the removal: it lays out the whole chat again and would delay the chosen action.
+
+        Returns an empty AwaitRemove: awaiting it does not wait for the removal.
+        """
         self.app.set_timer(REMOVAL_DELAY_S, super().remove)
         return AwaitRemove([])
 

@@ -22,7 +22,7 @@ from ropechat.util.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SWITCH_INTERVAL_S = 0.001  # how long one thread may keep the interpreter from another
+SWITCH_INTERVAL_S = 0.001  # how long a thread may keep the interpreter (default: 0.005)
 MAX_REPLAYED = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
