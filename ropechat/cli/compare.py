@@ -247,12 +247,13 @@ def _rest(
 def _say_notes(pairing: "Pairing", window: int | None) -> None:
     """Notes about what is compared and how."""
     a, b = pairing.a, pairing.b
+    trained = min(side.engine.facts["max_position_embeddings"] for side in (a, b))
+    count = max(len(a.ids), len(b.ids))
     if window is not None:
-        trained = min(side.engine.facts["max_position_embeddings"] for side in (a, b))
-        say(
-            f"note: {max(len(a.ids), len(b.ids)):,} tokens in windows of {window}, stride "
-            f"{max(1, window // 2)}; the models were trained for {trained}"
-        )
+        windows = f"{count:,} tokens in windows of {window}, stride {max(1, window // 2)}"
+        say(f"note: {windows}; the models were trained for {trained}")
+    elif count > trained:
+        say(f"note: {count:,} tokens in one sequence exceed the trained length of {trained}: unreliable")
     if not pairing.shared:
         say("note: the tokenizers differ; bits of common byte spans are compared instead of distributions")
     elif skipped := len(a.ids) - a.scored - pairing.shared:

@@ -116,6 +116,8 @@ def test_a_long_text_goes_in_windows(run: Run) -> None:
     assert "tokens in windows of 16, stride 8" in err
     assert summary["tokens"] == len(tokens)
     assert all(8 <= token["a"]["ctx"] <= 16 for token in tokens[16:])
+    err = run("a b " * 300, "--against-dtype", "q8_0", "--window", 2000, "--top", 0)[2]
+    assert "in one sequence exceed the trained length of 512" in err
 
 
 @pytest.mark.parametrize(
