@@ -5,6 +5,7 @@ A trace is a file like any other: every field is checked, and a bad one is an er
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from ropechat.trace import Candidate, Stage, TokenDistribution, TokenScore
 
 SCHEMA = "ropechat.trace/1"
 MAX_LINE_BYTES = 64 << 20
+_NAME = re.compile("[a-z_]{1,40}")
 
 
 def read_trace(lines: Iterable[bytes], where: str) -> Recorded:
@@ -94,13 +96,20 @@ class _Record:
         found: str = self.of_kind(name, str, "a string", True)
         return found.encode("utf-8", "replace").decode()
 
+    def name(self, name: str) -> str:
+        """A name of a role or a stage, which goes to the screen as it is."""
+        found = self.text(name)
+        if not _NAME.fullmatch(found):
+            self.fail(name, "a name of small letters")
+        return found
+
     def optional_text(self, name: str) -> str | None:
         return None if self.value.get(name) is None else self.text(name)
 
-    def texts(self, name: str) -> tuple[str, ...]:
+    def names(self, name: str) -> tuple[str, ...]:
         items = self.of_kind(name, list, "a list of strings", False) or []
-        if not all(isinstance(item, str) for item in items):
-            self.fail(name, "a list of strings")
+        if not all(isinstance(item, str) and _NAME.fullmatch(item) for item in items):
+            self.fail(name, "a list of names of small letters")
         return tuple(items)
 
     def flag(self, name: str) -> bool:
@@ -131,7 +140,7 @@ def _meta(record: _Record) -> dict[str, Any]:
     }
     meta |= {"vocab_size": record.optional_count("vocab"), "text": record.optional_text("text")}
     meta |= {name: record.optional_count(name) for name in ("trained_length", "window", "stride")}
-    meta["roles"] = record.texts("roles")
+    meta["roles"] = record.names("roles")
     meta["sampling"] = None
     if record.value.get("sampling") is not None:
         settings = _Record(record.value["sampling"], f"{record.place}: sampling").value
@@ -185,7 +194,7 @@ def _token(record: _Record, spellings: dict[int, bytes]) -> TokenScore:
         bytes=data,
         text=record.text("token"),
         span=(int(start), int(end)),
-        role=record.text("role"),
+        role=record.name("role"),
         logprob=record.number("logprob"),
         rank=None if rank is None else record.count("rank"),
         entropy=entropy,
@@ -200,7 +209,7 @@ def _token(record: _Record, spellings: dict[int, bytes]) -> TokenScore:
 
 def _stage(record: _Record) -> Stage:
     mass, entropy = _or_nan(record.number("mass")), _or_nan(record.number("entropy"))
-    return Stage(record.text("name"), record.count("kept"), mass, entropy)
+    return Stage(record.name("name"), record.count("kept"), mass, entropy)
 
 
 def _candidate(record: _Record) -> Candidate:
@@ -210,7 +219,7 @@ def _candidate(record: _Record) -> Candidate:
     return Candidate(
         record.count("id"),
         record.count("rank"),
-        record.optional_text("cut"),
+        None if record.value.get("cut") is None else record.name("cut"),
         record.flag("penalized"),
         probability,
         record.numbers("by_stage"),

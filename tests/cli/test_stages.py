@@ -193,12 +193,9 @@ def test_hostile_texts_in_a_trace_stay_texts(door: Door, model: Path, tmp_path: 
     file = tmp_path / "t.jsonl"
     _, [meta, *tokens, summary] = traced(door, model, file, "--seed", 3)
     escape = "\x1b]0;owned\x07\u202e"
-    tokens[1]["token"] = tokens[1]["role"] = escape
+    tokens[1]["token"], tokens[1]["bytes"] = escape, list(escape.encode())
     tokens[1]["top_text"] = [escape] * 20
-    tokens[1]["sampler"]["stages"][0]["name"] = escape
-    tokens[1]["sampler"]["candidates"][0]["cut"] = escape
-    for one in tokens[1]["sampler"]["candidates"]:
-        one["cut"] = escape
+    meta["model"] = meta["text"] = escape
     file.write_text("".join(json.dumps(one) + "\n" for one in (meta, *tokens, summary)))
     for more in ((), ("--replay",)):
         _, out, err = door("inspect", "--open", file, *more)

@@ -143,6 +143,20 @@ SAMPLER = {"cut": None, "p": 1.0, "interval": None, "u": None, "stages": [], "ca
         ({"logprob": 10**400}, "line 2: logprob: must be a number or null"),
         ({"top": [[1, 800.0]]}, "line 2: top: must be a list of [id, logprob]"),
         ({"top": [[1]]}, "line 2: top: must be a list of [id, logprob]"),
+        ({"role": "\x1b[2J"}, "line 2: role: must be a name of small letters (got '\\x1b[2J')"),
+        (
+            {"sampler": {**SAMPLER, "stages": [{"name": "\x1b"}]}},
+            "stages[0]: name: must be a name of small letters",
+        ),
+        (
+            {
+                "sampler": {
+                    **SAMPLER,
+                    "candidates": [{"id": 1, "rank": 1, "cut": "A", "p": 1, "penalized": False}],
+                }
+            },
+            "cut: must",
+        ),
         ({"sampler": 5}, "line 2: sampler: must be a JSON object (got 5)"),
         ({"sampler": {**SAMPLER, "stages": [{"name": 1}]}}, "line 2: sampler: stages[0]: "),
         (
