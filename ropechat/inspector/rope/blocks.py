@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.rope.formulas import Array
 
 Cell = str | int | float | bool | None
-"""A value of a table; None: there is no such number. Never NaN or infinity."""
+"""A value of a table; None where a number is not defined. Never NaN or infinity."""
 
 
 @dataclass(frozen=True)
