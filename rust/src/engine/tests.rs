@@ -278,3 +278,37 @@ fn run_alone(engine: &mut Engine, number: u64) -> Vec<String> {
         all.extend(events);
     }
 }
+
+/// The rows of a text that is scored from a token on are those of the whole text, also behind a cached context.
+#[test]
+fn a_text_scored_from_a_token_on_has_the_rows_of_the_whole() {
+    let folder = write_model(SHAPES[0]);
+    let ids = ids(7, LENGTH);
+    let score = |engine: &mut Engine, goal: Goal| {
+        let number = engine.add(&ids, goal).unwrap();
+        let reused = engine.reused(number).unwrap();
+        let events = run_alone(engine, number);
+        engine.free(number);
+        (reused, events)
+    };
+    let (_, whole) = score(&mut make(&folder, 1), Goal::score(3));
+    for from in [0, 1, 2, 33, LENGTH - 1, LENGTH] {
+        for read_next in [true, false] {
+            let goal = Goal::Score { readout_top_k: 3, from, read_next };
+            let mut engine = make(&folder, 2);
+            if from == LENGTH && !read_next {
+                assert!(matches!(engine.add(&ids, goal), Err(Error::Request(_))));
+                continue;
+            }
+            let expected = &whole[from..if read_next { LENGTH + 1 } else { LENGTH }];
+            let (cold, events) = score(&mut engine, goal.clone());
+            assert_eq!((cold, events.as_slice()), (0, expected), "from {from}, next {read_next}");
+            let (reused, events) = score(&mut engine, goal);
+            assert_eq!(
+                (reused, events.as_slice()),
+                (from.saturating_sub(1), expected),
+                "from {from}, cached"
+            );
+        }
+    }
+}
