@@ -9,6 +9,7 @@ pub mod fit;
 pub mod inside;
 mod outcome;
 mod reuse;
+mod row_reader;
 mod rows;
 mod schedule;
 mod sequence;
@@ -23,9 +24,9 @@ use crate::model::Model;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
 use reuse::ReusableCache;
-use rows::RowReader;
+use row_reader::RowReader;
 use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
-use sequence::Sequence;
+use sequence::{Sequence, unknown};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -288,10 +289,6 @@ impl Engine {
         }
         Ok(outcomes)
     }
-}
-
-fn unknown(number: u64) -> Error {
-    Error::Request(format!("sequence {number} does not exist; it was freed or never added"))
 }
 
 #[cfg(test)]

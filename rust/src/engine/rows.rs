@@ -1,26 +1,16 @@
 //! Whole logit rows of a text for readers that want all of them: in blocks, so that at most [`READOUT_ROWS`] of a text
 //! exist at a time (law 2), and with two engines side by side.
 
+use super::Engine;
 use super::event::Goal;
+use super::row_reader::RowReader;
 use super::schedule::READOUT_ROWS;
-use super::{Engine, unknown};
+use super::sequence::unknown;
 use crate::compute::cancel::CancelToken;
-use crate::config::RopeVariant;
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, forward, lm_head};
 use crate::kv_cache::KvSequence;
 use crate::sampling::compare::{RowPair, compare_rows};
-
-/// A text whose logit rows are being read.
-pub(super) struct RowReader {
-    ids: Vec<u32>,
-    cache: KvSequence,
-    rope_variant: RopeVariant,
-    /// The row that is read next.
-    next: usize,
-    /// The residual stream of the last rows in the cache, those from `next` on among them.  // [rows, hidden_size]
-    residual: Vec<f32>,
-}
 
 impl Engine {
     /// Begins to read the logit rows of `ids` from row `first` on; nothing is computed yet.

@@ -2,6 +2,7 @@
 
 use super::event::Goal;
 use crate::config::RopeVariant;
+use crate::error::Error;
 use crate::kv_cache::KvSequence;
 use crate::sampling::Sampling;
 
@@ -23,4 +24,9 @@ impl Sequence {
     pub fn waiting(&self) -> usize {
         self.goal.rows(self.ids.len()) - self.cache.len()
     }
+}
+
+/// The error for a number that no sequence has.
+pub(super) fn unknown(number: u64) -> Error {
+    Error::Request(format!("sequence {number} does not exist; it was freed or never added"))
 }

@@ -2,7 +2,8 @@
 
 use super::candidates::{Candidates, Cut, Stage};
 use super::readout::Logprobs;
-use super::{ChainStep, Sampling, biased, top_k};
+use super::settings::{ChainStep, Sampling, biased};
+use super::top_k;
 
 /// A token, sampled or given, and what the settings did to it and to the recorded candidates.
 #[derive(Debug, Clone, PartialEq)]
