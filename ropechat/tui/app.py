@@ -122,12 +122,12 @@ class ChatApp(CompatApp):
         )
         self.find = FindController(view, transcript, self.find_bar, self.found)
         self.reading = InspectorController(
-            view, transcript, inspector, side_panel, self.composer, self.find, self.answers
+            *(view, transcript, inspector, side_panel, self.composer, self.find, self.answers),
+            ReaderController(chat, view),
         )
         self.history = HistoryController(chat, view, path, writing, hints, resume, self.keys_wanted)
         self.models = ModelsController(chat, view, path, writing, self.sampling)
         self.terminal = TerminalController(view, self.composer)
-        reader = ReaderController(chat, view)
         hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
         lines = Lines(self.title_bar, self.gauge, self.footer, self.compose_line)
         self.status = StatusController(
@@ -156,7 +156,7 @@ class ChatApp(CompatApp):
         }
         for controller in (
             *(self.system_prompt, self.overflow, self.sampling, self.stats, self.answers, self.find),
-            *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar, reader),
+            *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar),
         ):
             self.commands.handlers |= controller.handlers()
 

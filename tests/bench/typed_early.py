@@ -43,7 +43,7 @@ def asked(folder: Path) -> list[str]:
 def ended(program: Program, answers: int = 1) -> None:
     """Wait until questions were answered, then leave."""
     for _ in range(answers):
-        program.until(b"b/tok", 60)
+        program.until(b"bits/token", 60)
     program.quit()
 
 

@@ -398,7 +398,7 @@ async def test_search_that_finds_nothing_keeps_the_draft(chat: Any) -> None:
         c.app.composer.sent[:] = ["Why is rust red?"]
         await c.pilot.press(*"rope", "ctrl+r")
         assert c.app.composer.text == "rope"
-        assert "nothing sent" in c.line("footer")
+        assert "no match in your messages" in c.line("footer")
         await c.pilot.press("escape")
         assert c.app.composer.text == "rope"
         await c.pilot.press("ctrl+u", "ctrl+r")  # an empty draft is in everything

@@ -141,7 +141,7 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         models.gate.set()
         await c.until(lambda: c.app.session.info.name == "other")
         c.app.commands.run("answer.resume")
-        assert "only that model can go on" in c.line("footer")
+        assert "only that model can continue it" in c.line("footer")
 
 
 async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
         assert "≈" in c.screen()
         assert "no chat template" in c.screen()
         await c.pilot.press(*"nothing")
-        await c.until(lambda: "nothing here is called so" in c.screen())
+        await c.until(lambda: "not found here" in c.screen())
         await c.pilot.press(*["backspace"] * 7, *"tiny", "enter")
         await c.until(lambda: len(models.loaded) == 1)
         await c.idle()

@@ -308,14 +308,6 @@ PANELS = (
         needs_words=True,
     ),
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),
-    Command(
-        "text.inspect",
-        "",
-        "inspect a file",
-        "Open a text file in the reader: its tokens tinted and explained",
-        typed="inspect FILE",
-        needs_words=True,
-    ),
     Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
 READING = (  # keys of the transcript
@@ -385,7 +377,13 @@ COMMANDS = (
     Command("answer.copy", "y", "copy", "Copy the answer", typed="copy [code|all]"),
     Command("answer.copy_code", "Y", "copy code", "Copy the answer's last code block"),
     Command("view.toggle", "f3", "prose", "Tokens as they came, or Markdown as prose", typed="prose"),
-    Command("view.inspect", "f4", "inspect", "Inspect this token", typed="inspect"),
+    Command(
+        "view.inspect",
+        "f4",
+        "inspect",
+        "Inspect this token; with a file: read it, token by token",
+        typed="inspect [FILE]",
+    ),
     Command(
         "view.overview",
         "ctrl+l",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.answers import AnswersController
     from ropechat.tui.controllers.find import FindController
+    from ropechat.tui.controllers.reader import ReaderController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.inspector import Inspector
@@ -37,7 +38,9 @@ class InspectorController:
         composer: Composer,
         find: FindController,
         answers: AnswersController,
+        reader: ReaderController,
     ) -> None:
+        self._reader = reader
         self.view, self.keymap, self.transcript = view, view.keymap, transcript
         self.inspector, self.side_panel, self.composer = inspector, side_panel, composer
         self.find, self.answers = find, answers
@@ -46,7 +49,7 @@ class InspectorController:
     def handlers(self) -> dict[str, Handler]:
         return {
             "view.toggle": lambda words: self.toggle_view(),
-            "view.inspect": lambda words: self.inspect(),
+            "view.inspect": lambda words: self._reader.open(words) if words else self.inspect(),
             "view.tint": self._tint,
             "read.tint": lambda words: self.next_tint(),
             "answer.fork": self._fork,

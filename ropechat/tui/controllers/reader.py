@@ -13,7 +13,6 @@ from ropechat.util.text import format_bytes, one_line
 if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.engine.engine import Engine
-    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
 
 MAX_BYTES = 64 << 20
@@ -25,10 +24,8 @@ class ReaderController:
     def __init__(self, chat: LiveChat, view: View) -> None:
         self._chat, self._view = chat, view
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"text.inspect": self._open}
-
-    def _open(self, words: str) -> None:
+    def open(self, words: str) -> None:
+        """Read the file that is named, and show it."""
         try:
             path = Path(os.path.expanduser(words.strip()))
             text = _read(path)
