@@ -65,6 +65,19 @@ async def test_everything_is_scored_and_a_token_explained(engine: Engine) -> Non
         assert "token 3 of" in screen.panel.text or "token 2 of" in screen.panel.text
 
 
+@pytest.mark.parametrize(("size", "is_beside"), [((80, 24), False), ((160, 45), True)])
+async def test_the_token_stands_below_or_beside_the_text(
+    engine: Engine, size: tuple[int, int], is_beside: bool
+) -> None:
+    async with reader(engine, TEXT, size) as pilot:
+        screen = app_of(pilot).reading
+        await until(pilot, lambda: screen.panel.size.height > 0)
+        text, panel = screen.text_view.region, screen.panel.region
+        assert (panel.x >= text.right) is is_beside
+        assert (panel.y >= text.bottom) is not is_beside
+        assert screen.region.contains_region(panel)
+
+
 async def test_n_goes_to_the_next_surprise(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading

@@ -94,7 +94,8 @@ class TokenPanel(Widget):
         best = math.exp(top[0][1]) if top else 1.0
         name = max(8, min(24, (width - NUMBERS) * 2 // 3))
         bar = max(0, width - NUMBERS - name)
-        rows: list[Row] = [fitted([StyledSpan("    #  token", "quiet")], width)]
+        head = "    #  token".ljust(7 + name) + "   raw " + " " * max(0, bar - 1) + " bits"
+        rows: list[Row] = [fitted([StyledSpan(head, "quiet")], width)]
         for rank, id, logprob in listed[: max(1, room - 1)]:
             look = "asked" if id == token.id else ""
             share = math.exp(logprob)
