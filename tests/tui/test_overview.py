@@ -167,7 +167,7 @@ async def test_a_key_hides_it_and_a_setting_too(chat: Any) -> None:
 async def test_an_answer_that_streams_costs_it_nothing(
     chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = FakeEngine(STORY * 4, rate=400)
+    engine = FakeEngine(STORY, rate=400)
     async with chat(engine, store=store, size=WIDE) as c:
         await two_chats(c)
         asked, drawn, seen = [], [], []
