@@ -111,11 +111,12 @@ class Scheduler:
         self._done: dict[int, Completion] = {}
 
     def run(
-        self, prompts: Iterator[Prompt | Job], *, ordered: bool = True
+        self, prompts: Iterator[Prompt | Job | None], *, ordered: bool = True
     ) -> Iterator[tuple[int, Completion]]:
         """Yield (index, completion); reads a prompt only when there is room for it.
 
-        ordered: in the order of the prompts, else as they finish.
+        None in place of a prompt: there is none now, ask again after the next pass; allowed only while others
+        are in progress. ordered: in the order of the prompts, else as they finish.
         """
         admitted = yielded = 0
         more = True
@@ -134,6 +135,8 @@ class Scheduler:
                         prompt = next(prompts)
                     except StopIteration:
                         more = False
+                        break
+                    if prompt is None:
                         break
                     self._admit(admitted, prompt)
                     admitted += 1
