@@ -67,8 +67,8 @@ impl KvCache {
     }
 
     /// The layout of a block.
-    pub fn layout(&self) -> KvLayout {
-        self.layout
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
     }
 
     /// Bytes of all blocks, in use or kept for reuse.
@@ -110,7 +110,7 @@ impl KvCache {
             return Ok(block);
         }
         let data = Buffer::zeroed(self.layout.block_bytes(), "the KV cache")?;
-        Ok(Block { layout: self.layout, data, _allocated: Arc::clone(&self.allocated) })
+        Ok(Block { layout: self.layout.clone(), data, _allocated: Arc::clone(&self.allocated) })
     }
 
     /// Removes what [`KvCache::reserve`] added and nobody committed.
@@ -157,7 +157,7 @@ mod tests {
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32 }
+        KvLayout::of_layers([[1, 4, 4]].into_iter(), PackedType::F32)
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {
