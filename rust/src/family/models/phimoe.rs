@@ -1,9 +1,10 @@
 //! Phi 3.5 MoE: LayerNorms with biases, longrope with a factor of its own for each range, two experts by a sparse mixer.
 //!
-//! Abdin et al. 2024 (Phi-3). Defaults of absent keys: transformers 5.23, `configuration_phimoe.py`.
+//! Abdin et al. 2024 (Phi-3). Defaults of absent keys: transformers 5.23, `configuration_phimoe.py`; the short divisors at
+//! every length are `modeling_phimoe.py`'s.
 
 use super::mixtral::NAMES;
-use crate::config::{Bias, Config, Moe, Scoring};
+use crate::config::{Bias, Config, Moe, RopeScaling, Scoring};
 use crate::error::Result;
 use crate::family::keys::base::{
     BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, WindowKeys, base,
@@ -33,7 +34,13 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         windows: WindowKeys::OfFamily,
         ..Defaults::LLAMA
     };
-    let config = base(metadata, &defaults)?;
+    let mut config = base(metadata, &defaults)?;
+    for rope in &mut config.ropes {
+        // Beyond the trained length transformers takes the other factor of cos and sin, and the same divisors.
+        if let RopeScaling::LongRope { short_factor, long_factor, .. } = &mut rope.scaling {
+            long_factor.clone_from(short_factor);
+        }
+    }
     let num_experts = metadata.integer_if_any("num_local_experts", 2..=1 << 16)?.unwrap_or(16);
     // The mixer is made for two.
     let per_token = metadata.integer_if_any("num_experts_per_tok", 2..=2)?.unwrap_or(2);
