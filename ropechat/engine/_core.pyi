@@ -278,8 +278,8 @@ class Engine:
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 
-        The longest prefix that another sequence of this engine has computed comes from its cache. Of sequences
-        whose next 32 tokens are the same, a step computes the first; the others wait for it.
+        The longest prefix that another sequence of this engine has computed comes from its cache. Of several
+        sequences whose next 32 tokens are the same, a step computes the first; the others wait for it.
         The draw at absolute position p is a function of (seed, stream, p) only.
         """
     def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:

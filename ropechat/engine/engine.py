@@ -96,10 +96,11 @@ class Engine:
         if that fits in memory, else the largest type that does (with an entry in facts["warnings"]).
         kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32 for f32 weights,
         else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
-        most 8192. prefix_bytes: KV cache that is kept of ended sequences, for prompts that begin like them;
-        default what the context takes, at least 64 MB. cache: auto, off or all; default ROPECHAT_CACHE: whether packed weights and a validated
-        vocabulary are cached on disk for the next start, see `ropechat.models.pack_cache`. Raises
-        ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
+        most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
+        begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
+        ROPECHAT_CACHE: whether packed weights and a validated vocabulary are cached on disk for the next
+        start, see `ropechat.models.pack_cache`. Raises ModelNotFoundError, ModelFileError,
+        UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
 
@@ -451,8 +452,9 @@ class Engine:
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
-        only when there is room for it. What prompts begin with in common is computed once; grouped: prompts are
-        read up to four windows ahead, and those start together that begin alike. top_k: candidates to record per token, in `Completion.top`.
+        only when there is room for it. What prompts begin with in common is computed once. grouped: prompts
+        are read up to four windows ahead, and those that begin alike start together; this helps where more
+        beginnings take turns than memory keeps. top_k: candidates to record per token, in `Completion.top`.
         A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
         is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
         on_tokens(n): called with the number of tokens of each forward pass.

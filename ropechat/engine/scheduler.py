@@ -171,7 +171,9 @@ class Scheduler:
                     if not waiting and more:
                         room = LOOKAHEAD * self._window - (read - yielded if ordered else 0)
                         wanted = min(room, self._read_at_once)
-                        found = [self._encode(read + i, prompt) for i, prompt in enumerate(islice(prompts, wanted))]
+                        found = [
+                            self._encode(read + i, prompt) for i, prompt in enumerate(islice(prompts, wanted))
+                        ]
                         more = len(found) == wanted
                         read += len(found)
                         waiting.extend(group(found))
