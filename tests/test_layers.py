@@ -92,7 +92,7 @@ def test_every_library_that_is_imported_is_declared(graph: grimp.ImportGraph) ->
 
 
 def test_rich_splits_graphemes_from_14_3_on() -> None:
-    assert "rich>=14.3" in PROJECT["dependencies"]
+    assert "rich>=14.3.3" in PROJECT["dependencies"]
 
 
 def test_the_systems_that_it_runs_on() -> None:
