@@ -11,7 +11,7 @@ from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
     TOP_K,
     Failures,
-    looking_up,
+    looked_up_strings,
     name_of,
     output_of,
     output_options,
@@ -141,7 +141,7 @@ def inspect(
     if view is not None:
         show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK
-    failures = Failures(len(sources))
+    failures, strings = Failures(len(sources)), looked_up_strings(engine, output)
 
     def readings() -> Iterator["Reading"]:
         from ropechat.inspector.reading import Reading
@@ -156,9 +156,10 @@ def inspect(
                     special=special,
                     bos=bos,
                     sampling=settings,
+                    look_up=() if strings is None else strings.first_ids,
                     name=name,
                 )
-                yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
+                yield Reading(WatchedScores(stream), name, strings, stream.before)
 
     write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
     return failures.exit_code

@@ -212,8 +212,7 @@ class ReaderScreen(ModalScreen[None]):
 
         index, reader = self.text_view.cursor, self.reader
         ids = reader.context_of(index)
-        before = reader.data[: reader.span(index)[0]].decode("utf-8", "ignore")
-        job = partial(look_up, ids=ids, text=before, wanted=[wanted])
+        job = partial(look_up, ids=ids, wanted=[wanted])
         self._run(index, job, lambda found: _words_of(found[0]))
 
     def action_continue(self) -> None:
