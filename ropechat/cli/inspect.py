@@ -112,14 +112,16 @@ def inspect(
     that does not follow from its record.
     """
     settings, opened, replay = take_stage_options(given)
-    asked = take_score_options(given)
+    asked, against = take_score_options(given), given.pop("against_dtype")
+    if against is not None and given["interactive"] is None:
+        raise click.UsageError("--against-dtype: requires -i; two models on one text are `ropechat compare`")
     if opened is not None:
         if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
             raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
         return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
     if (file := given.pop("interactive")) is not None:
         check_stage_output(settings, "table", by_line=False, view=True)
-        return read_interactively(file, text, asked.window, given)
+        return read_interactively(file, text, asked.window, against, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":

@@ -130,6 +130,7 @@ def test_stages_take_the_users_settings(
         (["--stages", "--sampler-top-k", "-2", "a"], "--sampler-top-k: must be an integer from 0"),
         (["--replay", "a"], "--replay: requires --open; add it"),
         (["--open", "{nothing}", "a"], "--open: not possible with a text or --look-up"),
+        (["--against-dtype", "f32", "a"], "--against-dtype: requires -i"),
         (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
         (["--open", "{bad}"], "bad.jsonl: line 1: must be JSON"),
     ],
