@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   ropechat inspect "The cat sat on the mat."
-  ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
+  ropechat inspect "The capital of Italy is Madrid" --look-up " Rome" --look-up " Lyon" --top-k 1
   ropechat inspect "The cat sat on the mat." -o cat.html
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
   ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
+  ropechat inspect --stages --top-k 0 --format csv "The cat sat on the mat."
   ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
   printf "The capital of Italy is " | ropechat inspect --given-file - Rome
   echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"

@@ -121,6 +121,7 @@ class ReaderComparison:
                 if math.isnan(self.kl[index]):
                     self.count, self._sum = self.count + 1, self._sum + row.kl
                 self.kl[index] = row.kl
+                self.reader.take(index, row.logprobs[0], row.ranks[0], row.a.entropy)
                 top = tuple(zip(row.b.top_ids, row.b.top_logprobs, strict=True))
                 self._details[index] = Other(row.kl, row.js, row.logprobs[1], row.ranks[1], top)
                 self._details.move_to_end(index)

@@ -133,7 +133,9 @@ class TextReader:
         for index in range(min(len(self.ids), len(old.ids))):
             if self.ids[index] != old.ids[index]:
                 break
-            if index + self.window < min(len(self.ids), len(old.ids)) or self._row(index) == 0:
+            if not (self.is_known(index) and old.is_known(index)):
+                continue
+            if self._begin(index) == old._begin(index):  # the end of a text moves its last window
                 self.bits[index], self.rank[index] = old.bits[index], old.rank[index]
                 self.entropy[index] = old.entropy[index]
                 self._count(index)
@@ -243,13 +245,15 @@ class TextReader:
     def _take(self, index: int, token: TokenScore) -> None:
         if token.logprob is None or token.rank is None:
             return
+        self.take(index, token.logprob, token.rank, math.nan if token.entropy is None else token.entropy)
+        self._details[index] = token
+
+    def take(self, index: int, logprob: float, rank: int, entropy: float) -> None:
+        """Take the figures of a token, in nats; from the thread that calls `step`."""
         is_new = math.isnan(self.bits[index])
-        self.bits[index] = -token.logprob / _LN2
+        self.bits[index], self.entropy[index], self.rank[index] = -logprob / _LN2, entropy / _LN2, rank
         if is_new:
             self._count(index)
-        self.entropy[index] = math.nan if token.entropy is None else token.entropy / _LN2
-        self.rank[index] = token.rank
-        self._details[index] = token
 
     def _count(self, index: int) -> None:
         """Add a token to the totals, if it has a score."""

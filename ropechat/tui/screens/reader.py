@@ -109,7 +109,7 @@ class ReaderScreen(ModalScreen[None]):
         reader = self.reader
         count, mean = reader.totals()
         left = [(self._title, "bold $primary")]
-        if count:
+        if count and self.comparison is None:
             left.append((f" · {mean:.2f} bits/token · ppl {2**mean:.2f}", ""))
         right = [(f"tint: {self.text_view.figure}", "$quiet")]
         if (other := self.comparison) is not None:
@@ -227,7 +227,7 @@ class ReaderScreen(ModalScreen[None]):
         self._ask.value = ""
         self._ask.placeholder = f"{label}: (spaces count; ⏎ esc)"
         self._ask.display = True
-        self._ask.focus()
+        self.set_focus(self._ask)  # at once: the next keys are for it
 
     @on(Input.Submitted)
     def _answered(self, event: Input.Submitted) -> None:
@@ -237,7 +237,7 @@ class ReaderScreen(ModalScreen[None]):
 
     def _close_question(self) -> None:
         self._ask.display = False
-        self.text_view.focus()
+        self.set_focus(self.text_view)
 
     def _look_up(self, wanted: str) -> None:
         self._sought = [wanted]

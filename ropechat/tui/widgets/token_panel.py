@@ -128,7 +128,6 @@ class TokenPanel(Widget):
                 *fitted([StyledSpan(spelled, look)], name),
                 StyledSpan(f"{probability(share):>6} ", look),
                 *self._second(id, other, look),
-                *self._second(id, other, look),
                 StyledSpan(barred(share / best, max(0, bar - 1)), "bar"),
                 StyledSpan(f"{min(99.9, max(0.0, -logprob / _LN2)):>5.1f}", look),
             ]
