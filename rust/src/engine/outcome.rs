@@ -60,8 +60,7 @@ impl RowJob<'_> {
             }
             _ => None,
         };
-        let looked_up =
-            sequence.looked_up.iter().map(|&id| logprob_and_rank(&readout, logits, id)).collect();
+        let looked_up = sequence.looked_up.iter().map(|&id| logprob_and_rank(&readout, logits, id)).collect();
         Ok(Outcome { index, position, readout, next, draw, explained, looked_up })
     }
 }
@@ -110,7 +109,8 @@ impl Outcome {
         };
         let position = self.position + 1;
         let (row, explained, looked_up) = (Some(self.readout), self.explained, self.looked_up);
-        let scored = Scored { position, id, logprob_and_rank: Some((logprob, rank)), row, explained, looked_up };
+        let scored =
+            Scored { position, id, logprob_and_rank: Some((logprob, rank)), row, explained, looked_up };
         let (Some(draw), Goal::Generate(generation)) = (self.draw, &sequence.goal) else {
             return Event::Score(scored);
         };
