@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 from ropechat.util.text import clean, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MAX_FILE = 256 * 1024  # bytes
 FOLD_LINES, FOLD_CHARACTERS = 10, 2000
@@ -26,6 +28,33 @@ _BEGUN = re.compile(r'(?:^|(?<=\s))@("?)([^\s"]*|(?<=")[^"\n]*)$')
 
 class AttachError(ValueError):
     """A file cannot be attached; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """What was typed and not sent. others: changed texts that were shown in place of the draft.
+
+    pastes: the text behind each label.
+    """
+
+    text: str = ""
+    others: tuple[str, ...] = ()
+    pastes: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As it is stored; "" for nothing."""
+        if not self.text.strip() and not self.others:
+            return ""
+        return json.dumps([self.text, self.others, dict(self.pastes)])
+
+    @classmethod
+    def of_json(cls, data: str) -> Unsent:
+        """From what was stored; nothing of what is not valid."""
+        try:
+            text, others, pastes = json.loads(data) if data else ("", (), {})
+            return cls(str(text), tuple(map(str, others)), {str(k): str(v) for k, v in pastes.items()})
+        except (ValueError, TypeError, AttributeError):
+            return cls()
 
 
 class Pastes:
@@ -54,6 +83,19 @@ class Pastes:
         words = re.compile("|".join(map(re.escape, self._texts)))
         return words.sub(lambda found: self._texts[found[0]], text)
 
+    def within(self, texts: Iterable[str]) -> dict[str, str]:
+        """The pastes whose labels some texts hold."""
+        whole = "\n".join(texts) if self._texts else ""
+        return {label: text for label, text in self._texts.items() if label in whole}
+
+    def restore(self, pastes: Mapping[str, str]) -> dict[str, str]:
+        """Take pastes back; the label of each that is in use for another text gets a new one."""
+        renamed = {}
+        for label, text in pastes.items():
+            if self._texts.setdefault(label, text) != text:
+                renamed[label] = self.fold(text)
+        return renamed
+
     def ending(self, text: str) -> str | None:
         """The label of a paste at the end of a text; None without one."""
         return next((label for label in self._texts if text.endswith(label)), None)
@@ -70,6 +112,13 @@ def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({}))
         if name is not None and name not in found:
             found[name] = known.get(name) or f"\n\n{name}:\n{_fenced(_content(name))}"
     return "".join(found.values())
+
+
+def describe_file(block: str) -> str:
+    """The size of an attached file, from its block in a sent text."""
+    inner = block.split("\n")[4:-1]
+    count = sum(map(len, inner)) + max(0, len(inner) - 1)
+    return f"{len(inner):,} line{'s' * (len(inner) != 1)}, {count:,} characters"
 
 
 def unescape(text: str) -> str:

@@ -20,6 +20,7 @@ from ropechat.tui.commands.dispatch import Commands
 from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.controllers.answers import AnswersController
 from ropechat.tui.controllers.composer import ComposerController
+from ropechat.tui.controllers.drafts import DraftsController
 from ropechat.tui.controllers.find import FindController
 from ropechat.tui.controllers.frames import FramesController
 from ropechat.tui.controllers.hints import HintsController
@@ -39,9 +40,9 @@ from ropechat.tui.controllers.transcript import TranscriptController
 from ropechat.tui.controllers.view import View
 from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
+from ropechat.tui.routes import MessageRoutes
 from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.terminal.screen import leave_on_signals
-from ropechat.tui.terminal.textual_compat import CompatApp
 from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
@@ -61,12 +62,11 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.screen import Screen
     from textual.theme import Theme
-    from textual.widgets import Input
 
     from ropechat.chat.live import LiveChat
 
 
-class ChatApp(CompatApp):
+class ChatApp(MessageRoutes):
     """Composer, transcript, title, gauge and footer around one running chat."""
 
     TITLE = "ropechat"
@@ -125,7 +125,10 @@ class ChatApp(CompatApp):
             *(view, transcript, inspector, side_panel, self.composer, self.find, self.answers),
             ReaderController(chat, view),
         )
-        self.history = HistoryController(chat, view, path, writing, hints, resume, self.keys_wanted)
+        self.drafts = DraftsController(self.session.recorder, view, self.composer)
+        self.history = HistoryController(
+            chat, view, path, writing, self.drafts, hints, resume, self.keys_wanted
+        )
         self.models = ModelsController(chat, view, path, writing, self.sampling)
         self.terminal = TerminalController(view, self.composer)
         hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
@@ -232,7 +235,8 @@ class ChatApp(CompatApp):
         self.leave(exit_code(error) if error is not None else 0)
 
     def leave(self, code: int) -> None:
-        """End with an exit code; whatever runs is cancelled."""
+        """End with an exit code; whatever runs is cancelled, and what was typed is kept."""
+        self.drafts.keep()
         self.chat.leave()
         self.outcome = code
         self.exit(return_code=code)
@@ -340,61 +344,3 @@ class ChatApp(CompatApp):
             super().action_focus_previous()
         else:
             self.view.write()
-
-    # --- messages of widgets, each for its controller ---
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.refresh_status)
-
-    def on_descendant_focus(self) -> None:
-        if self.find.active and self.composer.has_focus:
-            self.find.leave()
-        self.refresh_status()
-
-    def on_composer_leave(self) -> None:
-        self._quit()
-
-    def on_composer_page(self, message: Composer.Page) -> None:
-        if message.direction < 0:
-            self.transcript.action_page_up()
-        else:
-            self.transcript.action_page_down()
-
-    def on_composer_sought(self, message: Composer.Sought) -> None:
-        self.view.hint(message.words)
-
-    def on_text_area_changed(self) -> None:
-        self.writing.offer()
-        self.writing.count_soon()
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        if message.input is self.find_bar:
-            self.find.changed()
-
-    def on_input_submitted(self, message: Input.Submitted) -> None:
-        if message.input is self.find_bar:
-            self.find.submitted()
-
-    def on_token_transcript_found(self) -> None:
-        self.find.count()
-
-    def on_token_transcript_moved(self, message: TokenTranscript.Moved) -> None:
-        self.reading.moved(clicked=message.clicked)
-
-    def on_token_transcript_choose(self, message: TokenTranscript.Choose) -> None:
-        self.inspector.choose(message.step)
-
-    def on_sampling_panel_changed(self) -> None:
-        self.refresh_status()
-
-    def on_sampling_panel_closed(self) -> None:
-        self.sampling.close_panel()
-
-    def on_models_screen_download_changed(self) -> None:
-        self.models.watch_download()
-
-    def on_overview_resized(self) -> None:
-        self.refresh_status()
-
-    def on_overview_chosen(self, message: Overview.Chosen) -> None:
-        self.sidebar.choose(message.target)

@@ -329,6 +329,7 @@ READING = (  # keys of the transcript
     Command("alternative.more", "plus", "favour", "Make it more likely in what comes"),
     Command("alternative.less", "minus", "disfavour", "Make it less likely in what comes"),
     Command("read.preview", "p", "preview", "Preview how the alternative would continue"),
+    Command("read.details", "d", "details", "Id, bytes and the sampler's stages of this token"),
     Command("read.find", "slash", "find", "Find in this chat", "app.command('view.find')"),
     Command("read.tint", "T", "tint", "Change what the colours show"),
     Command("read.write", "i", "write", "Back to writing; the token stays in sight"),

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat import builtin
+from ropechat.chat.draft import describe_file, split_attachments
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
 from ropechat.tui.format import status
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
+FOLDED, UNFOLDED = "▸", "▾"  # before the line of an attached file
 START = 60  # characters that are shown of a text
 
 
@@ -43,6 +45,7 @@ class TranscriptController:
         self.follows = True
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
+        self._unfolded: set[str] = set()  # questions whose attached files are shown
         self._begins = False  # nothing was asked yet, and the screen says what may be
 
     def notice(self, kind: str, text: str, at: int | None = None) -> Block:
@@ -145,7 +148,7 @@ class TranscriptController:
             answer.begin(turn.question)
         elif not any(block.node == turn.asked for block in self.transcript.blocks[-1:]):
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
-            asked.say(turn.question)
+            asked.say(self._said(turn.asked, turn.question))
             self.transcript.add(asked)
         if node.steps:
             answer.begin_like(known.get(id(node.steps[0])))
@@ -207,6 +210,31 @@ class TranscriptController:
         if not answer.node.in_context:
             self.notice("notice", "No answer: this question is not sent to the model again.")
 
+    # --- clicks ---
+
+    def line_clicked(self, block: Block, text: str) -> str:
+        """The example that a clicked line offers; "" for another line. Files of a question are unfolded."""
+        if block.kind == "user" and text.startswith((FOLDED, UNFOLDED)):
+            self.toggle_files(block.node)
+        return text.strip() if block.kind == "notice" and text.strip() in TRY else ""
+
+    def toggle_files(self, node: str) -> None:
+        """Show or fold the files that a question holds."""
+        if self.session.generating:
+            self.view.hint("files can be unfolded when the answer is complete")
+            return
+        self._unfolded ^= {node}
+        self.show()
+
+    def _said(self, node: str, question: str) -> str:
+        """A question as it is shown: attached files as one line each, unless unfolded."""
+        text, files = split_attachments(question)
+        if node not in self._unfolded:
+            lines = (f"{FOLDED} {name} · {describe_file(block)}" for name, block in files.items())
+            return "\n".join([text.rstrip("\n"), *lines])
+        blocks = (f"{UNFOLDED} {block.lstrip()}" for block in files.values())
+        return "\n".join([text.rstrip("\n"), *blocks])
+
     # --- above the first turn ---
 
     def model_loaded(self) -> None:
@@ -253,7 +281,15 @@ class TranscriptController:
                 )
             ),
         ]
-        return ["Try: " + " · ".join(TRY), *steps] if asks and not self.chat.completes else steps
+        tab = key("composer.complete")
+        try_one = "\n".join([f"Try one: click it, or press {tab} and ⏎", *(f"  {text}" for text in TRY)])
+        return [try_one, *steps] if asks and not self.chat.completes else steps
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """The examples on the screen."""
+        offered = self._begins and self.session.info is not None and not self.chat.completes
+        return TRY if offered and self.session.info and self.session.info.name == builtin.NAME else ()
 
     def describe_system(self, text: str | None) -> str:
         """The persona's name, if any, and the beginning of a system text."""

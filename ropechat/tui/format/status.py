@@ -35,6 +35,21 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     return left, right
 
 
+def title_links(session: Session) -> dict[str, str]:
+    """{part of the title: the command that a click on it runs}."""
+    name = session.coming or (session.info.name if session.info else session.model)
+    return {
+        "ropechat": "app.help",
+        one_line(session.title).strip(): "chat.list",
+        one_line(name).strip(): "model.pick",
+        "sampling": "sampling.open",
+        (preset_of(session.sampling) or f"T {session.sampling.temperature:g}"): "sampling.open",
+        "persona": "prompt.persona",
+        "system": "prompt.system",
+        session.persona or "system": "prompt.persona",
+    }
+
+
 def _under(session: Session, width: int) -> list[Part]:
     """The persona and the preset, if there is room."""
     if width < 100:
@@ -103,7 +118,7 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
         return [("  context", "$quiet")]
     known = used if used is not None else 0
     full = known >= context
-    cells = 10 if width < 70 or full else 20 if width < 120 else 16 if width < 180 else 32
+    cells = 10 if width < 70 or full else 12 if width < 120 else 16 if width < 180 else 32
     colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
     filled, rest = meter(known / context, cells)
     left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]

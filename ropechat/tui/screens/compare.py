@@ -22,6 +22,7 @@ from ropechat.util.text import clean, one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual import events
     from textual.app import ComposeResult
 
     from ropechat.conversation import ConversationTree, Node
@@ -177,6 +178,15 @@ class CompareScreen(Dialog["str | None"]):
             blank = step.text[: len(step.text) - len(word)] if order else ""
             parts += [(blank, ""), (clean(word), styles[tint.level(step, None)])]
         return Content.assemble(*parts)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the column under the mouse; the chosen one is continued by a double click."""
+        for place, side in enumerate(self.query(VerticalScroll)):
+            if side.display and side.region.contains(event.screen_x, event.screen_y):
+                if event.chain > 1 and place == self._chosen:
+                    self.action_keep()
+                else:
+                    self.action_choose(place - self._chosen)
 
     def action_move(self, by: int) -> None:
         """Scroll all columns."""
