@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ropechat.util.encodings import decode
 from ropechat.util.text import clean, one_line
 
 if TYPE_CHECKING:
@@ -203,11 +204,11 @@ def _content(name: str) -> str:
     if len(data) > MAX_FILE:
         raise AttachError(f"@{shown}: more than {MAX_FILE // 1024} KiB; attach a part of it")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
+        text, _ = decode(data)
+    except ValueError:
         text = "\0"
     if "\0" in text:
-        raise AttachError(f"@{shown}: not UTF-8 text; only text can be attached")
+        raise AttachError(f"@{shown}: not a text; only text can be attached")
     return text.replace("\r\n", "\n")
 
 

@@ -31,13 +31,15 @@ from ropechat.tui.controllers.models import ModelsController
 from ropechat.tui.controllers.overflow import OverflowController
 from ropechat.tui.controllers.reader import ReaderController
 from ropechat.tui.controllers.sampling import SamplingController
+from ropechat.tui.controllers.settings import SettingsController
 from ropechat.tui.controllers.sidebar import SidebarController
 from ropechat.tui.controllers.stats import StatsController
 from ropechat.tui.controllers.status import Lines, StatusController
 from ropechat.tui.controllers.system_prompt import SystemPromptController
 from ropechat.tui.controllers.terminal import TerminalController
+from ropechat.tui.controllers.tips import TipsController
 from ropechat.tui.controllers.transcript import TranscriptController
-from ropechat.tui.controllers.view import View
+from ropechat.tui.controllers.view import SIDE_PANEL, View
 from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.routes import MessageRoutes
@@ -74,6 +76,7 @@ class ChatApp(MessageRoutes):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy"), (30, "-large")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
+    COMMANDS = {palette.ChatCommands}  # noqa: RUF012
 
     def __init__(self, chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> None:
         self.look = look or ChatOptions()
@@ -95,6 +98,7 @@ class ChatApp(MessageRoutes):
         self.overview = Overview(id="overview")
         self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
         self.completions = Static("", id="completions", markup=False)
+        self.tip = Static("", id="tip", markup=False)
         self.composer = Composer(lambda text: self.writing.send(text), self.keymap, id="composer")
         self.compose_line = Horizontal(id="compose")
 
@@ -127,8 +131,13 @@ class ChatApp(MessageRoutes):
         )
         self.drafts = DraftsController(self.session.recorder, view, self.composer)
         self.history = HistoryController(
-            chat, view, path, writing, self.drafts, hints, resume, self.keys_wanted
+            *(chat, view, path, writing, self.drafts, hints, resume, self.keys_wanted),
+            self.look.fixed,
         )
+        self.settings = SettingsController(view, self.look)
+        view.remember = self.settings.remember
+        self.tips = TipsController(chat, view, self.tip, wanted=self.look.tips)
+        self.commands.ran = self.tips.ran
         self.models = ModelsController(chat, view, path, writing, self.sampling)
         self.terminal = TerminalController(view, self.composer)
         hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
@@ -160,8 +169,19 @@ class ChatApp(MessageRoutes):
         for controller in (
             *(self.system_prompt, self.overflow, self.sampling, self.stats, self.answers, self.find),
             *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar),
+            *(self.settings, path),
         ):
             self.commands.handlers |= controller.handlers()
+        self.settings.apply |= {
+            "theme": lambda name: setattr(self, "theme", theme.choose_theme(os.environ, str(name))),
+            "tint": lambda name: transcript.set_tint(str(name)),
+            "view": lambda name: self.reading.use_view(str(name)),
+            "tips": lambda shown: self.tips.want(shown=bool(shown)),
+            "overview": lambda shown: self.sidebar.want(shown=bool(shown)),
+            "inspector": lambda shown: self.reading.open() if shown else self.reading.close(),
+            "follow": lambda follows: setattr(path, "follows", bool(follows)),
+            "when_full": lambda name: setattr(self.session, "when_full", OverflowPolicy(str(name))),
+        }
 
     def compose(self) -> ComposeResult:
         yield self.title_bar
@@ -177,6 +197,7 @@ class ChatApp(MessageRoutes):
         with self.compose_line:
             yield Label("› ", id="prompt", markup=False)
             yield self.composer
+        yield self.tip
         yield self.gauge
         yield self.footer
 
@@ -196,12 +217,19 @@ class ChatApp(MessageRoutes):
         self.composer.focus()
         self._apply_options()
         self.frames.start()
-        self.theme_changed_signal.subscribe(self, lambda _: self.refresh_status())
+        self.theme_changed_signal.subscribe(self, self._theme_chosen)
         if not self.is_headless:
             leave_on_signals(self.leave)
         self.call_after_refresh(self._begin)
 
+    def _theme_chosen(self, chosen: Theme) -> None:
+        self.settings.remember_theme(chosen.name)
+        self.refresh_status()
+
     def _apply_options(self) -> None:
+        self.reading.use_view(self.look.view)
+        if self.look.inspector and self.size.width >= SIDE_PANEL:
+            self.reading.open()
         self.set_keymap(self.keymap.changes)
         self.transcript.set_tint(self.look.tint)
         self.path.follows = self.look.follow
@@ -237,6 +265,9 @@ class ChatApp(MessageRoutes):
     def leave(self, code: int) -> None:
         """End with an exit code; whatever runs is cancelled, and what was typed is kept."""
         self.drafts.keep()
+        if self.size.width >= SIDE_PANEL:
+            self.settings.remember("inspector", self.inspector.display)
+        self.settings.write()
         self.chat.leave()
         self.outcome = code
         self.exit(return_code=code)
@@ -279,6 +310,7 @@ class ChatApp(MessageRoutes):
     def refresh_status(self) -> None:
         """Bring title, gauge, footer and panels up to date; what did not change costs nothing."""
         self.status.refresh()
+        self.tips.refresh()
         self.sampling.refresh_panel()
         self.stats.refresh_panel()
         self.sidebar.refresh()
@@ -305,7 +337,10 @@ class ChatApp(MessageRoutes):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The entries of the palette."""
-        return palette.entries(self.keymap, {"view.toggle": self.status.other_view()}, self._run_chosen)
+        labels = {"view.toggle": self.status.other_view()}
+        yield from palette.entries(self.keymap, labels, self._run_chosen)
+        known = {name: one.dark for name, one in self.available_themes.items()}
+        yield from palette.themes(known, lambda name: setattr(self, "theme", name))
 
     def _run_chosen(self, command: keys.Command) -> None:
         """Run a command of the palette; if it needs words, put its name into the composer."""

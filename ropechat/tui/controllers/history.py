@@ -29,7 +29,8 @@ NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
 class HistoryController:
-    """The commands for stored chats. resume: the chat to open at the start; "" for the newest.
+    """The commands for stored chats. resume: the chat to open at the start; "" for the newest. fixed: the
+    sampling settings that it does not change.
 
     opened: set once that chat is open.
     """
@@ -44,11 +45,12 @@ class HistoryController:
         hints: HintsController,
         resume: str | None,
         opened: Event,
+        fixed: Collection[str] = (),
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self.path, self.composer, self._hints = path, composer, hints
         self._drafts = drafts
-        self.resume, self._opened = resume, opened
+        self.resume, self._opened, self._fixed = resume, opened, fixed
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -95,7 +97,7 @@ class HistoryController:
         self.view.write()
         self.view.app.run_worker(self._open_chat(id), exclusive=True)
 
-    async def _open_chat(self, id: str) -> None:
+    async def _open_chat(self, id: str, fixed: Collection[str] = ()) -> None:
         store = self.session.recorder.store
         if store is None:
             return
@@ -107,7 +109,7 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        await self._show(chat)
+        await self._show(chat, fixed)
         for fault in chat.damaged:
             self.path.notice("error", f"Some of this chat cannot be read: {fault}")
 
@@ -219,7 +221,7 @@ class HistoryController:
         if self.resume is not None:
             wanted = self.resume or (newest[0].id if newest else "")
             if wanted:
-                await self._open_chat(wanted)
+                await self._open_chat(wanted, self._fixed)
                 return
         await self._drafts.bring()
 

@@ -70,8 +70,15 @@ class InspectorController:
     def toggle_view(self) -> None:
         """Switch between tokens and prose."""
         prose = self.transcript.toggle_view() == "prose"
+        self.view.remember("view", "prose" if prose else "tokens")
         self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
         self.view.refresh_status()
+
+    def use_view(self, name: str) -> None:
+        """Show tokens, or prose."""
+        if self.transcript.page.view != name:
+            self.transcript.toggle_view()
+            self.view.refresh_status()
 
     def next_tint(self) -> None:
         """Tint by the next figure, or not at all."""
@@ -83,6 +90,7 @@ class InspectorController:
 
     def say_tint(self, name: str) -> None:
         """Show which figure tints."""
+        self.view.remember("tint", name)
         self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self.view.refresh_status()
 

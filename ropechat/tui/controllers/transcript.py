@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
+    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
@@ -47,6 +48,16 @@ class TranscriptController:
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown
         self._begins = False  # nothing was asked yet, and the screen says what may be
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"view.files": lambda words: self._files()}
+
+    def _files(self) -> None:
+        turn = self.turn()
+        if turn is not None and split_attachments(turn.question)[1]:
+            self.toggle_files(turn.asked)
+        elif turn is not None:
+            self.view.hint("no file is attached to this question")
 
     def notice(self, kind: str, text: str, at: int | None = None) -> Block:
         """Put a notice at the end, or at a place."""
