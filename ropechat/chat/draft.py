@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_FILE = 256 * 1024  # bytes
+LEFT_OUT = 60  # characters of the line that says what is left out
 FOLD_LINES, FOLD_CHARACTERS = 10, 2000
 _LISTED = 5000  # entries of a folder that are read
 _NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
@@ -97,6 +98,11 @@ class Pastes:
                 renamed[label] = self.fold(text)
         return renamed
 
+    @property
+    def texts(self) -> list[str]:
+        """All that was pasted and folded."""
+        return list(self._texts.values())
+
     def ending(self, text: str) -> str | None:
         """The label of a paste at the end of a text; None without one."""
         return next((label for label in self._texts if text.endswith(label)), None)
@@ -120,6 +126,46 @@ def describe_file(block: str) -> str:
     inner = block.split("\n")[4:-1]
     count = sum(map(len, inner)) + max(0, len(inner) - 1)
     return f"{len(inner):,} line{'s' * (len(inner) != 1)}, {count:,} characters"
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A question of which only the end of its longest text is left. what: that text; units: of count."""
+
+    text: str
+    what: str
+    count: int
+    units: str
+
+
+def keep_end(question: str, pasted: Iterable[str], share: float) -> Shortened | None:
+    """Keep the end of the longest file or paste of a question, so that `share` of the question is left.
+
+    Whole lines, if the end holds one; without files and pastes: of the question. A line says what is left
+    out. None if that text is too small for it to help.
+    """
+    written, files = split_attachments(question)
+    parts = {name: "\n".join(block.split("\n")[4:-1]) for name, block in files.items()}
+    longest = max((text for text in pasted if text in written), key=len, default="")
+    parts |= {"the pasted text": longest} if longest else {}
+    name = max(parts, key=lambda one: len(parts[one]), default="")
+    part = parts[name] if name else question
+    room = int(len(question) * share) - (len(question) - len(part)) - LEFT_OUT
+    if room < 1 or not part:
+        return None
+    lines = part.split("\n")
+    count = size = 0
+    while count < len(lines) and (size := size + len(lines[-1 - count]) + 1) <= room:
+        count += 1
+    if count:
+        end, units = "\n".join(lines[-count:]), "lines"
+        note = f"[the first {len(lines) - count:,} of {len(lines):,} lines are left out]"
+    else:
+        end, count, units = part[-room:], room, "characters"
+        note = f"[the first {len(part) - room:,} of {len(part):,} characters are left out]"
+    place = question.rfind(part)
+    text = f"{question[:place]}{note}\n{end}{question[place + len(part) :]}"
+    return Shortened(text, name or "the question", count, units)
 
 
 def unescape(text: str) -> str:

@@ -118,7 +118,7 @@ class ChatApp(MessageRoutes):
             chat, view, path, self.composer, self.completions, self.commands.run_line
         )
         self.system_prompt = SystemPromptController(chat, view, path, writing)
-        self.overflow = OverflowController(chat, view, path, writing)
+        self.overflow = OverflowController(chat, view, path, writing, self.commands.run)
         self.sampling = SamplingController(chat, view, transcript, inspector, side_panel, self.sampling_panel)
         self.stats = StatsController(chat, view, side_panel, self.engine_facts)
         self.answers = AnswersController(

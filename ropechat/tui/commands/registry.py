@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from ropechat.tui.format.lists import MAX_COMPARED
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -133,7 +131,7 @@ COMPARE = (
     Command("compare.keep", "enter", "continue", "Continue with the chosen answer", "keep"),
     *(
         Command(f"compare.keep_{n}", str(n), "keep", "Continue with the answer of this number", f"keep({n})")
-        for n in range(1, MAX_COMPARED + 1)
+        for n in range(1, 10)
     ),
 )
 ALTERNATIVES = (
@@ -178,6 +176,8 @@ FULL = (
     Command("full.slide", "s", "leave out", "Leave out the oldest turns", "choose('slide')"),
     Command("full.always", "a", "always", "Do so from now on", "choose('always')"),
     Command("full.fresh", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
+    Command("full.end", "e", "the end", "Send only the end of a long text", "choose('end')"),
+    Command("full.model", "m", "model", "Choose another model", "choose('model')"),
 )
 READER = (
     Command("reader.next", "right,l", "token", "The next token", "token(1)"),

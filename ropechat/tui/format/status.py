@@ -15,6 +15,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer
     from ropechat.chat.session import Session
+    from ropechat.conversation import Node
 
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
@@ -168,10 +169,14 @@ def summarize(answer: Answer) -> str:
         if answer.rate is not None:
             words.append(format_rate(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} bits/token")
+    reason = why_ended(node)
+    return JOIN.join([reason, *words] if reason else words)
+
+
+def why_ended(node: Node) -> str:
+    """Why an answer is not complete; "" if it is."""
     if node.state in (NodeState.STOPPED, NodeState.STREAMING):  # streaming: another program writes it
-        words.insert(0, "stopped")
-    elif node.state is NodeState.FAILED:
-        words.insert(0, "failed")
-    elif node.finish_reason == "length":
-        words.insert(0, "cut at the token limit")
-    return JOIN.join(words)
+        return "stopped"
+    if node.state is NodeState.FAILED:
+        return "failed"
+    return {"length": "cut at the token limit", "context": "context full"}.get(node.finish_reason or "", "")
