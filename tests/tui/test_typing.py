@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -487,50 +486,3 @@ async def test_typed_controls_stay_out(chat: Any) -> None:
         c.app.post_message(events.Key("u202e", "\u202e"))
         c.app.post_message(events.Key("u9b", "\x9b"))
         await c.until(lambda: c.app.composer.text == "⟨202E⟩")
-
-
-# --- any keys ---
-
-KEYS = (
-    *("escape", "tab", "shift+tab", "ctrl+n", "ctrl+f", "ctrl+l", "ctrl+r", "ctrl+c"),
-    *("f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"),
-    *("up", "down", "left", "right", "pageup", "pagedown", "home", "end"),
-    *"hjklwbnNiTfpecEyY=[]",
-)
-
-
-def kept(c: Any, marker: str) -> bool:
-    """Can a text that was typed be seen, or brought back?"""
-    composer = c.app.composer
-    held = (composer.text, composer._aside or "", *composer._texts.values(), *composer.sent)
-    return any(marker in text for text in held)
-
-
-@pytest.mark.parametrize("run", range(4))
-async def test_any_keys_lose_no_draft_and_send_nothing(run: int, chat: Any, tmp_path: Any) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    store = Store(tmp_path / "data")
-    size = chance.choice([(80, 24), WIDE, (60, 20)])
-    async with chat(FakeEngine([STORY, "two", "three four five"]), store=store, size=size) as c:
-        await told(c, "Tell")
-        asked: list[str] = []
-        real = c.app.writing.send
-        c.app.composer._send = lambda text: asked.append(text) or real(text)
-        markers: list[str] = []
-        for step in range(60):
-            if chance.random() < 0.15:
-                await c.pilot.click(offset=(chance.randrange(size[0]), chance.randrange(size[1])))
-            elif chance.random() < 0.2 and not c.app.view.covered and c.app.view.chat_focus is c.app.composer:
-                markers.append(chr(0x4E00 + step))  # a character, which nothing can be typed into
-                await c.pilot.press(markers[-1])
-            else:
-                await c.pilot.press(chance.choice(KEYS))
-            lost = [marker for marker in markers if not kept(c, marker)]
-            assert not lost, f"seed {seed}, step {step}: {lost} lost"
-            assert not asked, f"seed {seed}, step {step}: sent {asked}"
-            assert c.app._exception is None, f"seed {seed}, step {step}"
-            if not c.app.is_running:
-                break
-    store.close()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
+    from ropechat.conversation import Node
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.token_transcript import TokenTranscript
@@ -217,9 +218,19 @@ class TranscriptController:
                 f"/context sets what happens to the next question (now: {self.session.when_full}).",
             )
         elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
-            self.notice("notice", "The model had finished its answer; nothing was added.")
+            self._drop_empty(self.session.tree[turn.node])
+            return
         if not answer.node.in_context:
             self.notice("notice", "No answer: this question is not sent to the model again.")
+
+    def _drop_empty(self, node: Node) -> None:
+        """A continuation that added nothing is no version of its own."""
+        assert node.origin is not None
+        self.session.withdraw()
+        if node.origin.node in self.session.tree.nodes:
+            self.session.go(node.origin.node)
+        self.show()
+        self.notice("notice", "The model had finished its answer; nothing was added.")
 
     # --- clicks ---
 

@@ -136,14 +136,14 @@ class SamplingPanel(Vertical, can_focus=True):
         """Choose the setting or the preset under the mouse; in the bar also its value."""
         x, y = event.screen_x, event.screen_y
         row = y - self._settings.content_region.y
-        if event.widget is self._settings and 0 <= row < len(presets.NAMES):
+        if self._settings.region.contains(x, y) and 0 <= row < len(presets.NAMES):
             self._row = row
             at = x - self._settings.content_region.x - (3 + NAME + VALUE + 1 + 2)
             cells = self._meter_cells()
             if 0 <= at < cells and presets.fill_fraction(self.sampling, self._chosen) is not None:
                 self._set(presets.with_fraction(self.sampling, self._chosen, (at + 1) / cells))
             self.redraw()
-        elif event.widget is self._choices and y == self._choices.content_region.y + 1:
+        elif y == self._choices.content_region.y + 1:
             at = x - self._choices.content_region.x - 3
             for number, name in enumerate(presets.PRESETS, 1):
                 if 0 <= at < len(f"{number} {name}"):
