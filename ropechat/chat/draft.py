@@ -142,7 +142,7 @@ def keep_end(question: str, pasted: Iterable[str], share: float) -> Shortened | 
     """Keep the end of the longest file or paste of a question, so that `share` of the question is left.
 
     Whole lines, if the end holds one; without files and pastes: of the question. A line says what is left
-    out. None if that text is too small for it to help.
+    out. None if that text is too small for it to help, or if all is one typed line.
     """
     written, files = split_attachments(question)
     parts = {name: "\n".join(block.split("\n")[4:-1]) for name, block in files.items()}
@@ -151,7 +151,7 @@ def keep_end(question: str, pasted: Iterable[str], share: float) -> Shortened | 
     name = max(parts, key=lambda one: len(parts[one]), default="")
     part = parts[name] if name else question
     room = int(len(question) * share) - (len(question) - len(part)) - LEFT_OUT
-    if room < 1 or not part:
+    if room < 1 or not part or not (name or "\n" in part):
         return None
     lines = part.split("\n")
     count = size = 0

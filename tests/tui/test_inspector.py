@@ -15,6 +15,9 @@ async def test_the_inspector_tells_why(chat: Any, size: tuple[int, int]) -> None
         inspector = await inspected(c)
         text = inspector.text
         assert "token 2 of 2 ·dangle" in text
+        assert "bytes" not in text
+        inspector.toggle_details()
+        text = inspector.text
         assert "id 8 · bytes 20 64 61 6e 67 6c 65" in text
         assert "rank 2" in text
         assert "2.2 bits" in text

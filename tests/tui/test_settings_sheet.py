@@ -14,7 +14,6 @@ from ropechat.errors import SettingsError
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.settings import SettingsScreen
 
-
 TEXT = """# mine
 tint = "rank"  # my figure
 
