@@ -36,7 +36,7 @@ TIPS = (
     ),
     Tip(
         "regenerate",
-        "/regen writes another answer; click the ‹ or › of its heading to go between them.",
+        "/regen writes another answer; the ‹ and › of its heading go between them.",
         ("answer.regenerate", "answer.several"),
     ),
     Tip("models", "{model.pick} gets a bigger model; the built-in one is tiny.", ("model.pick",)),

@@ -275,7 +275,8 @@ class TranscriptController:
             self.notice("notice", f"system  {self.describe_system(text)}", at=0)
         info = self.session.info
         if info is not None and info.name == builtin.NAME:
-            self.notice("notice", builtin.NOTE, at=0)
+            bigger = f"{self.keymap.first('model.pick')} gets a bigger one."
+            self.notice("notice", f"{builtin.NOTE} {bigger}", at=0)
         elif info is not None and self.chat.completes:
             self.notice(
                 "notice",

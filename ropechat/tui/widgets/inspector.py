@@ -216,7 +216,7 @@ class Inspector(Widget):
             ("raw", probability(math.exp(step.logprob))),
             ("rank", f"{step.rank:,}"),
             ("", f"{-step.logprob / math.log(2):.1f} bits"),
-            ("H", "?" if math.isnan(step.entropy) else f"{step.entropy / math.log(2):.1f} bits"),
+            ("entropy", "?" if math.isnan(step.entropy) else f"{step.entropy / math.log(2):.1f} bits"),
         ]
         rows: list[Row] = [[]]
         for label, value in words:
