@@ -206,6 +206,10 @@ READER_ITEMS = (
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
     Command("rope.right", "right,l", "next view", "The next view", "turn(1)"),
+    Command("rope.layer", "n", "layer", "The next layer of a view that shows one", "layer(1)"),
+    Command("rope.layer_before", "N", "layer before", "The layer before", "layer(-1)"),
+    Command("rope.head", "m", "head", "The next head", "head(1)"),
+    Command("rope.head_before", "M", "head before", "The head before", "head(-1)"),
 )
 SETTINGS = (
     Command("settings.less", "left,h", "previous", "The previous choice", "step(-1)"),
