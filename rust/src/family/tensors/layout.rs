@@ -6,7 +6,7 @@ use super::spec::{
     AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, PerLayerTensors, QkvTensors,
 };
 use crate::config::{
-    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, LayerMlp, LayerScalar, LmHead, Mask, NormPlacement,
+    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp, LayerScalar, LmHead, Mask, NormPlacement,
     Residual, Sinks, Stored, SubNorms, tensor,
 };
 
@@ -53,6 +53,21 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         }),
         positions,
         norm: at.norm(names.norm, hidden),
+        head_transform: match config.head_transform {
+            HeadTransform::None => None,
+            HeadTransform::DenseAndNorm { bias, .. } => {
+                // The head has no base.
+                let head = Prefix::new(config, String::new(), &config.layers[0]);
+                let dense = head.matrix(&[(tensor!("lm_head.dense"), hidden)], hidden, bias);
+                Some((dense, head.norm(tensor!("lm_head.norm"), hidden)))
+            }
+        },
+        tied_bias: match (config.lm_head, config.lm_head_bias) {
+            (LmHead::Tied, Bias::Added) => {
+                vec![TensorRows::vector(names.lm_head.bias.to_owned(), Rows::all(vocab))]
+            }
+            _ => Vec::new(),
+        },
         lm_head: (config.lm_head == LmHead::Own).then(|| head(config.lm_head_bias)),
     }
 }
@@ -60,7 +75,9 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
 /// The tensors of one layer.
 pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let (names, spec) = (&config.names, &config.layers[layer]);
-    let at = Prefix::new(config, format!("{}{}.{layer}.", names.base, names.layers), spec);
+    let number = layer / names.layers_per_number;
+    let mut at = Prefix::new(config, format!("{}{}.{number}.", names.base, names.layers), spec);
+    at.part = layer % names.layers_per_number;
     let (hidden, heads) = (config.hidden_size, at.heads);
     // Before attention and after it, before the MLP and after it.
     let placed = match config.norm_placement {
@@ -93,6 +110,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         qk_norms: at.qk_norms(),
         value_norm: at.value_norm(),
         attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),
+        lambdas: match config.head_outputs {
+            HeadOutputs::Own => Vec::new(),
+            HeadOutputs::Differential => ["q1", "k1", "q2", "k2"]
+                .map(|part| at.vector(&format!("self_attn.lambda_{part}"), Rows::all(heads.head_dim)))
+                .to_vec(),
+        },
         sinks: match (config.sinks, spec.mask) {
             (Sinks::PerHead, _) | (Sinks::PerHeadInWindows, Mask::Sliding(_)) => {
                 vec![at.vector(names.sinks, Rows::all(heads.num_attention_heads))]
@@ -101,11 +124,17 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         },
         o_proj: at.matrix(
             &[(names.o_proj, hidden)],
-            heads.out_width(),
+            match config.head_outputs {
+                HeadOutputs::Own => heads.out_width(),
+                HeadOutputs::Differential => heads.out_width() / 2,
+            },
             at.attention_out_bias(layer + 1 == config.layers.len()),
         ),
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::Moe, Some(moe)) => MlpTensors::Moe(at.moe(moe)),
+            (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
+                MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe))
+            }
             (LayerMlp::DenseAndMoe, Some(moe)) => {
                 MlpTensors::DenseAndMoe(dense(), at.moe(moe), names.moe_norms.map(|name| at.norm(name, hidden)))
             }
