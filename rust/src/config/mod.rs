@@ -13,9 +13,10 @@ pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
-    AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs, HeadTransform, Heads, LayerMlp, LayerRope,
-    LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm,
-    QkNormPlace, QueryScaling, Residual, ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
+    AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
+    HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Norm,
+    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryScaling, Residual,
+    ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{

@@ -182,7 +182,14 @@ pub fn lm_head(
     let stride = match (&model.head_transform, model.config.head_transform) {
         (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {
             let (kernels, pool) = (pass.kernels, pass.pool);
-            input.quantize_rows(rows.len(), hidden_size, dense.dtype(), kernels, pool, RowSource::Computed(&normed));
+            input.quantize_rows(
+                rows.len(),
+                hidden_size,
+                dense.dtype(),
+                kernels,
+                pool,
+                RowSource::Computed(&normed),
+            );
             transformed.resize(rows.len() * dense.padded_out(), 0.0);
             let epilogue = Epilogue::Activate(activation, transformed, dense.padded_out());
             dense.matmul(input, kernels, pool, epilogue);
@@ -240,7 +247,8 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
             }
         }
         if let Some(NormWeights { weight, bias }) = &model.embedding_norm {
-            norm(config.norm, &x.to_vec(), weight, bias, x, kernels);
+            let embedded = x.to_vec();
+            norm(config.norm, &embedded, weight, bias, x, kernels);
         }
     });
 }

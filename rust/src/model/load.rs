@@ -51,7 +51,7 @@ impl<'a> Loader<'a> {
         let spec = self.config.layers[index];
         let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
         let mlp = match &tensors.mlp {
-            MlpTensors::Dense(mlp) => Mlp::Dense(dense(mlp)?),
+            MlpTensors::Dense(mlp) => Mlp::Dense(Box::new(dense(mlp)?)),
             MlpTensors::Moe(moe) => Mlp::Moe(Box::new(self.moe(moe)?)),
             MlpTensors::DenseAndMoeForNext(mlp, moe) => {
                 Mlp::DenseAndMoeForNext(Box::new((dense(mlp)?, self.moe(moe)?)))

@@ -5,7 +5,8 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding, PerLayerInput, Projection,
+    AltUpLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding,
+    PerLayerInput, Projection,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -95,7 +96,9 @@ impl Model {
                 projection_norm: loader.norm(&spec.projection_norm)?,
             }),
         };
-        let all = |specs: &[family::MatrixSpec]| specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>();
+        let all = |specs: &[family::MatrixSpec]| {
+            specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>()
+        };
         let streams = [all(&tensors.streams[0])?, all(&tensors.streams[1])?];
         Ok(Self {
             config,
@@ -152,7 +155,8 @@ impl Model {
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
-        let second = self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
+        let second =
+            self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
         let ends = ends.chain(second).chain(self.streams.iter().flatten());
         let ends = ends.chain(self.head_transform.iter().map(|(dense, _)| dense));
         self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()

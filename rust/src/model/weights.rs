@@ -120,7 +120,7 @@ pub struct MlaWeights {
 /// A layer's MLP.
 pub enum Mlp {
     /// One for all tokens.
-    Dense(DenseMlp),
+    Dense(Box<DenseMlp>),
     /// A mixture of experts.
     Moe(Box<MoeMlp>),
     /// Both, side by side.

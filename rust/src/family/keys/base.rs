@@ -5,9 +5,10 @@ use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Attention, AttentionGate, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp, LayerRope,
-    LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace,
-    QueryScaling, Residual, ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    Activation, Attention, AttentionGate, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs,
+    HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Names, Norm,
+    NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors, Rope,
+    RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use crate::error::Result;
 use crate::quant::PackedType;

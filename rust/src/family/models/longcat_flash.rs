@@ -5,7 +5,8 @@
 //! `configuration_longcat_flash.py`.
 
 use crate::config::{
-    Attention, Bias, Config, GateUp, KvB, LayerMlp, MlaNames, Moe, MoeNames, Names, Normalization, RopeLayout, tensor,
+    Attention, Bias, Config, GateUp, KvB, LayerMlp, MlaNames, Moe, MoeNames, Names, Normalization,
+    RopeLayout, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, NormKey, RopeDefaults};

@@ -9,9 +9,7 @@ use crate::config::{
     tensor,
 };
 use crate::error::Result;
-use crate::family::keys::base::{
-    BiasKey, Defaults, Family, NormKey, WindowKeys, activation, base, bias,
-};
+use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, WindowKeys, activation, base, bias};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::{Partial, RopeFacts, rope_object, rope_of, ropes_by_kind};
 use crate::family::keys::windows::{with_ropes, with_windows};
@@ -64,13 +62,14 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let kinds = ["full_attention", "sliding_attention"];
     let parameters = rope_object(metadata)?;
     let thetas = ["global_rope_theta", "local_rope_theta"];
-    let ropes = match parameters.as_ref().is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind))) {
-        true => ropes_by_kind(metadata, kinds, thetas, [facts(160_000.0), facts(10_000.0)])?,
-        false => [
-            Some(rope_of(metadata, parameters.as_ref(), thetas[0], &facts(160_000.0))?),
-            Some(rope_of(metadata, parameters.as_ref(), thetas[1], &facts(10_000.0))?),
-        ],
-    };
+    let ropes =
+        match parameters.as_ref().is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind))) {
+            true => ropes_by_kind(metadata, kinds, thetas, [facts(160_000.0), facts(10_000.0)])?,
+            false => [
+                Some(rope_of(metadata, parameters.as_ref(), thetas[0], &facts(160_000.0))?),
+                Some(rope_of(metadata, parameters.as_ref(), thetas[1], &facts(10_000.0))?),
+            ],
+        };
     let norm_bias = bias(metadata, BiasKey::Key("norm_bias", false))?;
     let head_bias = bias(metadata, BiasKey::Key("classifier_bias", false))?;
     let lm_head_bias = bias(metadata, BiasKey::Key("decoder_bias", true))?;

@@ -3,11 +3,12 @@
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{
-    AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, PerLayerTensors, QkvTensors,
+    AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, PerLayerTensors,
+    QkvTensors,
 };
 use crate::config::{
-    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp, LayerScalar, LmHead, Mask, NormPlacement,
-    Residual, Sinks, Stored, SubNorms, tensor,
+    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
+    LayerScalar, LmHead, Mask, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -28,7 +29,8 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         }
         EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => Vec::new(),
     };
-    let matrix = |weights, in_features| MatrixSpec { weights, biases: Vec::new(), in_features, join: Join::Stacked };
+    let matrix =
+        |weights, in_features| MatrixSpec { weights, biases: Vec::new(), in_features, join: Join::Stacked };
     let at = Prefix::new(config, names.base.to_owned(), &config.layers[0]);
     let per_layer = config.per_layer_embedding.map(|second| {
         let (rows, width) = (second.vocab_size_per_layer_input, second.hidden_size_per_layer_input);
@@ -48,7 +50,8 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
             let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
             let name = |number| at.name(&format!("{list}.{number}.weight"));
-            let square = |number| matrix(vec![TensorRows::whole(name(number), Stored::OutIn, hidden, hidden)], hidden);
+            let square =
+                |number| matrix(vec![TensorRows::whole(name(number), Stored::OutIn, hidden, hidden)], hidden);
             (0..others).map(square).collect()
         }),
         positions,
@@ -93,16 +96,19 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         config.residual == Residual::Sequential || !placed[1] && !placed[3],
         "a parallel block has no norms after"
     );
-    let inner_norm = |name, width| {
-        (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width))
-    };
+    let inner_norm = |name, width| (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width));
     let width = spec.intermediate_size.unwrap_or(config.intermediate_size);
     let dense = || DenseTensors {
         sub_norm: inner_norm(names.mlp_sub_norm, width),
         ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
     };
     LayerTensors {
-        norms: [norms.next().flatten(), norms.next().flatten(), norms.next().flatten(), norms.next().flatten()],
+        norms: [
+            norms.next().flatten(),
+            norms.next().flatten(),
+            norms.next().flatten(),
+            norms.next().flatten(),
+        ],
         projection: match config.attention {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             Attention::Mla { .. } => at.mla(config.attention),
@@ -132,12 +138,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         ),
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::Moe, Some(moe)) => MlpTensors::Moe(at.moe(moe)),
-            (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
-                MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe))
-            }
-            (LayerMlp::DenseAndMoe, Some(moe)) => {
-                MlpTensors::DenseAndMoe(dense(), at.moe(moe), names.moe_norms.map(|name| at.norm(name, hidden)))
-            }
+            (LayerMlp::DenseAndMoeForNext, Some(moe)) => MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)),
+            (LayerMlp::DenseAndMoe, Some(moe)) => MlpTensors::DenseAndMoe(
+                dense(),
+                at.moe(moe),
+                names.moe_norms.map(|name| at.norm(name, hidden)),
+            ),
             _ => MlpTensors::Dense(dense()),
         },
         per_layer_input: config.per_layer_embedding.map(|second| {
