@@ -72,6 +72,8 @@ const LONG_CONTEXT: usize = 1 << 27;
 /// All families.
 pub static FAMILIES: &[&Family] = &[
     &llama::LLAMA,
+    &llama::INTERNLM3,
+    &llama::IQUESTCODER,
     &mistral::MISTRAL,
     &mistral::MINISTRAL3,
     &mixtral::MIXTRAL,
