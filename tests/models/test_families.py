@@ -49,7 +49,7 @@ def test_every_model_type_is_served_by_one_family() -> None:
 def test_the_text_part_of_a_composite(
     tmp_path: Path, model_type: str, case: str, path: str, head: str
 ) -> None:
-    """A golden case's weights below another path, a vision tower beside them: the same logits, one warning."""
+    """A golden case's weights below another path, a vision tower beside: the same logits, one warning."""
     golden = Golden.read(GOLDEN / case)
     inner = json.loads((GOLDEN / case / "config.json").read_text())
     outer = {"model_type": model_type, "text_config": inner, "vision_config": {"depth": 3}}
