@@ -21,7 +21,8 @@ def directory(request: pytest.FixtureRequest) -> Path:
 def test_logits(directory: Path, isa: str) -> None:
     golden, engine = Golden.read(directory), load(directory, context=LONGEST, threads=2)
     for prompt in PROMPTS:
-        golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
+        if f"logits.{prompt}" in golden.tensors:
+            golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
 
 
 def test_greedy(directory: Path, isa: str) -> None:
@@ -31,7 +32,8 @@ def test_greedy(directory: Path, isa: str) -> None:
         expected = golden.tensors[f"{name}.output_ids"].tolist()
         sequence = add(engine, prompt, max_tokens=len(expected))
         events = [event for event in drain(engine, [sequence]) if event.kind == "token"]
-        golden.check(np.stack([logits_of(event.row) for event in events]), f"{name}.logits")
+        if f"{name}.logits" in golden.tensors:
+            golden.check(np.stack([logits_of(event.row) for event in events]), f"{name}.logits")
         assert [event.id for event in events] == expected
 
 
@@ -68,8 +70,8 @@ def test_python_api(directory: Path) -> None:
     assert P.shape == golden.tensors["logits.p33"].shape
     np.testing.assert_allclose(P.sum(axis=1), 1, atol=1e-5)
     prompt = golden.tensors["greedy.prompt_ids"].tolist()
-    steps = list(engine.generate(prompt, Sampling(temperature=0, max_tokens=24)))
     expected = golden.tensors["greedy.output_ids"].tolist()
+    steps = list(engine.generate(prompt, Sampling(temperature=0, max_tokens=len(expected))))
     stops = [i for i, id in enumerate(expected) if id in engine.stop_ids]
     expected = expected[: stops[0] + 1] if stops else expected
     assert [step.id for step in steps] == expected

@@ -51,8 +51,11 @@ impl<'a> Loader<'a> {
         let spec = self.config.layers[index];
         let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
         let mlp = match &tensors.mlp {
-            MlpTensors::Dense(mlp) => Mlp::Dense(dense(mlp)?),
+            MlpTensors::Dense(mlp) => Mlp::Dense(Box::new(dense(mlp)?)),
             MlpTensors::Moe(moe) => Mlp::Moe(Box::new(self.moe(moe)?)),
+            MlpTensors::DenseAndMoeForNext(mlp, moe) => {
+                Mlp::DenseAndMoeForNext(Box::new((dense(mlp)?, self.moe(moe)?)))
+            }
             MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm]) => {
                 Mlp::DenseAndMoe(Box::new(DenseAndMoe {
                     dense: dense(mlp)?,
@@ -103,6 +106,10 @@ impl<'a> Loader<'a> {
             qk_norms,
             value_norm: norm(tensors.value_norm)?,
             attention_sub_norm: norm(tensors.attention_sub_norm)?,
+            lambdas: match tensors.lambdas.is_empty() {
+                true => None,
+                false => Some(self.lambdas(index, &tensors.lambdas)?),
+            },
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix(&tensors.o_proj)?,
             attention_out_norm: norm(attention_out_norm)?,
@@ -113,6 +120,18 @@ impl<'a> Loader<'a> {
             alt_up,
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
         })
+    }
+
+    /// e^(q1 k1) - e^(q2 k2) + initial, and initial = 0.8 - 0.6 e^(-0.3 layer).
+    fn lambdas(&self, layer: usize, vectors: &[TensorRows]) -> Result<[f32; 2]> {
+        let all = self.rows(vectors, 1)?;
+        let (first, second) = all.split_at(all.len() / 2);
+        let power = |pair: &[f32]| {
+            let (q, k) = pair.split_at(pair.len() / 2);
+            q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>().exp()
+        };
+        let initial = 0.8 - 0.6 * (-0.3 * layer as f64).exp();
+        Ok([(power(first) - power(second) + initial) as f32, initial as f32])
     }
 
     fn mlp(&self, tensors: &DenseTensors) -> Result<DenseMlp> {
