@@ -20,9 +20,9 @@ _KEPT = 64
 
 
 def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
-    """Raise RequestError if a grammar cannot be honoured; no model is needed. where: what it is, for the error.
+    """Return the grammar. Raises RequestError if it cannot be honoured; no model is needed.
 
-    Special tokens that a Lark grammar names are not checked.
+    where: what it is, for the error. Special tokens that a Lark grammar names are not checked.
     """
     try:
         load_core().check_grammar(grammar.kind, grammar.source, flexible=grammar.flexible)
