@@ -596,6 +596,8 @@ class Engine:
         from ropechat.engine.score_input import encode_by_author, encode_item
 
         validate_top_k(top_k)
+        if sampling is not None and sampling.grammar is not None:
+            raise RequestError("sampling: grammar: not possible for a text that is given; use None")
         size = self._window(window)
         move = validate_stride(stride, size)
         given = (
