@@ -38,13 +38,9 @@ def resample(
 
     history: the ids before it (prompt and answer), for the repetition penalty; None if unknown.
     """
-    masked = [one for one in listed_candidates(step) if one.id in _masked(step)]
+    masked = _masked(step)
     if masked:
-        left = resample(_unmasked(step), sampling, vocab_size, history)
-        cut = tuple(replace(one, cut=GRAMMAR, sampled=0.0, chosen=False) for one in masked)
-        ranks = {id: rank for rank, (id, _) in enumerate(step.top, 1)}
-        kept = tuple(replace(one, rank=ranks.get(one.id, one.rank)) for one in left.candidates)
-        return replace(left, candidates=kept + cut, rest=max(0.0, left.rest - sum(one.raw for one in cut)))
+        return _with_masked(resample(_unmasked(step, masked), sampling, vocab_size, history), step, masked)
     first = step.stages[0] if step.stages and step.stages[0].name == GRAMMAR else None
     vocab_size, whole = (vocab_size, 1.0) if first is None else (first.kept, first.mass)
     best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1)
@@ -79,12 +75,21 @@ def _masked(step: Step) -> set[int]:
     return {one.id for one in step.candidates if one.cut == GRAMMAR}
 
 
-def _unmasked(step: Step) -> Step:
+def _unmasked(step: Step, masked: set[int]) -> Step:
     """The step without what the grammar cut."""
-    masked = _masked(step)
     top = tuple(one for one in step.top if one[0] not in masked)
     left = tuple(one for one in step.candidates if one.id not in masked)
     return step._replace(top=top or ((step.id, step.logprob),), candidates=left)
+
+
+def _with_masked(found: Explanation, step: Step, masked: set[int]) -> Explanation:
+    """The explanation of the step without what the grammar cut, and that at its end."""
+    ranks = {id: rank for rank, (id, _) in enumerate(step.top, 1)}
+    others = [replace(one, rank=ranks.get(one.id, one.rank)) for one in found.candidates]
+    cut = [one for one in listed_candidates(step) if one.id in masked]
+    others += [replace(one, cut=GRAMMAR, sampled=0.0, chosen=False) for one in cut]
+    rest = max(0.0, found.rest - sum(one.raw for one in cut))
+    return replace(found, candidates=tuple(others), rest=rest)
 
 
 def _sampled(one: Candidate, cut: str | None, share: float, chosen: bool) -> Candidate:
