@@ -252,7 +252,8 @@ fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
 fn grammar(vocab: usize) -> ropechat_core::sampling::grammar::Grammar {
     use ropechat_core::sampling::grammar::{Source, Vocabulary};
     let letter = |i: usize| b'a' + (i % 26) as u8;
-    let tokens = (0..vocab).map(|i| if i % 3 == 0 { vec![letter(i)] } else { vec![letter(i / 3), letter(i)] });
+    let tokens =
+        (0..vocab).map(|i| if i % 3 == 0 { vec![letter(i)] } else { vec![letter(i / 3), letter(i)] });
     let last = vocab as u32 - 1;
     let vocabulary = Vocabulary::new(tokens.collect(), &[(last, "<end>".into())], &[last]).unwrap();
     vocabulary.compile(&Source::Regex("([a-m]{3}[n-z]){4,9}".into())).unwrap()

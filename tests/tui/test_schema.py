@@ -22,7 +22,7 @@ async def test_a_schema_holds_from_the_next_answer_on(chat: Any, tmp_path: Path)
         await c.idle()
         grammar = Grammar.json_schema(path.read_text())
         assert engine.settings[-1].grammar == grammar
-        await c.pilot.press("escape", "r")
+        await c.ask("/regen")
         await c.idle()
         assert engine.settings[-1].grammar == grammar  # a new version, too
         path.write_text('{"uniqueItems": true}')

@@ -6,14 +6,18 @@
 
 use crate::sampling::mask::Mask;
 use crate::{Error, Result};
+use llguidance::ParserFactory;
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{ParserFactory, TokenParser};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most bytes of a grammar's text.
 pub const MAX_BYTES: usize = 1 << 20;
+/// Most bytes of a regex.
+pub const MAX_REGEX: usize = 1 << 16;
+/// Work to build the lexer; llguidance's default is 1,000,000, and the largest schemas in use take half of that.
+const LEXER_FUEL: u64 = 600_000;
 /// Longer tokens are never allowed; the trie holds at most 1024 levels.
 const MAX_TOKEN_BYTES: usize = 512;
 /// Of the thread that compiles: parsers of nested grammars recurse.
@@ -48,11 +52,14 @@ impl Source {
     }
 
     fn parse(&self) -> Result<TopLevelGrammar> {
-        if self.bytes() > MAX_BYTES {
-            return Err(refused(&format!("must be at most {MAX_BYTES} bytes (got {})", self.bytes())));
+        let most = if matches!(self, Source::Regex(_)) { MAX_REGEX } else { MAX_BYTES };
+        if self.bytes() > most {
+            return Err(refused(&format!("must be at most {most} bytes (got {})", self.bytes())));
         }
         Ok(match self {
-            Source::JsonSchema { text, flexible } => TopLevelGrammar::from_json_schema(schema(text, *flexible)?),
+            Source::JsonSchema { text, flexible } => {
+                TopLevelGrammar::from_json_schema(schema(text, *flexible)?)
+            }
             Source::Regex(regex) => TopLevelGrammar::from_regex(regex),
             Source::Choices(choices) => {
                 if choices.is_empty() || choices.iter().any(String::is_empty) {
@@ -75,11 +82,12 @@ impl Source {
         in_thread(move || {
             if is_lark {
                 let init = GrammarInit::Serialized(grammar);
-                return init.validate(None, limits()).into_error().map_or(Ok(()), |error| Err(refused(&error)));
+                return init
+                    .validate(None, limits())
+                    .into_error()
+                    .map_or(Ok(()), |error| Err(refused(&error)));
             }
-            let factory = factory(&ApproximateTokEnv::single_byte_env())?;
-            factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
-            Ok(())
+            compile(&factory(&ApproximateTokEnv::single_byte_env())?, grammar).map(|_| ())
         })
     }
 }
@@ -104,7 +112,8 @@ fn schema(text: &str, flexible: bool) -> Result<Value> {
 fn escape(text: &str) -> String {
     let mut regex = String::new();
     for character in text.chars() {
-        if character.is_ascii_punctuation() || character.is_ascii_whitespace() || character.is_ascii_control() {
+        if character.is_ascii_punctuation() || character.is_ascii_whitespace() || character.is_ascii_control()
+        {
             regex += &format!("\\x{{{:x}}}", u32::from(character));
         } else {
             regex.push(character);
@@ -114,15 +123,25 @@ fn escape(text: &str) -> String {
 }
 
 fn limits() -> ParserLimits {
-    ParserLimits { verbose_errors: false, ..ParserLimits::default() }
+    ParserLimits { verbose_errors: false, initial_lexer_fuel: LEXER_FUEL, ..ParserLimits::default() }
 }
 
 fn factory(tokens: &TokEnv) -> Result<ParserFactory> {
     let caps = InferenceCapabilities { ff_tokens: false, ..InferenceCapabilities::default() };
-    let mut factory = ParserFactory::new(tokens, caps, &[]).map_err(|error| refused(&format!("{error:#}")))?;
+    let mut factory =
+        ParserFactory::new(tokens, caps, &[]).map_err(|error| refused(&format!("{error:#}")))?;
     factory.quiet();
     *factory.limits_mut() = limits();
     Ok(factory)
+}
+
+/// A matcher at the beginning, where something can follow.
+fn compile(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<llguidance::Matcher> {
+    let parser = factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
+    let start = llguidance::Matcher::new(Ok(parser));
+    let mask = start.deep_clone().compute_mask_or_eos();
+    mask.map_err(|error| refused(&format!("no text matches it, or it is too complex: {error:#}")))?;
+    Ok(start)
 }
 
 /// Runs `work` with a large stack; a panic is an error.
@@ -138,9 +157,9 @@ fn in_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
 
 /// The first lines of an error of llguidance, as one line.
 fn refused(text: &str) -> Error {
-    let text = ["<state>", "<backtrace>", "<non-verbose"].iter().fold(text, |text, mark| {
-        text.split_once(mark).map_or(text, |(before, _)| before)
-    });
+    let text = ["<state>", "<backtrace>", "<non-verbose"]
+        .iter()
+        .fold(text, |text, mark| text.split_once(mark).map_or(text, |(before, _)| before));
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut told: String = words.chars().take(MAX_ERROR).collect();
     if told.len() < words.len() {
@@ -163,7 +182,8 @@ impl Vocabulary {
     /// Request: no tokens, or a stop id outside of them.
     pub fn new(mut tokens: Vec<Vec<u8>>, special: &[(u32, String)], stop_ids: &[u32]) -> Result<Self> {
         let count = tokens.len();
-        let outside = stop_ids.iter().chain(special.iter().map(|(id, _)| id)).find(|&&id| id as usize >= count);
+        let outside =
+            stop_ids.iter().chain(special.iter().map(|(id, _)| id)).find(|&&id| id as usize >= count);
         if count == 0 || count > 1 << 24 || outside.is_some() {
             return Err(Error::Request(format!(
                 "grammar: the tokenizer must have 1 to 2^24 tokens, stop ids among them (got {count})"
@@ -192,11 +212,7 @@ impl Vocabulary {
     /// Request: it cannot be honoured; in llguidance's words.
     pub fn compile(&self, source: &Source) -> Result<Grammar> {
         let parsed = source.parse()?;
-        in_thread(|| {
-            let parser: TokenParser =
-                self.factory.create_parser(parsed).map_err(|error| refused(&format!("{error:#}")))?;
-            Ok(Grammar { start: Mutex::new(llguidance::Matcher::new(Ok(parser))) })
-        })
+        in_thread(|| Ok(Grammar { start: Mutex::new(compile(&self.factory, parsed)?) }))
     }
 }
 

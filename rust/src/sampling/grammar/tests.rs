@@ -25,8 +25,10 @@ fn accepts(source: &Source, text: &str) -> bool {
 
 #[test]
 fn each_kind_accepts_what_it_describes() {
-    let object = json(r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],
-        "additionalProperties":false}"#);
+    let object = json(
+        r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],
+        "additionalProperties":false}"#,
+    );
     let flexible = match object.clone() {
         Source::JsonSchema { text, .. } => Source::JsonSchema { text, flexible: true },
         other => other,
@@ -93,6 +95,8 @@ fn what_cannot_be_honoured_is_refused_in_one_line() {
         (json("[1]"), "must be a JSON object"),
         (json("{"), "JSON"),
         (json("false"), "nsatisfiable"),
+        (json(r##"{"$ref":"#"}"##), "no text matches"),
+        (Source::Regex("a".repeat(MAX_REGEX + 1)), "bytes"),
         (json(&nested), "JSON"),
         (json(&deep), "JSON"),
         (json(&" ".repeat(MAX_BYTES + 1)), "bytes"),
