@@ -212,6 +212,9 @@ class Event:
     def u(self) -> float | None:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
+    def looked_up(self) -> list[tuple[float, int]]:
+        """Kind "score": logprob and rank in the place of `id` of each id of `look_up`; [] at position 0."""
+    @property
     def finish_reason(self) -> Literal["stop", "length", "context", "grammar"] | None:
         """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
@@ -318,6 +321,8 @@ class Engine:
         """
     def explain(self, sequence: int, sampling: Sampling) -> None:
         """Let the "score" events of a sequence have the stages of these settings; nothing is drawn."""
+    def look_up(self, sequence: int, ids: Sequence[int]) -> None:
+        """Let the "score" events of a sequence have the logprob and rank of these ids."""
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
         """Advance these sequences by one forward pass (prefill chunks and single tokens together).
 

@@ -512,6 +512,7 @@ class Engine:
         special: Special = "tokens",
         bos: Bos = "auto",
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -533,6 +534,7 @@ class Engine:
             one_sequence=one_sequence,
             whole=True,
             sampling=sampling,
+            look_up=look_up,
         )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
@@ -552,6 +554,7 @@ class Engine:
         bos: Bos = "auto",
         by_author: bool = False,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -562,7 +565,8 @@ class Engine:
         messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
         the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
         assistant's. sampling: settings whose stages are recorded with each token: whether they could have
-        drawn it, and what cuts it; nothing is drawn.
+        drawn it, and what cuts it; nothing is drawn. look_up: ids whose logprob and rank are recorded in the
+        place of each token.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
@@ -580,6 +584,7 @@ class Engine:
             one_sequence=one_sequence,
             by_author=by_author,
             sampling=sampling,
+            look_up=look_up,
         )
 
     def _score(
@@ -595,6 +600,7 @@ class Engine:
         by_author: bool = False,
         whole: bool = False,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
     ) -> "ScoreStream":
         """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
@@ -611,9 +617,12 @@ class Engine:
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
         meta["sampling"] = sampling
-        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling)
+        before = [token.id for token in tokens[0 : given.first]]
+        pool = scoring.ScorePool(
+            self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling, validate_ids(look_up)
+        )
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
-        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer))
+        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer), before)
 
     def score_many(
         self,

@@ -22,6 +22,8 @@ pub(super) struct Sequence {
     pub explained: Option<Sampling>,
     /// What the generated tokens must match; a step has one row of it.
     pub matcher: Option<Mutex<Matcher>>,
+    /// Ids whose log probability and rank are told for each row that is read out.
+    pub looked_up: Vec<u32>,
     pub finished: bool,
 }
 
