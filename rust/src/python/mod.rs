@@ -40,6 +40,12 @@ fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
     philox::uniform(seed, stream, position)
 }
 
+/// The model types that are computed, in the registry's order.
+#[pyfunction]
+fn model_types() -> Vec<&'static str> {
+    crate::family::FAMILIES.iter().flat_map(|family| family.model_types).copied().collect()
+}
+
 #[pymodule]
 mod _core {
     #[pymodule_export]
@@ -47,7 +53,8 @@ mod _core {
     #[pymodule_export]
     use super::{
         PyCancelToken, PyEngine, PyEvent, PyGrammar, PyLensRow, PyReading, PyRow, PyRowPair, PyStage,
-        PyVocabulary, check, check_grammar, exit_when_cut, free_memory, read_config, rope_spec, uniform,
+        PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types, read_config, rope_spec,
+        uniform,
     };
     use pyo3::prelude::*;
 
