@@ -19,6 +19,7 @@ pub use structure::{
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
 
+use crate::checkpoint::quantized::Scheme;
 use crate::quant::PackedType;
 
 /// Everything that the forward pass needs besides the weights.
@@ -105,6 +106,8 @@ pub struct Config {
     pub eos_token_id: Vec<u32>,
     /// `torch_dtype` / `dtype`: the type that config.json states for the weights.
     pub torch_dtype: Option<PackedType>,
+    /// `quantization_config`: how matrices are stored that are not plain numbers.
+    pub quantization: Scheme,
 }
 
 impl Config {

@@ -17,7 +17,7 @@ pub use models::{FAMILIES, from_metadata};
 pub use tensors::{
     DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec,
     QkvTensors, Rows, TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors,
-    required_tensors,
+    num_parameters, required_tensors,
 };
 
 use crate::checkpoint::Checkpoint;

@@ -103,7 +103,7 @@ impl PyEngine {
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Pool::new(thread_count(threads)?);
             let context = context_size(context, &config)?;
-            let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
+            let (num_parameters, tensor_types) = (family::num_parameters(&checkpoint, &config), checkpoint.tensor_types());
             let tokens = context.tokens();
             let kv = KvRoom { tokens, dtype: kv_dtype };
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available_memory())?;
@@ -363,16 +363,23 @@ impl From<SamplingFields> for Sampling {
 /// Validates the metadata and every tensor's name, shape, type and extent.
 #[pyfunction]
 pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let (config, num_parameters, tensor_types, warnings) = call_engine(py, || {
+    let (config, num_parameters, tensor_types, packed, warnings) = call_engine(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
         let unused = family::check_tensors(&checkpoint, &card.config)?;
         let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
-        Ok((card.config, checkpoint.num_parameters(), checkpoint.tensor_types(), warnings))
+        let num_parameters = family::num_parameters(&checkpoint, &card.config);
+        let (measuring, pool) = (PanelSource::measuring(), Pool::new(1));
+        let model = Model::load_with(&measuring, &checkpoint, card.config, None, &pool)?;
+        let packed = model.bytes_by_type().into_iter().map(|(dtype, bytes)| (dtype.name(), bytes));
+        let packed: BTreeMap<_, _> = packed.collect();
+        Ok((model.config, num_parameters, checkpoint.tensor_types(), packed, warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
     facts.set_item("tensor_types", tensor_types)?;
+    facts.set_item("quantization", config.quantization.words())?;
+    facts.set_item("packed_types", packed)?;
     facts.set_item("warnings", warnings)?;
     Ok(facts)
 }

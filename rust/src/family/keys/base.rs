@@ -4,6 +4,7 @@ use super::metadata::Metadata;
 use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
+use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, Bias, Config, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask,
     MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Rope, RopeLayout,
@@ -193,6 +194,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         bos_token_id: metadata.token_ids("bos_token_id", vocab_size)?.first().copied(),
         eos_token_id: metadata.token_ids("eos_token_id", vocab_size)?,
         torch_dtype: torch_dtype(metadata),
+        quantization: Scheme::Plain,
     })
 }
 

@@ -1,0 +1,77 @@
+//! bitsandbytes in 4 bits (NF4, FP4): the whole matrix is cut into blocks, row by row without regard to rows; a value is
+//! an entry of a table of 16 times the largest magnitude of its block.
+//!
+//! With double quantization these magnitudes are bytes: entries of a table of 256, times a float per block of them, plus an
+//! offset.
+
+use super::rows::RowReader;
+use super::scales::Scales;
+use crate::quant::StorageType;
+
+/// How large a block's values are.
+#[derive(Debug)]
+pub(super) enum Absmax<'a> {
+    /// A float per block.
+    Floats(Scales<'a>),
+    /// A byte per block.
+    Bytes {
+        bytes: &'a [u8],
+        /// [256]
+        table: Vec<f32>,
+        scales: Scales<'a>,
+        /// Blocks that share a scale.
+        block: usize,
+        offset: f32,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct FourBits<'a> {
+    /// Two values each, the first in the high nibble.
+    pub bytes: &'a [u8],
+    /// [16]
+    pub table: Vec<f32>,
+    pub absmax: Absmax<'a>,
+    /// Values that share a magnitude.
+    pub block: usize,
+    pub kept: StorageType,
+}
+
+impl Absmax<'_> {
+    fn at(&self, index: usize) -> f32 {
+        match self {
+            Absmax::Floats(values) => values.at(index, 0),
+            Absmax::Bytes { bytes, table, scales, block, offset } => {
+                table[usize::from(bytes[index])] * scales.at(index / block, 0) + offset
+            }
+        }
+    }
+
+    /// The type for values as large as these.
+    pub fn half_type(&self) -> StorageType {
+        match self {
+            Absmax::Floats(values) => values.half_type(1.0),
+            Absmax::Bytes { scales, .. } => scales.half_type(1.0),
+        }
+    }
+}
+
+impl RowReader for FourBits<'_> {
+    fn kept(&self) -> StorageType {
+        self.kept
+    }
+
+    fn values(&self, row: usize, out: &mut [f32]) {
+        let first = row * out.len();
+        let (mut current, mut scale) = (usize::MAX, 0.0);
+        for (index, out) in (first..).zip(out) {
+            if index / self.block != current {
+                current = index / self.block;
+                scale = self.absmax.at(current);
+            }
+            let byte = self.bytes[index / 2];
+            let q = if index % 2 == 0 { byte >> 4 } else { byte & 15 };
+            *out = self.table[usize::from(q)] * scale;
+        }
+    }
+}
