@@ -45,7 +45,9 @@ def check(directory: str) -> dict[str, Any]:
 
     directory: a model folder, or a .gguf file (the first of a split one).
 
-    Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
+    Returns the facts of `Engine.facts` that need no weights, quantization (how quantized matrices are stored,
+    in words; empty if there are none) and packed_types (bytes in memory of each type with dtype "auto").
+    Raises the same errors as `Engine.load`.
     """
 
 def read_config(directory: str) -> dict[str, Any]:

@@ -62,16 +62,18 @@ impl RowReader for FourBits<'_> {
     }
 
     fn values(&self, row: usize, out: &mut [f32]) {
-        let first = row * out.len();
-        let (mut current, mut scale) = (usize::MAX, 0.0);
-        for (index, out) in (first..).zip(out) {
-            if index / self.block != current {
-                current = index / self.block;
-                scale = self.absmax.at(current);
+        let (mut index, mut rest) = (row * out.len(), out);
+        while !rest.is_empty() {
+            // Up to the end of the block.
+            let count = (self.block - index % self.block).min(rest.len());
+            let (now, later) = rest.split_at_mut(count);
+            let scale = self.absmax.at(index / self.block);
+            for (index, out) in (index..).zip(now) {
+                let byte = self.bytes[index / 2];
+                let q = if index.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
+                *out = self.table[usize::from(q)] * scale;
             }
-            let byte = self.bytes[index / 2];
-            let q = if index % 2 == 0 { byte >> 4 } else { byte & 15 };
-            *out = self.table[usize::from(q)] * scale;
+            (index, rest) = (index + count, later);
         }
     }
 }

@@ -58,7 +58,7 @@ impl<'a> Quantized<'a> {
         }
         let mut values = vec![0.0; self.columns];
         self.reader.values(row, &mut values);
-        out.extend(values.iter().flat_map(|value: &f32| value.to_le_bytes()));
+        out.extend_from_slice(bytemuck::cast_slice(&values));
     }
 
     /// Name and bytes of every part.
