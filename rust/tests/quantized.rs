@@ -70,7 +70,9 @@ fn each_layout_is_read_to_the_bit_and_keeps_its_integers() {
         let out = stored[stored.len() - 1];
         let at = |index: usize| match is_expert {
             // [experts, in, out]
-            true => expected[(index / columns / out * columns + index % columns) * out + index / columns % out],
+            true => {
+                expected[(index / columns / out * columns + index % columns) * out + index / columns % out]
+            }
             false => expected[index],
         };
         for (index, value) in exact.iter().enumerate() {

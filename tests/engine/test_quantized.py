@@ -32,6 +32,7 @@ def test_a_layout_has_the_bits_of_its_values(name: str, tmp_path: Path) -> None:
     packed = facts["packed_types"]
     assert layout.kept in packed
     assert sum(packed.values()) <= sum(of_plain["packed_types"].values())
+    assert sum(packed.values()) == load(quantized, dtype="auto").facts["weight_bytes"]
     near = logits(load(quantized, dtype="auto"), IDS)
     assert np.corrcoef(near.ravel(), expected.ravel())[0, 1] > 0.99
 
@@ -93,7 +94,9 @@ def test_a_part_of_another_shape(end: str, tmp_path: Path) -> None:
     write_stored(path, tensors)
     error = refusal(tmp_path)
     assert isinstance(error, TensorError)
-    assert f"{Q_PROJ}.{end}: its shape is {half}; {shape} is expected (gptq, 4 bits, groups of 32)" in str(error)
+    assert f"{Q_PROJ}.{end}: its shape is {half}; {shape} is expected (gptq, 4 bits, groups of 32)" in str(
+        error
+    )
 
 
 def test_parts_with_impossible_contents(tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def fp8(block: tuple[int, int] | None, shape: str = "block", name: str = "_scale
         codes = rng.integers(0, 127, (rows, columns)) + 128 * rng.integers(0, 2, (rows, columns))
         codes = np.where((codes & 127) > 0x60, codes - 0x20, codes)
         high, wide = {"block": block, "channel": (1, columns)}.get(shape) or (rows, columns)
-        scales = rng.uniform(0.5, 1.5, (-(-rows // high), -(-columns // wide))).astype("<f4") * np.float32(0.01)
+        scales = rng.uniform(0.5, 1.5, (-(-rows // high), -(-columns // wide))).astype("<f4") * np.float32(
+            0.01
+        )
         W = e4m3(codes) * scales.repeat(high, 0)[:rows].repeat(wide, 1)[:, :columns]
         kept = scales.reshape({"tensor": (1,), "scalar": ()}.get(shape, scales.shape))
         return {
@@ -231,9 +233,7 @@ LAYOUTS = {
     "ct_8_packed_group": Layout(compressed(8, 32, sym=False), ct_config(8, 32, sym=False), "f16"),
     "ct_8_bytes_group": Layout(compressed(8, 32, packed=False), ct_config(8, 32), "q8_0"),
     "ct_8_bytes_f32": Layout(compressed(8, -1, packed=False, scale="F32"), ct_config(8, -1), "f16"),
-    "ct_8_bytes_tensor": Layout(
-        compressed(8, 0, packed=False, sym=False), ct_config(8, 0, sym=False), "f16"
-    ),
+    "ct_8_bytes_tensor": Layout(compressed(8, 0, packed=False, sym=False), ct_config(8, 0, sym=False), "f16"),
     "ct_2": Layout(compressed(2, 32), ct_config(2, 32), "q4_0"),
     "ct_fp8_tensor": Layout(fp8(None, "tensor", "_scale"), ct_config(8, 0, kind="float"), "f16"),
     "ct_fp8_block": Layout(

@@ -144,8 +144,7 @@ impl<'a> Loader<'a> {
 
     /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one.
     fn pack(&self, parts: &[(Matrix<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
-        let kinds: Vec<StorageType> = parts.iter().map(|(matrix, _)| matrix.tensor_type()).collect();
-        let dtype = self.dtype.unwrap_or_else(|| packed_together(&kinds));
+        let dtype = self.dtype.unwrap_or_else(|| self.packed_as_stored(parts));
         let rows: Vec<usize> = spec.weights.iter().map(|source| source.rows.count()).collect();
         let shape = PanelShape::new(&rows, arrangement(spec.join), spec.in_features, dtype);
         // The values of a quantized matrix depend on the config too, which the pack's key does not know.
@@ -180,6 +179,18 @@ impl<'a> Loader<'a> {
             Ok(panels)
         })?;
         Ok(Weight::new(shape, data))
+    }
+
+    /// The type of a matrix for which none is asked.
+    fn packed_as_stored(&self, parts: &[(Matrix<'a>, Stored)]) -> PackedType {
+        let kinds: Vec<StorageType> = parts.iter().map(|(matrix, _)| matrix.tensor_type()).collect();
+        for (matrix, _) in parts {
+            // The type of a quantized matrix follows from its scales, which were read for that.
+            if let Matrix::Quantized(quantized) = matrix {
+                quantized.parts().for_each(|(name, bytes)| self.checkpoint.release_pages(name, bytes));
+            }
+        }
+        packed_together(&kinds)
     }
 
     pub fn norm(&self, spec: &NormSpec) -> Result<NormWeights> {
@@ -254,8 +265,7 @@ struct StoredRows<'a> {
 impl<'m, 'a> Gathered<'m, 'a> {
     fn computed(quantized: &'m Quantized<'a>, rows: Rows, dtype: PackedType) -> Self {
         let (order, tensor_type): (Vec<usize>, _) = (rows.iter().collect(), quantized.row_type(dtype));
-        let make =
-            move |index: usize, out: &mut Vec<u8>| quantized.read_row(order[index], tensor_type, out);
+        let make = move |index: usize, out: &mut Vec<u8>| quantized.read_row(order[index], tensor_type, out);
         Gathered::Computed { quantized, tensor_type, rows, make: Box::new(make) }
     }
 
@@ -289,7 +299,9 @@ impl<'m, 'a> Gathered<'m, 'a> {
     fn each_tensor(&self, mut each: impl FnMut(&str, &[u8])) {
         match self {
             Gathered::Stored(StoredRows { view, .. }) => each(view.name, view.bytes),
-            Gathered::Computed { quantized, .. } => quantized.parts().for_each(|(name, bytes)| each(name, bytes)),
+            Gathered::Computed { quantized, .. } => {
+                quantized.parts().for_each(|(name, bytes)| each(name, bytes))
+            }
         }
     }
 }

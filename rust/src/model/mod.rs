@@ -94,7 +94,8 @@ impl Model {
 
     /// The type that most bytes of the layers' weights are stored in.
     pub fn dtype(&self) -> PackedType {
-        let most = by_type(self.layers.iter().flat_map(Layer::weights)).into_iter().max_by_key(|(_, bytes)| *bytes);
+        let most =
+            by_type(self.layers.iter().flat_map(Layer::weights)).into_iter().max_by_key(|(_, bytes)| *bytes);
         most.map_or(self.embed_tokens.dtype(), |(dtype, _)| dtype)
     }
 

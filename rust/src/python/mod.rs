@@ -13,7 +13,7 @@ mod rope;
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
 use crate::sampling::philox;
-use engine::{PyCancelToken, PyEngine, check, read_config};
+use engine::{PyCancelToken, PyEngine, check, packed_types, read_config};
 use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use inside::{PyLensRow, PyReading};
 use pyo3::prelude::*;
@@ -45,7 +45,7 @@ mod _core {
     #[pymodule_export]
     use super::{
         PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyRowPair, PyStage, check,
-        exit_when_cut, free_memory, read_config, rope_spec, uniform,
+        exit_when_cut, free_memory, packed_types, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;
 

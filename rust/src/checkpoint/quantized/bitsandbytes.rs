@@ -34,7 +34,6 @@ pub(super) struct FourBits<'a> {
     pub absmax: Absmax<'a>,
     /// Values that share a magnitude.
     pub block: usize,
-    pub kept: StorageType,
 }
 
 impl Absmax<'_> {
@@ -48,7 +47,7 @@ impl Absmax<'_> {
     }
 
     /// The type for values as large as these.
-    pub fn half_type(&self) -> StorageType {
+    fn half_type(&self) -> StorageType {
         match self {
             Absmax::Floats(values) => values.half_type(1.0),
             Absmax::Bytes { scales, .. } => scales.half_type(1.0),
@@ -58,7 +57,7 @@ impl Absmax<'_> {
 
 impl RowReader for FourBits<'_> {
     fn kept(&self) -> StorageType {
-        self.kept
+        self.absmax.half_type()
     }
 
     fn values(&self, row: usize, out: &mut [f32]) {

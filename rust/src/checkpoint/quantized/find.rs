@@ -3,8 +3,8 @@
 use super::bitsandbytes::{Absmax, FourBits};
 use super::float8::{self, Float8};
 use super::integers::{Groups, Integers, Sizes, Values, Zeros};
-use super::mxfp4::Mxfp4;
 use super::matrix::{MatrixShape, Quantized};
+use super::mxfp4::Mxfp4;
 use super::parts::{FLOATS, Part, Parts, part};
 use super::quant_state::QuantState;
 use super::rows::RowReader;
@@ -95,13 +95,8 @@ pub(in crate::checkpoint) fn find<'a>(
         parts.any(&format!("{}{companion}", if companion.starts_with('_') { name } else { module(name) }));
     }
     let (reader, row_bytes) = found;
-    let quantized = Quantized {
-        name: name.to_owned(),
-        reader,
-        columns: shape.columns,
-        parts: parts.found,
-        row_bytes,
-    };
+    let quantized =
+        Quantized { name: name.to_owned(), reader, columns: shape.columns, parts: parts.found, row_bytes };
     Ok(Some(quantized))
 }
 
@@ -195,7 +190,9 @@ impl Matrix<'_> {
         };
         let scheme = schemes.iter().find(fits).or_else(|| schemes.iter().find(integers));
         let Some((scheme, Number::Int(bits))) = scheme.map(|scheme| (scheme, scheme.number)) else {
-            return Err(self.fault(parts, "its integers are packed, and no entry of config_groups has type int"));
+            return Err(
+                self.fault(parts, "its integers are packed, and no entry of config_groups has type int")
+            );
         };
         let values = parts.require(self.stored_as, &["I32", "U32"], &[&[rows, words(bits)]])?;
         let (scales, groups, size) = self.shared_scales(parts, scheme.strategy)?;
@@ -227,7 +224,9 @@ impl Matrix<'_> {
         self.is_rows_first(parts)?;
         let (rows, columns) = (self.rows, self.columns);
         let Some(scheme) = schemes.iter().find(|scheme| scheme.number == Number::Int(8)) else {
-            return Err(self.fault(parts, "it is stored as I8, and no entry of config_groups has 8 bits of type int"));
+            return Err(
+                self.fault(parts, "it is stored as I8, and no entry of config_groups has 8 bits of type int")
+            );
         };
         let values = parts.require(self.stored_as, &["I8"], &[&[rows, columns]])?;
         let (scales, groups, size) = self.shared_scales(parts, scheme.strategy)?;
@@ -294,11 +293,7 @@ impl Matrix<'_> {
         let values = parts.require(self.stored_as, float8::TYPES, &[self.shape.stored])?;
         let [inverse, plain] = ["scale_inv", "scale"].map(|end| format!("{}_{end}", self.name));
         // Both names mean the factor of the stored value.
-        let name = if !parts.has(&inverse) && parts.has(&plain) {
-            plain
-        } else {
-            inverse
-        };
+        let name = if !parts.has(&inverse) && parts.has(&plain) { plain } else { inverse };
         let of_block = |[row_block, column_block]: &[usize; 2]| {
             [outer, &[matrix_rows.div_ceil(*row_block), columns.div_ceil(*column_block)]].concat()
         };
@@ -389,14 +384,18 @@ impl Matrix<'_> {
                 Absmax::Bytes { bytes, table, scales: Scales::by_row(scales, 1), block: nested_block, offset }
             }
         };
-        let kept = absmax.half_type();
-        let reader = FourBits { bytes: values.bytes, table: codes, absmax, block, kept };
+        let reader = FourBits { bytes: values.bytes, table: codes, absmax, block };
         // Rows of whole bytes lie one after the other.
         Ok(Some((Box::new(reader), columns.is_multiple_of(2).then_some(columns / 2))))
     }
 
     /// `g_idx`, if there is one: each entry is a group.
-    fn listed_groups(&self, parts: &mut Parts<'_, '_>, name: &str, groups: usize) -> Result<Option<Vec<usize>>> {
+    fn listed_groups(
+        &self,
+        parts: &mut Parts<'_, '_>,
+        name: &str,
+        groups: usize,
+    ) -> Result<Option<Vec<usize>>> {
         if !parts.has(name) {
             return Ok(None);
         }

@@ -23,21 +23,21 @@ pub(super) struct Float8<'a> {
     /// Columns that share a scale.
     group: usize,
     scales: Scales<'a>,
-    kept: StorageType,
+    /// The largest value before it is scaled.
+    largest: f32,
 }
 
 impl<'a> Float8<'a> {
     pub fn new(dtype: &str, bytes: &'a [u8], group: usize, scales: Scales<'a>) -> Self {
         let (table, largest) = if dtype == "F8_E5M2" { (&*E5M2, 57_344.0) } else { (&*E4M3, 448.0) };
-        let exact_in_bf16 = scales.are_powers_of_two();
-        let kept = if exact_in_bf16 { StorageType::BF16 } else { scales.half_type(largest) };
-        Self { table, bytes, group, scales, kept }
+        Self { table, bytes, group, scales, largest }
     }
 }
 
 impl RowReader for Float8<'_> {
     fn kept(&self) -> StorageType {
-        self.kept
+        let exact_in_bf16 = self.scales.are_powers_of_two();
+        if exact_in_bf16 { StorageType::BF16 } else { self.scales.half_type(self.largest) }
     }
 
     fn values(&self, row: usize, out: &mut [f32]) {

@@ -3,6 +3,8 @@
 //! GPTQ, AWQ and compressed-tensors differ in where the integers and the zero points lie; what is made of them is the same.
 //! Integers are unsigned here; where a file has signed ones, they and their zero points are shifted together.
 
+use std::sync::OnceLock;
+
 use half::f16;
 
 use super::rows::RowReader;
@@ -59,7 +61,8 @@ pub(super) struct Integers<'a> {
     num_groups: usize,
     scales: Scales<'a>,
     zeros: Zeros<'a>,
-    kept: StorageType,
+    /// Asked for when the matrix is loaded: scales and zero points must be read for it.
+    kept: OnceLock<StorageType>,
 }
 
 fn word(words: &[u8], index: usize) -> u32 {
@@ -162,10 +165,8 @@ impl<'a> Integers<'a> {
         zeros: Zeros<'a>,
     ) -> Self {
         let Sizes { bits, rows, columns, groups: num_groups } = sizes;
-        let kept = StorageType::F32;
-        let mut this = Self { values, bits, rows, columns, groups, num_groups, scales, zeros, kept };
-        this.kept = this.best_type();
-        this
+        let kept = OnceLock::new();
+        Self { values, bits, rows, columns, groups, num_groups, scales, zeros, kept }
     }
 
     /// Blocks of 32 where they can have these integers and scales, else the nearest floats.
@@ -203,7 +204,7 @@ impl<'a> Integers<'a> {
 
 impl RowReader for Integers<'_> {
     fn kept(&self) -> StorageType {
-        self.kept
+        *self.kept.get_or_init(|| self.best_type())
     }
 
     fn values(&self, row: usize, out: &mut [f32]) {
@@ -228,13 +229,13 @@ impl RowReader for Integers<'_> {
     }
 
     fn blocks(&self, row: usize, out: &mut Vec<u8>) {
-        let Groups::Of(size) = self.groups else { return };
+        let (Groups::Of(size), kept) = (&self.groups, self.kept()) else { return };
         let mut integers = vec![0; self.columns];
         self.values.read(self.bits, row, &mut integers);
         for (index, block) in integers.as_chunks::<BLOCK>().0.iter().enumerate() {
             let (scale, zero) = self.scale_and_zero(row, index * BLOCK / size);
             out.extend(f16::from_f32(scale).to_le_bytes());
-            let offset = match self.kept {
+            let offset = match kept {
                 StorageType::Q4_0 => 8 - zero,
                 StorageType::Q4_1 => {
                     out.extend(f16::from_f32(-scale * zero as f32).to_le_bytes());
@@ -243,7 +244,7 @@ impl RowReader for Integers<'_> {
                 _ => -zero,
             };
             let integer = |q: u8| (i32::from(q) + offset) as u8;
-            if self.kept == StorageType::Q8_0 {
+            if kept == StorageType::Q8_0 {
                 out.extend(block.iter().map(|&q| integer(q)));
             } else {
                 let (low, high) = block.split_at(BLOCK / 2);

@@ -39,7 +39,7 @@ pub struct Quantized<'a> {
 }
 
 impl<'a> Quantized<'a> {
-    /// The type that `auto` computes it in.
+    /// The type that `auto` computes it in. Reads the scales and zero points.
     pub fn tensor_type(&self) -> StorageType {
         self.reader.kept()
     }

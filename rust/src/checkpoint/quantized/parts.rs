@@ -75,7 +75,8 @@ impl<'a> Parts<'a, '_> {
             let what = format!("the tensor is not in the file{belongs}; download the model again");
             return Err(Error::Tensor { path, name: escape_for_terminal(name), what });
         };
-        let fault = |what: String| Error::Tensor { path: part.path.to_owned(), name: part.name.to_owned(), what };
+        let fault =
+            |what: String| Error::Tensor { path: part.path.to_owned(), name: part.name.to_owned(), what };
         if !shapes.contains(&part.shape) {
             let shapes: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
             let what = format!(

@@ -34,7 +34,8 @@ impl QuantState {
             let number = state.get(key).and_then(whole).filter(|number| *number > 0);
             number.ok_or_else(|| fault(&format!("{key}: must be a positive integer")))
         };
-        let shape = state.get("shape").and_then(Value::as_array).map(|shape| shape.iter().map(whole).collect());
+        let shape =
+            state.get("shape").and_then(Value::as_array).map(|shape| shape.iter().map(whole).collect());
         let shape: Option<Vec<usize>> = shape.flatten();
         let nested = match state.get("nested_offset").filter(|value| !value.is_null()) {
             None => None,

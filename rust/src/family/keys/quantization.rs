@@ -21,7 +21,10 @@ const LONGEST: u64 = 1 << 20;
 /// Errors: `Unsupported` for a method or a layout that is not read, `Config` for a value that none has.
 pub(crate) fn scheme(metadata: &Metadata<'_>) -> Result<Scheme> {
     if let Some(value) = metadata.get("quantization") {
-        let what = format!("must be absent: this layout (MLX) is not read (got {}); use another copy", describe(value));
+        let what = format!(
+            "must be absent: this layout (MLX) is not read (got {}); use another copy",
+            describe(value)
+        );
         return Err(metadata.unsupported("quantization", &what));
     }
     for key in ["quantization_config", "compression_config"] {
@@ -74,14 +77,19 @@ fn group_size(inner: &Metadata<'_>, key: &str) -> Result<Option<usize>> {
 /// A layout that must be one of `known`, when it is stated.
 fn layout(inner: &Metadata<'_>, key: &str, known: &[&str]) -> Result<()> {
     match inner.text_if_any(key)? {
-        Some(stated) if !known.contains(&stated.to_lowercase().as_str()) => Err(unread(inner, key, stated, known)),
+        Some(stated) if !known.contains(&stated.to_lowercase().as_str()) => {
+            Err(unread(inner, key, stated, known))
+        }
         _ => Ok(()),
     }
 }
 
 fn unread(inner: &Metadata<'_>, key: &str, stated: &str, known: &[&str]) -> Error {
     let known = known.join(" or ");
-    inner.unsupported(key, &format!("must be {known} (got \"{}\"); use another copy", escape_for_terminal(stated)))
+    inner.unsupported(
+        key,
+        &format!("must be {known} (got \"{}\"); use another copy", escape_for_terminal(stated)),
+    )
 }
 
 /// Refuses what changes the maths and is not computed.
@@ -93,7 +101,8 @@ fn refuse(inner: &Metadata<'_>, keys: &[&str]) -> Result<()> {
             _ => false,
         };
         if let Some(value) = inner.get(key).filter(|value| !off(value)) {
-            let what = format!("must be absent: it is not computed (got {}); use another copy", describe(value));
+            let what =
+                format!("must be absent: it is not computed (got {}); use another copy", describe(value));
             return Err(inner.unsupported(key, &what));
         }
     }
@@ -109,7 +118,9 @@ fn gptq(inner: &Metadata<'_>) -> Result<Scheme> {
     refuse(inner, &["is_marlin_format", "rotation", "adapter"])?;
     let bits = inner.integer("bits", 2..=8)?;
     if ![2, 3, 4, 8].contains(&bits) {
-        return Err(inner.unsupported("bits", &format!("must be 2, 3, 4 or 8 (got {bits}); use another copy")));
+        return Err(
+            inner.unsupported("bits", &format!("must be 2, 3, 4 or 8 (got {bits}); use another copy"))
+        );
     }
     let stated = inner.text_if_any("checkpoint_format")?.or(inner.text_if_any("format")?);
     let is_v2 = stated.is_some_and(|stated| stated.eq_ignore_ascii_case("gptq_v2"));

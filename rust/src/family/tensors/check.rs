@@ -69,10 +69,7 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
             Matrix::Plain(view) => {
                 used.insert(view.name);
             }
-            Matrix::Quantized(quantized) => {
-                used.extend(quantized.parts().map(|(part, _)| part));
-                quantized.parts().for_each(|(part, bytes)| checkpoint.release_pages(part, bytes));
-            }
+            Matrix::Quantized(quantized) => used.extend(quantized.parts().map(|(part, _)| part)),
         }
     }
     if let [embed_tokens, lm_head] = embedding[..] {
