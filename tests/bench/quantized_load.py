@@ -1,10 +1,10 @@
-"""Load time and peak memory of quantized checkpoints of a 1B shape (Llama-3.2-1B), random weights, one process each.
+"""Load time and peak memory of quantized checkpoints of the shape of Llama-3.2-1B, with random weights.
 
     python tests/bench/quantized_load.py --work FOLDER [gptq fp8 ...]
 
-Writes a checkpoint into FOLDER, loads it twice in processes of their own (the second time the file is in the page cache),
-prints a line of Markdown, and removes the checkpoint. Peak: VmHWM of the process less what it had before the load, so
-mapped pages of the file count.
+Writes a checkpoint into FOLDER, loads it twice, each time in a process of its own (so that the file is in the
+page cache), prints a line of Markdown, and removes the checkpoint. Peak: VmHWM of the process less what it
+had before the load; mapped pages of the file count.
 """
 
 import argparse
@@ -174,11 +174,10 @@ def main() -> None:
             said = json.loads(done.stdout)
         finally:
             shutil.rmtree(folder)
-        print(
-            f"| {kind} | {size / 1e6:.0f} MB | {said['dtype']} | {said['weights'] / 1e6:.0f} MB |"
-            f" {(said['peak'] - said['weights']) / 1e6:.0f} MB | {said['cpu']:.1f} s | {said['seconds']:.1f} s |",
-            flush=True,
-        )
+        more = said["peak"] - said["weights"]
+        row = [kind, f"{size / 1e6:.0f} MB", said["dtype"], f"{said['weights'] / 1e6:.0f} MB"]
+        row += [f"{more / 1e6:.0f} MB", f"{said['cpu']:.1f} s", f"{said['seconds']:.1f} s"]
+        print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

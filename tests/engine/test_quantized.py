@@ -1,17 +1,20 @@
 """Quantized checkpoints: every layout has the bits of its values, integers are kept, faults are one line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from core import load, logits
 from golden_cases import GOLDEN
-from quantized import LAYOUTS, read_stored, write_quantized, write_stored
+from quantized import LAYOUTS, quantize_copy, read_stored, write_quantized, write_stored
 
 from ropechat import Engine
 from ropechat.errors import ConfigError, RopechatError, TensorError, UnsupportedModelError
 
+FAMILIES = ["deepseek_v3", "falcon7", "glm4", "gpt_neox_parallel", "mixtral", "phi3_plain"]
 IDS = [1, 5, 9, 60, 33, 2, 17]
 GPTQ = GOLDEN / "q_gptq_g32"
 Q_PROJ = "model.layers.0.self_attn.q_proj"
@@ -19,7 +22,7 @@ Q_PROJ = "model.layers.0.self_attn.q_proj"
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_has_the_bits_of_its_values(name: str, tmp_path: Path) -> None:
-    """In f32 the logits are those of the dequantized weights, bit for bit; by default what is said is kept."""
+    """In f32 the logits are those of the dequantized weights, bit for bit; by default integers are kept."""
     layout = LAYOUTS[name]
     quantized, plain = write_quantized(tmp_path, layout)
     expected = logits(load(plain), IDS)
@@ -55,6 +58,27 @@ def test_mixed_config_groups(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits(load(quantized), IDS), logits(load(plain), IDS))
 
 
+@pytest.mark.parametrize("layout", ["fp8_block", "bnb_fp4"])
+@pytest.mark.parametrize(
+    "case",
+    ["deepseek_v3_old", "falcon7_old", "glm4_old", "gpt_neox_parallel_old", "mixtral_old", "phi3_plain_old"],
+)
+def test_families_take_quantized_matrices_apart(case: str, layout: str, tmp_path: Path) -> None:
+    """Latent attention, experts, q, k and v in one matrix: rows in any order."""
+    names = r"proj|query_key_value|dense|w[123]\b"
+    quantized, plain = quantize_copy(GOLDEN / f"{case}_old", tmp_path, LAYOUTS[layout], names=names)
+    expected = logits(load(plain), IDS)
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(logits(load(quantized), IDS), expected)
+
+
+def test_a_matrix_stored_in_out_is_refused(tmp_path: Path) -> None:
+    quantized, _ = quantize_copy(GOLDEN / "gpt2_old", tmp_path, LAYOUTS["fp8_block"], names=r"c_attn\.weight")
+    error = refusal(quantized)
+    assert isinstance(error, UnsupportedModelError)
+    assert "c_attn.weight: a matrix that is stored [in, out] is not read in this scheme (fp8" in str(error)
+
+
 def copy(folder: Path, source: Path = GPTQ) -> Path:
     for name in ("config.json", "model.safetensors"):
         (folder / name).write_bytes((source / name).read_bytes())
@@ -82,6 +106,24 @@ def test_a_part_that_is_missing(end: str, tmp_path: Path) -> None:
     assert isinstance(error, TensorError)
     assert f"{Q_PROJ}.{end}" in str(error)
     assert "model.safetensors" in str(error)
+
+
+def test_a_refused_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    path = copy(tmp_path) / "model.safetensors"
+    tensors = read_stored(path)
+    del tensors[f"{Q_PROJ}.scales"]
+    write_stored(path, tensors)
+    for arguments in (["models", "check", str(tmp_path)], ["run", "-m", str(tmp_path), "a"]):
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; from ropechat.cli import main; sys.exit(main())",
+            *arguments,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert f"model.safetensors: {Q_PROJ}.scales: the tensor is not in the file" in done.stderr
 
 
 @pytest.mark.parametrize("end", ["scales", "qzeros", "qweight", "g_idx"])
@@ -138,17 +180,17 @@ def test_states_of_bitsandbytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"quant_method": "foo"}, UnsupportedModelError, "quantization_config: quant_method \"foo\" is not read; these are: fp8,"),
-        ({"quant_method": None}, ConfigError, "quantization_config.quant_method: it is missing"),
-        ({"bits": 5}, UnsupportedModelError, "quantization_config.bits: must be 2, 3, 4 or 8 (got 5)"),
+        ({"quant_method": "foo"}, UnsupportedModelError, 'quant_method "foo" is not read; these are: fp8,'),
+        ({"quant_method": None}, ConfigError, "quant_method: it is missing"),
+        ({"bits": 5}, UnsupportedModelError, "bits: must be 2, 3, 4 or 8 (got 5)"),
         ({"bits": 8}, TensorError, "qweight: its shape is [12, 64]; [24, 64] is expected"),
-        ({"group_size": 0}, ConfigError, "quantization_config.group_size: must be a whole number from 1"),
+        ({"group_size": 0}, ConfigError, "group_size: must be a whole number from 1"),
         ({"group_size": 16}, TensorError, "qzeros: its shape is"),
-        ({"checkpoint_format": "marlin"}, UnsupportedModelError, "must be gptq or gptq_v2 (got \"marlin\")"),
-        ({"rotation": "hadamard"}, UnsupportedModelError, "quantization_config.rotation: must be absent"),
-        ({"quant_method": "awq", "version": "gemv"}, UnsupportedModelError, "version: must be gemm (got \"gemv\")"),
+        ({"checkpoint_format": "marlin"}, UnsupportedModelError, 'must be gptq or gptq_v2 (got "marlin")'),
+        ({"rotation": "hadamard"}, UnsupportedModelError, "rotation: must be absent"),
+        ({"quant_method": "awq", "version": "gemv"}, UnsupportedModelError, 'must be gemm (got "gemv")'),
     ],
-)  # fmt: skip
+)
 def test_a_scheme_that_is_not_read(
     changes: dict[str, object], kind: type[RopechatError], words: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
-"""Quantized checkpoints of every layout, packed here from the layouts' descriptions, beside the same weights as numbers."""
+"""Quantized checkpoints of every layout, packed here, beside the same weights as numbers."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -294,3 +295,27 @@ def write_quantized(folder: Path, layout: Layout, *, seed: int = 0, **changes: A
     write_stored(plain / "model.safetensors", same)
     (quantized / "config.json").write_text(json.dumps(config | {"quantization_config": layout.config}))
     return quantized, plain
+
+
+def quantize_copy(
+    source: Path, folder: Path, layout: Layout, *, names: str, seed: int = 0
+) -> tuple[Path, Path]:
+    """A model whose matrices that `names` (a regex) finds are quantized, with random values, and the same in f32."""
+    rng = np.random.default_rng(seed)
+    folders = folder / "quantized", folder / "plain"
+    config = json.loads((source / "config.json").read_text())
+    own, same = {}, {}
+    for name, part in read_stored(source / "model.safetensors").items():
+        if len(part[1]) == 2 and re.search(names, name):
+            parts, W = layout.pack(rng, *part[1])
+            own |= {name.removesuffix(".weight") + end: part for end, part in parts.items()}
+            same[name] = _stored("F32", W.astype("<f4"))
+        else:
+            own[name] = same[name] = part
+    for target, tensors, more in zip(
+        folders, (own, same), ({"quantization_config": layout.config}, {}), strict=True
+    ):
+        target.mkdir()
+        write_stored(target / "model.safetensors", tensors)
+        (target / "config.json").write_text(json.dumps(config | more))
+    return folders

@@ -73,16 +73,17 @@ pub(in crate::checkpoint) fn find<'a>(
         Scheme::CompressedTensors(schemes) if first.dtype == "I8" => matrix.bytes(&mut parts, schemes)?,
         Scheme::CompressedTensors(schemes) if float8::TYPES.contains(&first.dtype) => {
             let floats = schemes.iter().filter(|scheme| scheme.number == Number::Float8);
-            let block = floats.filter_map(|scheme| match scheme.strategy {
-                Strategy::Block(block) => Some(block),
-                Strategy::Group(size) => Some([1, size]),
-                Strategy::Tensor | Strategy::Channel => None,
-            });
-            let blocks: Vec<[usize; 2]> = block.collect();
+            let blocks: Vec<Option<[usize; 2]>> = floats
+                .map(|scheme| match scheme.strategy {
+                    Strategy::Block(block) => Some(block),
+                    Strategy::Group(size) => Some([1, size]),
+                    Strategy::Tensor | Strategy::Channel => None,
+                })
+                .collect();
             matrix.float8(&mut parts, &blocks)?
         }
         Scheme::Fp8 { block } if float8::TYPES.contains(&first.dtype) => {
-            matrix.float8(&mut parts, block.as_slice())?
+            matrix.float8(&mut parts, &[*block])?
         }
         Scheme::BitsAndBytes if first.dtype == "I8" => matrix.int8(&mut parts)?,
         Scheme::BitsAndBytes => match matrix.four_bits(&mut parts)? {
@@ -284,8 +285,8 @@ impl Matrix<'_> {
         })
     }
 
-    /// Floats of a byte; the scale's shape says what shares one: the tensor, a row, or one of `blocks`.
-    fn float8<'a>(&self, parts: &mut Parts<'a, '_>, blocks: &[[usize; 2]]) -> Result<Found<'a>> {
+    /// Floats of a byte; the scale's shape says what shares one: one of `blocks`, or for None the tensor or a row.
+    fn float8<'a>(&self, parts: &mut Parts<'a, '_>, blocks: &[Option<[usize; 2]>]) -> Result<Found<'a>> {
         self.is_rows_first(parts)?;
         let (rows, columns) = (self.rows, self.columns);
         let outer = &self.shape.stored[..self.shape.stored.len().saturating_sub(2)];
@@ -297,15 +298,16 @@ impl Matrix<'_> {
         let of_block = |[row_block, column_block]: &[usize; 2]| {
             [outer, &[matrix_rows.div_ceil(*row_block), columns.div_ceil(*column_block)]].concat()
         };
-        let block_shapes: Vec<Vec<usize>> = blocks.iter().map(of_block).collect();
+        let with_rows: Vec<[usize; 2]> = blocks.iter().flatten().copied().collect();
+        let block_shapes: Vec<Vec<usize>> = with_rows.iter().map(of_block).collect();
         let by_row: [&[usize]; 2] = [&[rows, 1], &[rows]];
         let of_tensor: [&[usize]; 3] = [&[], &[1], &[1, 1]];
         let mut shapes: Vec<&[usize]> = block_shapes.iter().map(Vec::as_slice).collect();
-        if blocks.is_empty() {
+        if blocks.contains(&None) || blocks.is_empty() {
             shapes.extend(of_tensor.iter().chain(&by_row));
         }
         let scales = parts.require(&name, FLOATS, &shapes)?;
-        let in_blocks = block_shapes.iter().zip(blocks).find(|(shape, _)| **shape == *scales.shape);
+        let in_blocks = block_shapes.iter().zip(&with_rows).find(|(shape, _)| **shape == *scales.shape);
         let (group, scales) = match in_blocks {
             Some((_, &[row_block, column_block])) => {
                 let groups = columns.div_ceil(column_block);
@@ -353,7 +355,7 @@ impl Matrix<'_> {
         self.is_rows_first(parts)?;
         let state_name = state.clone();
         let (rows, columns) = (self.rows, self.columns);
-        let count = rows * columns;
+        let count = rows.saturating_mul(columns);
         let values = parts.any(self.stored_as);
         let state = parts.any(&state_name);
         let (Some(values), Some(state)) = (values, state) else { return Ok(None) };
@@ -406,8 +408,9 @@ impl Matrix<'_> {
             _ => bytes.try_into().map_or(-1, i64::from_le_bytes),
         };
         let entries: Vec<i64> = part.bytes.chunks_exact(size.max(1)).map(entry).collect();
-        if entries.iter().all(|&group| group == -1) {
-            return Ok(None); // compressed-tensors writes -1 for "not used"
+        // compressed-tensors writes -1 for "not used", some programs that write GPTQ 0.
+        if [-1, 0].iter().any(|unused| entries.iter().all(|group| group == unused)) {
+            return Ok(None);
         }
         let group = |&entry: &i64| usize::try_from(entry).ok().filter(|group| *group < groups);
         let listed: Option<Vec<usize>> = entries.iter().map(group).collect();

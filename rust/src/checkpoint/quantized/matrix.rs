@@ -21,7 +21,7 @@ pub struct MatrixShape<'s> {
 impl MatrixShape<'_> {
     /// out_features of all matrices in the tensor.
     pub(super) fn rows(&self) -> usize {
-        self.stored.iter().product::<usize>() / self.columns.max(1)
+        self.stored.iter().fold(1, |all: usize, size| all.saturating_mul(*size)) / self.columns.max(1)
     }
 }
 
