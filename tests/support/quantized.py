@@ -300,7 +300,7 @@ def write_quantized(folder: Path, layout: Layout, *, seed: int = 0, **changes: A
 def quantize_copy(
     source: Path, folder: Path, layout: Layout, *, names: str, seed: int = 0
 ) -> tuple[Path, Path]:
-    """A model whose matrices that `names` (a regex) finds are quantized, with random values, and the same in f32."""
+    """A model with random quantized matrices where `names` (a regex) finds them, and the same in f32."""
     rng = np.random.default_rng(seed)
     folders = folder / "quantized", folder / "plain"
     config = json.loads((source / "config.json").read_text())
