@@ -341,6 +341,8 @@ class Score:
     joined: bool = False
     """Whether the first scored token also covers bytes of the context."""
     error: RopechatError | None = None
+    cached_tokens: int = field(default=0, compare=False)
+    """Tokens of the context whose keys and values came from an earlier sequence."""
 
     @property
     def bits_per_byte(self) -> float:

@@ -26,8 +26,6 @@ SIZE = 16
 """Windows of one text in a forward pass at most."""
 ROWS_AHEAD = 1024
 """Tokens of windows that are read ahead of the window whose scores are being yielded."""
-SHARED = 32
-"""A common beginning of this many tokens is computed once: the others wait for the first."""
 _NOTHING = Trace((), TokenDistribution(-1, (), math.nan, math.nan, 0.0))
 
 
@@ -86,10 +84,7 @@ class _Run:
     error: RopechatError | None = None
     events: list[EventLike] = field(default_factory=list)
     cached: int = 0
-    leader: "_Run | None" = None
-    """The run that computes the beginning which both have in common, `shared` tokens."""
-    shared: int = 0
-    is_checked: bool = False
+    """Tokens that came from the cache, once it is done."""
 
     @property
     def is_active(self) -> bool:
@@ -161,7 +156,7 @@ class ScorePool:
         for run in self._runs:
             if free == 0:
                 return
-            if run.sequence is not None or run.done or self._waits(run):
+            if run.sequence is not None or run.done:
                 continue
             window = run.window
             try:
@@ -174,22 +169,6 @@ class ScorePool:
                 run.error, run.done = error, True
             else:
                 free -= 1
-
-    def _waits(self, run: _Run) -> bool:
-        """Whether an active sequence is still computing what both have in common."""
-        if not run.is_checked:
-            run.is_checked = True
-            ids, most = run.window.ids, run.window.start - 1
-            for other in self._runs:
-                theirs = other.window.ids
-                if most < SHARED or not other.is_active or theirs[:SHARED] != ids[:SHARED]:
-                    continue
-                shared = min(most, _common(ids, theirs))
-                if shared > run.shared:
-                    run.leader, run.shared = other, shared
-        if run.leader is not None and (run.leader.done or run.leader.cached >= run.shared):
-            run.leader = None
-        return run.leader is not None
 
     def _advance(self) -> None:
         """Run one forward pass over the active sequences."""
@@ -205,11 +184,8 @@ class ScorePool:
         if not events and not any(run.done for run in active.values()):
             raise InternalError("engine: a pass over unfinished sequences made no progress")
         for event in events:
-            run = active[event.sequence]
-            if event.kind == "prefill":
-                run.cached = event.done
-            else:
-                run.events.append(event)
+            if event.kind != "prefill":
+                active[event.sequence].events.append(event)
         for run in active.values():
             if run.events and not run.done and _is_end(run.events[-1], run.window):
                 self._end(run)
@@ -230,13 +206,8 @@ class ScorePool:
     def _end(self, run: _Run) -> None:
         run.done = True
         if run.sequence is not None:
+            run.cached = self._core.reused(run.sequence)
             self._core.free(run.sequence)
-
-
-def _common(left: list[int], right: list[int]) -> int:
-    """Number of ids that both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def _is_end(event: EventLike, window: Window) -> bool:
@@ -346,6 +317,7 @@ class _Item:
         self.joined = False
         self.meta: dict[str, Any] = {}
         self.is_done = False
+        self.cached = 0
         self.converter = _Converter(tokenizer)
         self.tokens: list[TokenScore] = []
 
@@ -362,7 +334,15 @@ class _Item:
             totals.add(token)
         greedy = bool(scored) and all(token.rank == 1 for token in scored)
         trace = Trace(tuple(self.tokens), following, self.meta)
-        return Score(0.0 - totals.nll, totals.scored, totals.bytes, greedy, trace, self.joined)
+        return Score(
+            0.0 - totals.nll,
+            totals.scored,
+            totals.bytes,
+            greedy,
+            trace,
+            self.joined,
+            cached_tokens=self.cached,
+        )
 
 
 def score_items(
@@ -397,6 +377,7 @@ def score_items(
             continue
         if state.error is None:
             entry.tokens += entry.converter.take(window, events)
+            entry.cached += state.cached if state.done else 0
         if state.error is not None or (state.done and window.is_last):
             yield index, entry.result(state.error)
             index += 1

@@ -70,6 +70,7 @@ class Engine:
         kv_dtype: str = "auto",
         threads: int | None = None,
         context: int | None = None,
+        prefix_bytes: int | None = None,
         pack_cache: Path | None = None,
         pack_smallest: int | None = None,
         before_packing: Any = None,

@@ -29,7 +29,9 @@ class Golden:
     def read(cls, directory: Path) -> "Golden":
         tolerance = json.loads((directory / "golden.json").read_text())["tolerance"]
         tensors = read_safetensors(directory / "golden.safetensors")
-        if "logits.p7" in tensors and "logprobs.p7" not in tensors:  # newer cases leave it out: it follows from the logits
+        if (
+            "logits.p7" in tensors and "logprobs.p7" not in tensors
+        ):  # newer cases leave it out: it follows from the logits
             logits = tensors["logits.p7"].astype(np.float64)
             tensors["logprobs.p7"] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         return cls(directory.name, tensors, tolerance["atol"], tolerance["rtol"])

@@ -7,11 +7,14 @@
 //! attention dequantizes one tile at a time.
 //!
 //! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
-//! leaves no trace. Forks share blocks; [`KvCache::reserve`] copies a shared last block before it is written.
+//! leaves no trace. Sequences share blocks, which [`PrefixTree`] finds by their tokens; [`KvCache::reserve`] copies a shared
+//! last block before it is written.
 
 mod block;
+mod prefix_tree;
 
 pub use block::{BLOCK, Block, KvLayout};
+pub use prefix_tree::{Place, PrefixTree, Snapshot};
 
 use crate::error::Result;
 use crate::platform::memory::Buffer;
@@ -67,8 +70,8 @@ impl KvCache {
     }
 
     /// The layout of a block.
-    pub fn layout(&self) -> KvLayout {
-        self.layout
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
     }
 
     /// Bytes of all blocks, in use or kept for reuse.
@@ -110,7 +113,7 @@ impl KvCache {
             return Ok(block);
         }
         let data = Buffer::zeroed(self.layout.block_bytes(), "the KV cache")?;
-        Ok(Block { layout: self.layout, data, _allocated: Arc::clone(&self.allocated) })
+        Ok(Block { layout: self.layout.clone(), data, _allocated: Arc::clone(&self.allocated) })
     }
 
     /// Removes what [`KvCache::reserve`] added and nobody committed.
@@ -124,10 +127,22 @@ impl KvCache {
         self.rollback(sequence);
     }
 
-    /// A second sequence with the same first `len` positions, which shares their blocks.
-    pub fn fork(&self, sequence: &KvSequence, len: usize) -> KvSequence {
-        let len = len.min(sequence.len);
-        KvSequence { blocks: sequence.blocks[..len.div_ceil(BLOCK)].to_vec(), len }
+    /// Ends a sequence with a block that another one filled, in place of its own blocks from there on: block number
+    /// `index`, whose first positions are cached up to `len`.
+    pub fn share(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>, len: usize) {
+        assert!(
+            index * BLOCK <= sequence.len && (1..=BLOCK).contains(&(len - index * BLOCK)),
+            "a gap in the cache"
+        );
+        self.shrink(sequence, index);
+        sequence.blocks.push(Arc::clone(block));
+        sequence.len = len;
+    }
+
+    /// Takes a block that holds the same in place of a sequence's own.
+    pub fn replace(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>) {
+        let own = std::mem::replace(&mut sequence.blocks[index], Arc::clone(block));
+        self.release_block(own);
     }
 
     /// Releases a sequence's blocks.
@@ -135,12 +150,14 @@ impl KvCache {
         self.shrink(&mut sequence, 0);
     }
 
+    /// Releases one reference to a block; the last one makes it free.
+    pub fn release_block(&mut self, block: Arc<Block>) {
+        self.free.extend(Arc::into_inner(block));
+    }
+
     fn shrink(&mut self, sequence: &mut KvSequence, blocks: usize) {
         for block in sequence.blocks.drain(blocks.min(sequence.blocks.len())..) {
-            // A block that another sequence shares stays alive there.
-            if let Some(block) = Arc::into_inner(block) {
-                self.free.push(block);
-            }
+            self.free.extend(Arc::into_inner(block));
         }
     }
 
@@ -157,7 +174,7 @@ mod tests {
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32 }
+        KvLayout::of_layers([[1, 4, 4]].into_iter(), PackedType::F32)
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {
@@ -179,13 +196,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_shares_blocks_until_either_side_writes() {
+    fn sequences_share_blocks_until_one_of_them_writes() {
         let mut cache = KvCache::new(layout());
         let mut a = KvSequence::default();
         for i in 0..40 {
             write(&mut cache, &mut a, i as f32);
         }
-        let mut b = cache.fork(&a, 35);
+        let mut b = KvSequence::default();
+        for (index, (block, len)) in a.blocks().iter().zip([32, 35]).enumerate() {
+            cache.share(&mut b, index, block, len);
+        }
         assert_eq!(cache.bytes(), 2 * layout().block_bytes());
         write(&mut cache, &mut b, 100.0);
         write(&mut cache, &mut a, 200.0);
@@ -224,7 +244,8 @@ mod tests {
         let mut cache = KvCache::new(layout());
         let mut a = KvSequence::default();
         write(&mut cache, &mut a, 1.0);
-        let other = cache.fork(&a, 1);
+        let mut other = KvSequence::default();
+        cache.share(&mut other, 0, &a.blocks()[0], 1);
         cache.reserve(&mut a, 100).unwrap();
         for block in a.writable() {
             block.write(0, 0, 7, &[9.0; 4], &[9.0; 4], Kernels::of(Isa::Scalar).unwrap());

@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::pack::PanelSource;
-use super::weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
+use super::weights::{
+    DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerInput, Projection,
+};
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
-use crate::config::{Config, MlpShape, NormWeight, Stored};
+use crate::config::{Activation, Attention, Config, NormWeight, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
     self, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, Rows, TensorRows,
@@ -36,10 +38,10 @@ impl<'a> Loader<'a> {
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
                 a_proj: self.matrix(&tensors.a_proj)?,
                 q_b: match &tensors.q_b {
-                    Some((norm, q_b_proj)) => Some((self.norm(norm)?, self.matrix(q_b_proj)?)),
+                    Some((norm, q_b_proj)) => Some((self.latent_norm(norm, 0)?, self.matrix(q_b_proj)?)),
                     None => None,
                 },
-                kv_a_layernorm: self.norm(&tensors.kv_a_layernorm)?,
+                kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, 1)?,
                 kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
             })),
         };
@@ -47,22 +49,47 @@ impl<'a> Loader<'a> {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
+        let spec = self.config.layers[index];
+        let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
         let mlp = match &tensors.mlp {
-            MlpTensors::Dense(mlp) => Mlp::Dense(self.mlp(mlp)?),
+            MlpTensors::Dense(mlp) => Mlp::Dense(dense(mlp)?),
             MlpTensors::Moe(moe) => Mlp::Moe(Box::new(self.moe(moe)?)),
+            MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm]) => {
+                Mlp::DenseAndMoe(Box::new(DenseAndMoe {
+                    dense: dense(mlp)?,
+                    moe: self.moe(moe)?,
+                    dense_out_norm: self.norm(dense_out_norm)?,
+                    moe_norm: self.norm(moe_norm)?,
+                    moe_out_norm: self.norm(moe_out_norm)?,
+                }))
+            }
+        };
+        let per_layer_input = match &tensors.per_layer_input {
+            None => None,
+            Some((gate, projection, out_norm)) => Some(PerLayerInput {
+                gate: self.matrix(gate)?,
+                projection: self.matrix(projection)?,
+                out_norm: self.norm(out_norm)?,
+            }),
         };
         Ok(Layer {
             index,
-            spec: self.config.layers[index],
+            kv_index: spec.shares_kv_of.unwrap_or(index),
+            heads: self.config.heads(&spec),
+            spec,
             attention_norm: norm(attention_norm)?,
             projection,
             qk_norms,
+            value_norm: norm(tensors.value_norm)?,
+            attention_sub_norm: norm(tensors.attention_sub_norm)?,
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix(&tensors.o_proj)?,
             attention_out_norm: norm(attention_out_norm)?,
             mlp_norm: norm(mlp_norm)?,
             mlp,
             mlp_out_norm: norm(mlp_out_norm)?,
+            per_layer_input,
+            scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
         })
     }
 
@@ -71,13 +98,17 @@ impl<'a> Loader<'a> {
             gate_up_proj: self.matrix(&tensors.gate_up_proj)?,
             down_proj: self.matrix(&tensors.down_proj)?,
             intermediate_size: tensors.down_proj.in_features,
+            shape: tensors.shape,
+            activation: match (self.config.activation, &self.rows(&tensors.activation, 1)?[..]) {
+                (Activation::Xielu { .. }, &[alpha_p, alpha_n]) => Activation::xielu(alpha_p, alpha_n),
+                (activation, _) => activation,
+            },
+            gate_cutoff: None,
+            sub_norm: tensors.sub_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
         })
     }
 
     fn moe(&self, tensors: &MoeTensors) -> Result<MoeMlp> {
-        if self.config.mlp != MlpShape::Gated {
-            return Err(Error::Internal("experts are gated MLPs".to_owned()));
-        }
         let (shared, gate) = match &tensors.shared_expert {
             Some((shared, gate)) => (Some(shared), gate.as_ref()),
             None => (None, None),
@@ -87,6 +118,16 @@ impl<'a> Loader<'a> {
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
+            router_norm: match &tensors.router_norm {
+                None => None,
+                Some(spec) => {
+                    let mut norm = self.norm(spec)?;
+                    let root = (self.config.hidden_size as f32).sqrt();
+                    norm.weight.iter_mut().for_each(|weight| *weight /= root);
+                    Some(norm)
+                }
+            },
+            per_expert_scale: self.rows(&tensors.per_expert_scale, 1)?,
             experts: tensors.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
@@ -193,13 +234,22 @@ impl<'a> Loader<'a> {
         packed_together(&kinds)
     }
 
+    /// The norm of a latent (0: of q, 1: of k and v), with the factor of that latent in its weight.
+    fn latent_norm(&self, spec: &NormSpec, latent: usize) -> Result<NormWeights> {
+        let mut norm = self.norm(spec)?;
+        if let Attention::Mla { latent_factors, .. } = self.config.attention {
+            norm.weight.iter_mut().for_each(|weight| *weight *= latent_factors[latent]);
+        }
+        Ok(norm)
+    }
+
     pub fn norm(&self, spec: &NormSpec) -> Result<NormWeights> {
         let values = |sources: &[TensorRows], absent: f32| match sources {
             [] => Ok(vec![absent; spec.width]),
             sources => self.rows(sources, 1),
         };
         let (mut weight, bias) = (values(&spec.weight, 1.0)?, values(&spec.bias, 0.0)?);
-        if self.config.norm_weight == NormWeight::MinusOne {
+        if self.config.norm_weight == NormWeight::MinusOne && !spec.weight.is_empty() {
             weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
         Ok(NormWeights { weight, bias })
@@ -209,6 +259,10 @@ impl<'a> Loader<'a> {
     pub fn rows(&self, sources: &[TensorRows], width: usize) -> Result<Vec<f32>> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
+            if source.is_zeros() {
+                all.resize(all.len() + source.rows.count() * width, 0.0);
+                continue;
+            }
             let view = self.checkpoint.require(&source.name, &source.shape)?;
             let (kind, first) = (view.tensor_type, all.len());
             if !width.is_multiple_of(kind.block_values()) {

@@ -81,7 +81,7 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        pack_cache = None, pack_smallest = None, before_packing = None))]
+        prefix_bytes = None, pack_cache = None, pack_smallest = None, before_packing = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
@@ -90,6 +90,7 @@ impl PyEngine {
         kv_dtype: &str,
         threads: Option<usize>,
         context: Option<usize>,
+        prefix_bytes: Option<usize>,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
         before_packing: Option<Py<PyAny>>,
@@ -124,9 +125,10 @@ impl PyEngine {
             let mut notes = Vec::new();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
             let (threads, from_pack) = (pool.threads(), packs.is_warm());
-            let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
+            let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
+            prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
             Ok(Self {
-                engine,
+                engine: Mutex::new(engine),
                 model,
                 threads,
                 isa: kernels.isa().name(),
@@ -325,7 +327,7 @@ impl PyEngine {
             weights: wants("attn_row"),
         };
         let found = self.with(py, |engine| engine.capture(&ids, start_position, &wanted, &cancel))?;
-        captured(py, found, ids.len(), self.model.config.head_dim)
+        captured(py, found, ids.len(), self.model.config.widest_head_dim())
     }
 
     fn attention_by_distance<'py>(
@@ -339,7 +341,7 @@ impl PyEngine {
         let cancel = Arc::clone(&cancel.0);
         let found =
             self.with(py, |engine| engine.attention_by_distance(&ids, &layers, distances, &cancel))?;
-        by_distance(py, found, self.model.config.num_attention_heads)
+        by_distance(py, found, self.model.config.most_attention_heads())
     }
 }
 

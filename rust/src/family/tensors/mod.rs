@@ -14,5 +14,5 @@ pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
     DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec,
-    QkvTensors,
+    PerLayerTensors, QkvTensors,
 };

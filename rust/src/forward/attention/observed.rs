@@ -36,6 +36,11 @@ impl<'a> ObservedHeads<'a> {
         self.layer.index
     }
 
+    /// The layer's query heads.
+    pub fn count(&self) -> usize {
+        self.layer.heads.num_attention_heads
+    }
+
     /// The run's rows as places in the sequence.
     pub fn places(&self) -> Range<usize> {
         self.cache.len()..self.cache.len() + self.rows
@@ -52,34 +57,38 @@ impl<'a> ObservedHeads<'a> {
 
     /// A query head's query of a row before rotation, after its norm.  // [head_dim]
     pub fn query(&self, row: usize, head: usize) -> &'a [f32] {
-        let dim = self.config().head_dim;
-        &self.unrotated[row * self.config().qk_width() + head * dim..][..dim]
+        let dim = self.layer.heads.head_dim;
+        &self.unrotated[row * self.layer.qk_width() + head * dim..][..dim]
     }
 
-    /// The key of a row that a query head reads, before rotation, after its norm.  // [head_dim]
+    /// The key of a row that a query head reads, before rotation, after its norm; empty where another layer's keys are
+    /// read.  // [head_dim]
     pub fn key(&self, row: usize, head: usize) -> &'a [f32] {
-        let Config { head_dim: dim, num_attention_heads: queries, .. } = *self.config();
-        let at = (queries + head / self.config().group_size()) * dim;
-        &self.unrotated[row * self.config().qk_width() + at..][..dim]
+        let heads = self.layer.heads;
+        if self.layer.spec.shares_kv_of.is_some() {
+            return &[];
+        }
+        let at = heads.q_width() + head / heads.group_size() * heads.head_dim;
+        &self.unrotated[row * self.layer.qk_width() + at..][..heads.head_dim]
     }
 
     /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does
     /// not see the key. Returns the stride.  // out [rows.len(), stride], stride >= the last row's place + 1
     pub fn scores(&self, head: usize, rows: Range<usize>, out: &mut Vec<f32>) -> usize {
         let (config, kernels) = (self.config(), self.pass.kernels);
-        let dim = config.head_dim;
+        let dim = self.layer.heads.head_dim;
         let stride = (self.cache.len() + rows.end).next_multiple_of(BLOCK);
         out.clear();
         out.resize(rows.len() * stride, f32::NEG_INFINITY);
-        let qkv_stride = self.layer.projection.stride(config);
+        let qkv_stride = self.layer.projection.stride(config, self.layer.heads);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
         let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
         let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
         let (mask, mut scratch) = (self.layer.spec.mask, Vec::new());
         for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
             let block = &self.cache.blocks()[tile];
-            let head = head / config.group_size();
-            let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch, kernels);
+            let head = head / self.layer.heads.group_size();
+            let (format, keys) = block.key_panels(self.layer.kv_index, head, &mut scratch, kernels);
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
         }

@@ -49,7 +49,7 @@ pub(super) fn attend(
     qkv: &[f32],
     partials: &mut Partials,
 ) {
-    let widths = widths(pass);
+    let widths = widths(layer);
     let splits = plan_splits(caches, layer.spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
     let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
     let mut outs = partials.allocate(shapes, widths);
@@ -69,21 +69,21 @@ pub(super) fn attend(
             }
         }
     }
-    let stride = layer.projection.stride(pass.config);
+    let stride = layer.projection.stride(pass.config, layer.heads);
     let attention = LayerAttention { pass, layer, widths, qkv, stride };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
     });
 }
 
-/// Sizes of a model's partial results.
-pub(super) fn widths(pass: Pass<'_>) -> Widths {
-    let config = pass.config;
+/// Sizes of a layer's partial results.
+pub(super) fn widths(layer: &Layer) -> Widths {
+    let heads = layer.heads;
     Widths {
-        heads: config.num_key_value_heads,
-        group: config.group_size(),
-        value: config.v_head_dim,
-        padded: pass.kv_layout.padded_value_dim(),
+        heads: heads.num_key_value_heads,
+        group: heads.group_size(),
+        value: heads.v_head_dim,
+        padded: heads.v_head_dim.next_multiple_of(LANES),
     }
 }
 
@@ -154,7 +154,7 @@ struct Scratch {
 
 impl LayerAttention<'_> {
     fn attend(&self, task: &mut Task<'_>, scratch: &mut Scratch) {
-        let (dim, group) = (self.pass.config.head_dim, self.widths.group);
+        let (dim, group) = (self.layer.heads.head_dim, self.widths.group);
         let queries = task.heads.len() * task.rows.len() * group;
         scratch.queries.clear();
         for head in task.heads.clone() {
@@ -182,7 +182,7 @@ impl LayerAttention<'_> {
         let tiles = tiles.start.max(self.layer.spec.mask.first(task.position) / BLOCK)
             ..tiles.end.min(last / BLOCK + 1);
         // Blocks are not contiguous: the hardware prefetcher finds neither the next one nor its values.
-        let (blocks, layer) = (task.cache.blocks(), self.layer.index);
+        let (blocks, layer) = (task.cache.blocks(), self.layer.kv_index);
         let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
@@ -219,9 +219,9 @@ impl LayerAttention<'_> {
 
     /// Scores of a head's queries with the keys of one tile.
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
-        let (dim, count) = (self.pass.config.head_dim, task.rows.len() * self.widths.group);
+        let (dim, count) = (self.layer.heads.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
-        let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
+        let (format, keys) = block.key_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
@@ -258,7 +258,7 @@ impl LayerAttention<'_> {
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let block = &task.cache.blocks()[tile];
         let (format, values) =
-            block.value_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
+            block.value_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
         let seen =
             |row: usize| self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
@@ -291,6 +291,7 @@ impl Mask {
         match self {
             Mask::Causal => 0,
             Mask::Sliding(window) => (position + 1).saturating_sub(window),
+            Mask::Chunked(chunk) => position - position % chunk,
         }
     }
 
