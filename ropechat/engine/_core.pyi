@@ -26,6 +26,7 @@ __all__ = [
     "exit_when_cut",
     "free_memory",
     "gguf_metadata",
+    "packed_types",
     "read_config",
     "rope_spec",
     "uniform",

@@ -129,7 +129,8 @@ impl Model {
     /// Bytes of all packed matrices of each type.
     pub fn bytes_by_type(&self) -> Vec<(PackedType, usize)> {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
-        let second = self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
+        let second =
+            self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
         by_type(self.layers.iter().flat_map(Layer::weights).chain(ends).chain(second))
     }
 
