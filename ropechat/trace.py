@@ -94,6 +94,8 @@ class TokenScore:
     interval: tuple[float, float] | None = None
     u: float | None = None
     """The random number that selected the token, if it was generated."""
+    looked_up: tuple[tuple[float, int], ...] = ()
+    """(logprob, rank) in this place of each id that `Engine.score` was told to look up."""
 
     @property
     def outcome(self) -> Candidate | None:

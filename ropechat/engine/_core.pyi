@@ -26,6 +26,7 @@ __all__ = [
     "exit_when_cut",
     "free_memory",
     "gguf_metadata",
+    "model_types",
     "packed_types",
     "read_config",
     "rope_spec",
@@ -40,6 +41,9 @@ def gguf_metadata(path: str) -> dict[str, Any]:
     A text that is not UTF-8 is bytes, and so is an array of u8. Raises ModelPathError, FileAccessError,
     UnsafePathError, ModelFileError, UnsupportedModelError (another version or byte order).
     """
+
+def model_types() -> list[str]:
+    """The values of `model_type` that are computed, in the order of the registry of families."""
 
 def check(directory: str) -> dict[str, Any]:
     """Validate metadata and every tensor's name, shape, type and extent without loading weights.
@@ -196,6 +200,9 @@ class Event:
     def u(self) -> float | None:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
+    def looked_up(self) -> list[tuple[float, int]]:
+        """Kind "score": logprob and rank in the place of `id` of each id of `look_up`; [] at position 0."""
+    @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None:
         """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
@@ -299,6 +306,8 @@ class Engine:
         """
     def explain(self, sequence: int, sampling: Sampling) -> None:
         """Let the "score" events of a sequence have the stages of these settings; nothing is drawn."""
+    def look_up(self, sequence: int, ids: Sequence[int]) -> None:
+        """Let the "score" events of a sequence have the logprob and rank of these ids."""
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
         """Advance these sequences by one forward pass (prefill chunks and single tokens together).
 

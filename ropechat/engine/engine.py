@@ -439,7 +439,7 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: "Iterable[Prompt | Job]",
+        prompts: "Iterable[Prompt | Job | None]",
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
         top_k: int = 0,
@@ -454,10 +454,11 @@ class Engine:
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
         only when there is room for it. What prompts begin with in common is computed once. grouped: prompts
         are read up to four windows ahead, and those that begin alike start together; this helps where more
-        beginnings take turns than memory keeps. top_k: candidates to record per token, in `Completion.top`.
-        A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
-        is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
-        on_tokens(n): called with the number of tokens of each forward pass.
+        beginnings take turns than memory keeps. None in place of a prompt says that there is none now while
+        others are in progress: it is asked for again after the next pass. top_k: candidates to record per
+        token, in `Completion.top`. A failed prompt has its error in its Completion, and the others continue;
+        an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its
+        Job's seed, not on others. on_tokens(n): called with the number of tokens of each forward pass.
         On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
         from ropechat.engine.scheduler import Scheduler
@@ -476,6 +477,7 @@ class Engine:
         special: Special = "tokens",
         bos: Bos = "auto",
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -497,6 +499,7 @@ class Engine:
             one_sequence=one_sequence,
             whole=True,
             sampling=sampling,
+            look_up=look_up,
         )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
@@ -516,6 +519,7 @@ class Engine:
         bos: Bos = "auto",
         by_author: bool = False,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -526,7 +530,8 @@ class Engine:
         messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
         the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
         assistant's. sampling: settings whose stages are recorded with each token: whether they could have
-        drawn it, and what cuts it; nothing is drawn.
+        drawn it, and what cuts it; nothing is drawn. look_up: ids whose logprob and rank are recorded in the
+        place of each token.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
@@ -544,6 +549,7 @@ class Engine:
             one_sequence=one_sequence,
             by_author=by_author,
             sampling=sampling,
+            look_up=look_up,
         )
 
     def _score(
@@ -559,6 +565,7 @@ class Engine:
         by_author: bool = False,
         whole: bool = False,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
     ) -> "ScoreStream":
         """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
@@ -573,9 +580,12 @@ class Engine:
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
         meta["sampling"] = sampling
-        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling)
+        before = [token.id for token in tokens[0 : given.first]]
+        pool = scoring.ScorePool(
+            self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling, validate_ids(look_up)
+        )
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
-        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer))
+        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer), before)
 
     def score_many(
         self,

@@ -102,7 +102,7 @@ class ScorePool:
     """Scores windows, up to `size` in each forward pass, and returns their events in order.
 
     rows: tokens of windows that are read ahead; None for any number. sampling: settings whose stages are
-    recorded.
+    recorded. look_up: ids whose logprob and rank are recorded.
     """
 
     def __init__(
@@ -112,10 +112,12 @@ class ScorePool:
         size: int,
         rows: int | None = None,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
     ) -> None:
         self._request = request  # kept: the engine cancels the requests that exist
         self._core, self._cancel = request.core, request.token
         self._top_k, self._size, self._rows, self._sampling = top_k, size, rows, sampling
+        self._look_up = look_up
         self._runs: deque[_Run] = deque()
 
     def run(self, source: Iterator[Window]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
@@ -165,6 +167,8 @@ class ScorePool:
                 )
                 if self._sampling is not None:
                     self._core.explain(run.sequence, self._sampling)
+                if self._look_up:
+                    self._core.look_up(run.sequence, self._look_up)
             except RopechatError as error:
                 run.error, run.done = error, True
             else:
@@ -218,14 +222,18 @@ class ScoreStream(Iterator[TokenScore]):
     """The scores of a text's tokens, in order, while the rest is still being computed.
 
     meta: as `Trace.meta`; meta["tokens"] is None while a long text is not encoded to its end. next: the
-    distribution of the token after the last one, once the iterator has ended. Close it to stop.
+    distribution of the token after the last one, once the iterator has ended. before: the ids of the context,
+    which have no scores. Close it to stop.
     """
 
     def __init__(
-        self, meta: dict[str, Any], chunks: Generator[list[TokenScore], None, TokenDistribution]
+        self,
+        meta: dict[str, Any],
+        chunks: Generator[list[TokenScore], None, TokenDistribution],
+        before: Sequence[int] = (),
     ) -> None:
         """Use `Engine.score_stream`."""
-        self.meta = meta
+        self.meta, self.before = meta, before
         self.next: TokenDistribution | None = None
         self._chunks = chunks
         self._ready: deque[TokenScore] = deque()

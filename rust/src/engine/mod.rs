@@ -127,6 +127,7 @@ impl Engine {
             rope_variant,
             goal,
             explained: None,
+            looked_up: Vec::new(),
             finished: false,
         };
         self.cache.adopt(&mut sequence, self.sequences.values());
@@ -139,16 +140,21 @@ impl Engine {
         self.context.tokens().min(self.model.config.position_limit())
     }
 
-    fn validate(&self, ids: &[u32], goal: &Goal) -> Result<()> {
+    fn check_ids(&self, ids: &[u32]) -> Result<()> {
         let vocab_size = self.model.config.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(id) => Err(Error::Request(format!(
+                "token id: must be below the vocabulary size {vocab_size} (got {id})"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn validate(&self, ids: &[u32], goal: &Goal) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Request("the prompt must have at least 1 token (got 0)".into()));
         }
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(Error::Request(format!(
-                "token id: must be below the vocabulary size {vocab_size} (got {id})"
-            )));
-        }
+        self.check_ids(ids)?;
         let (wanted, context) = match goal {
             Goal::Generate(generation) => {
                 generation.sampling.validate()?;
@@ -185,6 +191,16 @@ impl Engine {
     pub fn explain(&mut self, number: u64, sampling: Sampling) -> Result<()> {
         sampling.validate()?;
         self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?.explained = Some(sampling);
+        Ok(())
+    }
+
+    /// From now on the sequence's score events tell the log probability and rank of these ids at each place.
+    ///
+    /// # Errors
+    /// Request: an id outside the vocabulary, or the sequence does not exist.
+    pub fn look_up(&mut self, number: u64, ids: Vec<u32>) -> Result<()> {
+        self.check_ids(&ids)?;
+        self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?.looked_up = ids;
         Ok(())
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Sequence {
     pub goal: Goal,
     /// Settings whose stages are told for each given token that is scored.
     pub explained: Option<Sampling>,
+    /// Ids whose log probability and rank are told for each row that is read out.
+    pub looked_up: Vec<u32>,
     pub finished: bool,
 }
 

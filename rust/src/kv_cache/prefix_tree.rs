@@ -291,8 +291,13 @@ mod tests {
     use super::*;
     use crate::quant::PackedType;
 
-    const LAYOUT: KvLayout =
-        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32 };
+    fn layout() -> KvLayout {
+        KvLayout::of_layers([[1, 4, 4]].into_iter(), PackedType::F32)
+    }
+
+    fn bytes(blocks: usize) -> usize {
+        blocks * layout().block_bytes()
+    }
 
     impl Snapshot for &str {
         fn bytes(&self) -> usize {
@@ -301,12 +306,12 @@ mod tests {
     }
 
     fn tree() -> PrefixTree<&'static str> {
-        PrefixTree::new(LAYOUT.block_bytes())
+        PrefixTree::new(bytes(1))
     }
 
     fn block() -> Arc<Block> {
         let mut sequence = KvSequence::default();
-        KvCache::new(LAYOUT).reserve(&mut sequence, 1).unwrap();
+        KvCache::new(layout()).reserve(&mut sequence, 1).unwrap();
         Arc::clone(&sequence.blocks()[0])
     }
 
@@ -349,7 +354,7 @@ mod tests {
         for place in [a, b, other] {
             tree.leave(place);
         }
-        assert_eq!(tree.idle_bytes(), 4 * LAYOUT.block_bytes());
+        assert_eq!(tree.idle_bytes(), bytes(4));
     }
 
     #[test]
@@ -360,7 +365,7 @@ mod tests {
         let (newer, _) = insert(&mut tree, &[1, 5]);
         tree.leave(older);
         tree.leave(newer);
-        assert_eq!(tree.idle_bytes(), 3 * LAYOUT.block_bytes());
+        assert_eq!(tree.idle_bytes(), bytes(3));
         assert!(Arc::ptr_eq(&tree.evict().unwrap(), &blocks[2]));
         assert_eq!(known(&mut tree, &[1, 3, 4]), 2, "and is now the most recently used");
         assert!(tree.evict().is_some());
@@ -392,7 +397,7 @@ mod tests {
         assert!(tree.follow(&mut place, &tail).is_none(), "a tail is no whole block");
         assert!(tree.insert(&mut place, &whole, &block()).is_none());
         tree.leave(place);
-        assert_eq!(tree.idle_bytes(), 3 * LAYOUT.block_bytes(), "the tails 0..10 and 0..20 went");
+        assert_eq!(tree.idle_bytes(), bytes(3), "the tails 0..10 and 0..20 went");
     }
 
     #[test]
@@ -405,7 +410,7 @@ mod tests {
         tree.insert(&mut place, &[3; BLOCK], &block());
         assert_eq!(tree.snapshot(&place), None);
         tree.leave(place);
-        assert_eq!(tree.idle_bytes(), 3 * LAYOUT.block_bytes() + 5);
+        assert_eq!(tree.idle_bytes(), bytes(3) + 5);
         let mut start = tree.enter(RopeVariant::default());
         assert_eq!(tree.blocks_to_snapshot(&start, &text), 2);
         assert_eq!(tree.blocks_to_snapshot(&start, &text[..2 * BLOCK - 1]), 0);
@@ -414,7 +419,7 @@ mod tests {
         }
         assert_eq!((tree.snapshot(&start), start.blocks()), (Some(&"state"), 2));
         tree.leave(start);
-        for left in [2 * LAYOUT.block_bytes() + 5, LAYOUT.block_bytes(), 0] {
+        for left in [bytes(2) + 5, bytes(1), 0] {
             tree.evict();
             assert_eq!(tree.idle_bytes(), left);
         }

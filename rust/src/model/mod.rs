@@ -5,7 +5,7 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding, PerLayerInput, Projection,
+    AltUpLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding, PerLayerInput, Projection,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -33,6 +33,8 @@ pub struct Model {
     pub embedding_norm: Option<NormWeights>,
     /// A second embedding, a part of which each layer adds.
     pub per_layer: Option<PerLayerEmbedding>,
+    /// From the first residual stream to the others, and back; empty where there is one stream.
+    pub streams: [Vec<Weight>; 2],
     /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
     pub positions: Vec<f32>,
     embed_tokens: Weight,
@@ -82,6 +84,8 @@ impl Model {
                 projection_norm: loader.norm(&spec.projection_norm)?,
             }),
         };
+        let all = |specs: &[family::MatrixSpec]| specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>();
+        let streams = [all(&tensors.streams[0])?, all(&tensors.streams[1])?];
         Ok(Self {
             config,
             kv_layout,
@@ -89,6 +93,7 @@ impl Model {
             norm,
             embedding_norm,
             per_layer,
+            streams,
             positions,
             embed_tokens,
             lm_head,
@@ -131,7 +136,8 @@ impl Model {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
         let second =
             self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
-        by_type(self.layers.iter().flat_map(Layer::weights).chain(ends).chain(second))
+        let ends = ends.chain(second).chain(self.streams.iter().flatten());
+        by_type(self.layers.iter().flat_map(Layer::weights).chain(ends))
     }
 
     /// Bytes of all packed matrices.

@@ -218,6 +218,10 @@ impl PyEngine {
         self.with(py, |engine| engine.explain(sequence, sampling.into()))
     }
 
+    fn look_up(&self, py: Python<'_>, sequence: u64, ids: Vec<u32>) -> PyResult<()> {
+        self.with(py, |engine| engine.look_up(sequence, ids))
+    }
+
     fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {
         let cancel = Arc::clone(&cancel.0);
         let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;

@@ -6,6 +6,7 @@ mod arcee;
 mod aria;
 mod bitnet;
 mod cohere;
+mod composite;
 mod cwm;
 mod dbrx;
 mod deepseek;
@@ -17,6 +18,7 @@ mod exaone_moe;
 mod falcon;
 mod gemma;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm4_moe;
@@ -76,7 +78,6 @@ pub static FAMILIES: &[&Family] = &[
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma3::GEMMA3_TEXT,
-    &gemma3::GEMMA3,
     &phi::PHI,
     &phi3::PHI3,
     &gpt_neox::GPT_NEOX,
@@ -122,6 +123,7 @@ pub static FAMILIES: &[&Family] = &[
     &youtu::AXK1,
     &apertus::APERTUS,
     &gemma::VAULTGEMMA,
+    &gemma3n::GEMMA3N_TEXT,
     &gemma4::GEMMA4_TEXT,
     &gemma4::GEMMA4_UNIFIED_TEXT,
     &granite_moe::GRANITEMOE,
@@ -147,6 +149,7 @@ pub static FAMILIES: &[&Family] = &[
     &gpt_neox::GPT_NEOX_JAPANESE,
     &cohere::COHERE2_MOE,
     &cohere::COHERE_COMPASS_TEXT,
+    &composite::COMPOSITE,
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
     &dtransformer::DTRANSFORMER_ROPE,

@@ -13,6 +13,6 @@ pub use check::{check_tensors, embedding_names, num_parameters, required_tensors
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
-    DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec,
+    AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec,
     PerLayerTensors, QkvTensors,
 };
