@@ -19,6 +19,8 @@ def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("architecture", str(facts["model_type"])),
         ("parameters", format_count(facts["num_parameters"])),
+        *([("stored as", str(facts["quantization"]))] if facts["quantization"] else []),
+        ("in memory", _packed(facts["packed_types"])),
         ("layers", str(facts["num_hidden_layers"])),
         ("hidden size", str(facts["hidden_size"])),
         ("heads", f"{facts['num_attention_heads']} ({facts['num_key_value_heads']} key/value)"),
@@ -28,6 +30,12 @@ def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("chat template", "yes" if facts["chat_template"] else "none: continues text"),
         ("stop ids", " ".join(map(str, facts["stop_ids"])) or "none"),
     ]
+
+
+def _packed(types: dict[str, int]) -> str:
+    """What the weights are computed in with --dtype auto, the largest first: q4_k 620 MB, f16 262 MB."""
+    by_size = sorted(types.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in by_size)
 
 
 def _write_sheet(out: StdoutWriter, rows: list[tuple[str, str]]) -> None:

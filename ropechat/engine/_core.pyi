@@ -30,6 +30,7 @@ __all__ = [
     "free_memory",
     "gguf_metadata",
     "model_types",
+    "packed_types",
     "read_config",
     "rope_spec",
     "uniform",
@@ -52,7 +53,14 @@ def check(directory: str) -> dict[str, Any]:
 
     directory: a model folder, or a .gguf file (the first of a split one).
 
-    Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
+    Returns the facts of `Engine.facts` that need no weights, and quantization (how quantized matrices are
+    stored, in words; empty if there are none). Raises the same errors as `Engine.load`.
+    """
+
+def packed_types(directory: str) -> dict[str, int]:
+    """Bytes in memory of each type that the weights are computed in with dtype "auto".
+
+    Of quantized matrices the scales are read, nothing else. Raises as `Engine.load`.
     """
 
 @final

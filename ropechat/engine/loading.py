@@ -121,6 +121,7 @@ def check(model: str | Path, cache: str | None = None) -> dict[str, Any]:
     template = load_chat_template(folder, tokenizer)
     stop_ids = find_stop_ids(folder, facts, tokenizer, template)
     return facts | {
+        "packed_types": dict(load_core().packed_types(str(folder))),
         "stop_ids": sorted(stop_ids),
         "tokenizer": tokenizer.vocab_size if tokenizer.present else None,
         "chat_template": template is not None,

@@ -264,10 +264,12 @@ fn known_models_that_are_not_computed_say_what_they_would_need() {
         let text = refusal.to_string();
         assert!(text.contains(model_type) && text.contains(needs) && text.contains("supported: "), "{text}");
     }
-    for method in ["gptq", "awq", "bitsandbytes", "mxfp4", "fp8"] {
+    for method in ["hqq", "quanto", "torchao", "modelopt"] {
         let refusal =
             read(&json!({"quantization_config": {"quant_method": method}})).0.unwrap_err().to_string();
+        let known = ["fp8", "compressed-tensors", "gptq", "awq", "mxfp4", "bitsandbytes"];
         assert!(refusal.contains("quantization_config") && refusal.contains(method), "{refusal}");
+        assert!(known.iter().all(|known| refusal.contains(known)), "{refusal}");
     }
 }
 

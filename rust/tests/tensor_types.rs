@@ -65,6 +65,27 @@ fn blocks_of_equal_formats_are_kept() {
     }
 }
 
+/// In blocks that add a minimum: exact where f16 has the scale.
+#[test]
+fn mxfp4_and_q4_0_fit_blocks_with_a_minimum() {
+    let values: Vec<u8> = (0..16).map(|i| i | (15 - i) << 4).collect();
+    let mxfp4 = |exponent: u8| [&[exponent], &values[..]].concat();
+    let q4_0 = |scale: f32| [&half::f16::from_f32(scale).to_le_bytes(), &values[..]].concat();
+    for (kind, dtype, bytes) in [
+        (StorageType::MXFP4, PackedType::Q5K, [mxfp4(104), mxfp4(127), mxfp4(140)].concat()),
+        (StorageType::Q4_0, PackedType::Q4K, [q4_0(0.013), q4_0(-0.7), q4_0(3e-6)].concat()),
+    ] {
+        assert!(kind.is_kept_in(dtype));
+        let mut panel = vec![0; dtype.steps(96) * dtype.step_bytes()];
+        let (mut expected, mut found) = (vec![f32::NAN; 96], vec![f32::NAN; 96]);
+        kind.dequantize(&bytes, &mut expected);
+        kind.pack_row(&bytes, dtype, 9, &mut panel, &mut [0.0; 96]);
+        dtype.unpack_row(&panel, 9, &mut found);
+        assert_eq!(found, expected, "{kind:?}");
+        assert!(expected.iter().any(|value| *value != 0.0));
+    }
+}
+
 /// Scales and mins of Q4_K and Q5_K are products, which are rounded to f16; their integers are kept.
 #[test]
 fn blocks_of_k_quants_keep_their_integers() {

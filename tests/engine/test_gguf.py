@@ -8,7 +8,7 @@ import pytest
 from core import generate, load, logits, score
 from gguf_converter import ARCHS, Converter
 from gguf_files import write
-from golden_cases import CASES, GOLDEN, Golden
+from golden_cases import CASES, GOLDEN, QUANTIZED_CASES, Golden
 
 from ropechat import Engine, Sampling
 from ropechat.engine._core import check, gguf_metadata
@@ -31,7 +31,8 @@ def family(folder: Path) -> str:
     return name
 
 
-CONVERTED = [folder for folder in CASES if family(folder) in ARCHS and folder.name not in BEYOND]
+PLAIN_CASES = [folder for folder in CASES if folder not in QUANTIZED_CASES]
+CONVERTED = [folder for folder in PLAIN_CASES if family(folder) in ARCHS and folder.name not in BEYOND]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")

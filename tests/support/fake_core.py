@@ -219,6 +219,10 @@ def read_config(directory: str) -> dict[str, Any]:
     return check(directory)
 
 
+def packed_types(directory: str) -> dict[str, int]:
+    return {"f32": facts(json.loads((Path(directory) / "config.json").read_text()))["weight_bytes"]}
+
+
 def free_memory() -> int | None:
     return 16 * 10**9
 
@@ -263,6 +267,7 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
         ),
         "max_position_embeddings": config.get("max_position_embeddings", 64),
         "num_parameters": 67_600,
+        "quantization": "",
         "weight_bytes": 0,
         "warnings": [],
         "notes": ["dtype: f32, as stored (0 bytes)"],

@@ -10,6 +10,7 @@ mod faults;
 mod folder;
 pub mod gguf;
 pub(crate) mod json;
+pub mod quantized;
 pub mod safetensors;
 mod shards;
 mod tensor;
@@ -24,6 +25,7 @@ pub use tensor::TensorView;
 
 use crate::error::{Error, Result};
 use faults::{unusable_type, unusable_vector};
+use quantized::{Matrix, MatrixShape, Scheme};
 use shards::{Shard, Shards};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -100,6 +102,23 @@ impl Checkpoint {
         Ok(view)
     }
 
+    /// The first of several matrices that is there, stored plainly or in the parts of `scheme`.
+    ///
+    /// Errors: as [`Checkpoint::require`]; `Tensor` for a part of it that is missing or wrong.
+    pub fn matrix(&self, names: &[&str], shape: MatrixShape<'_>, scheme: &Scheme) -> Result<Matrix<'_>> {
+        if *scheme == Scheme::Plain {
+            return self.require_any(names, shape.stored).map(Matrix::Plain);
+        }
+        for name in names {
+            if let Some(quantized) = quantized::find(&self.shards, name, shape, scheme)? {
+                return Ok(Matrix::Quantized(quantized));
+            }
+        }
+        let others: Vec<String> = names.iter().filter_map(|name| quantized::names_of(scheme, name)).collect();
+        let names = names.iter().copied().chain(others.iter().map(String::as_str));
+        self.require_any(&names.collect::<Vec<_>>(), shape.stored).map(Matrix::Plain)
+    }
+
     /// Where the shapes come from.
     fn described_in(&self) -> &'static str {
         if self.keys.is_some() { "the file's metadata" } else { "config.json" }
@@ -110,10 +129,10 @@ impl Checkpoint {
         self.keys.as_ref().zip(self.shards.files.first()).map(|(keys, shard)| keys.on(&shard.map))
     }
 
-    /// Releases the mapped pages of a piece of a tensor's bytes, once its values are packed. When they are read again, they
+    /// Releases the mapped pages of a piece of the tensor `name`, once its values are packed. When they are read again, they
     /// come from the file again.
-    pub fn release_pages(&self, view: &TensorView<'_>, piece: &[u8]) {
-        if let Some((shard, _)) = self.shards.tensors.get(view.name) {
+    pub fn release_pages(&self, name: &str, piece: &[u8]) {
+        if let Some((shard, _)) = self.shards.tensors.get(name) {
             let map = &self.shards.files[*shard].map;
             let begin = (piece.as_ptr() as usize).saturating_sub(map.as_ptr() as usize);
             map.release_pages(begin.min(map.len())..begin.saturating_add(piece.len()).min(map.len()));

@@ -12,21 +12,35 @@ use std::ops::Range;
 /// Values that are packed between two calls of `done`.
 const PACKED_AT_A_TIME: usize = 2 << 20;
 
-/// One source matrix, row-major.  // [out_features, in_features]
-#[derive(Debug, Clone, Copy)]
+/// One source matrix, row by row.  // [out_features, in_features]
+#[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// The type of `bytes`.
+    /// The type of the rows.
     pub tensor_type: StorageType,
     pub out_features: usize,
-    /// `out_features * in_features` values, little endian, of any alignment.
-    pub bytes: &'a [u8],
+    pub rows: SourceRows<'a>,
+}
+
+/// Where the rows of a source come from.
+#[derive(Clone, Copy)]
+pub enum SourceRows<'a> {
+    /// One after the other: `out_features * in_features` values, little endian, of any alignment.
+    Stored(&'a [u8]),
+    /// A function replaces a buffer by the bytes of a row.
+    Computed(&'a (dyn Fn(usize, &mut Vec<u8>) + Sync)),
 }
 
 impl Source<'_> {
-    /// The bytes of one row.
-    fn row(&self, row: usize, in_features: usize) -> &[u8] {
+    /// The bytes of one row; `computed` is where they are made if they are not there yet.
+    fn row<'b>(&'b self, row: usize, in_features: usize, computed: &'b mut Vec<u8>) -> &'b [u8] {
         let bytes = self.tensor_type.row_bytes(in_features);
-        &self.bytes[row * bytes..][..bytes]
+        match self.rows {
+            SourceRows::Stored(all) => &all[row * bytes..][..bytes],
+            SourceRows::Computed(make) => {
+                make(row, computed);
+                &computed[..bytes]
+            }
+        }
     }
 }
 
@@ -88,11 +102,11 @@ pub fn pack(
     let at_a_time = (PACKED_AT_A_TIME / (LANES * in_features.max(1))).max(1);
     for panels in panels.chunks_mut(at_a_time) {
         pool.for_each(panels, |(index, panel)| {
-            let mut values = vec![0.0; in_features];
+            let (mut values, mut computed) = (vec![0.0; in_features], Vec::new());
             for (lane, row) in map.rows(*index).enumerate() {
                 if let Some((source, row)) = row {
                     let source = &sources[source];
-                    let bytes = source.row(row, in_features);
+                    let bytes = source.row(row, in_features, &mut computed);
                     source.tensor_type.pack_row(bytes, dtype, lane, panel, &mut values);
                 }
             }

@@ -248,7 +248,7 @@ impl EpilogueWriter {
 mod tests {
     use super::*;
     use crate::compute::activations::RowSource;
-    use crate::compute::panels::{Source, pack};
+    use crate::compute::panels::{Source, SourceRows, pack};
     use crate::kernel::Isa;
     use crate::quant::StorageType;
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -258,7 +258,8 @@ mod tests {
     fn an_epilogue_that_does_not_fit_is_refused() {
         let (pool, kernels) = (Pool::new(1), Kernels::of(Isa::Scalar).unwrap());
         let bytes = [0; 40 * 8 * 4];
-        let source = Source { tensor_type: StorageType::F32, out_features: 40, bytes: &bytes };
+        let rows = SourceRows::Stored(&bytes);
+        let source = Source { tensor_type: StorageType::F32, out_features: 40, rows };
         let data = pack(&[source], Arrangement::Stacked, 8, PackedType::F32, &pool, &|_, _| ()).unwrap();
         let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, PackedType::F32);
         let weight = Weight::new(shape, Storage::Memory(Arc::new(data)));

@@ -23,6 +23,7 @@ pub use tensor_names::{
     GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, Shared, Stored, Tensor,
 };
 
+use crate::checkpoint::quantized::Scheme;
 use crate::quant::PackedType;
 
 /// Everything that the forward pass needs besides the weights.
@@ -131,6 +132,8 @@ pub struct Config {
     pub eos_token_id: Vec<u32>,
     /// `torch_dtype` / `dtype`: the type that config.json states for the weights.
     pub torch_dtype: Option<PackedType>,
+    /// `quantization_config`: how matrices are stored that are not plain numbers.
+    pub quantization: Scheme,
 }
 
 impl Config {

@@ -5,6 +5,7 @@
 
 use super::schedule::{READOUT_ROWS, rows_per_step};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::quantized::Scheme;
 use crate::compute::pool::Pool;
 use crate::config::{Config, Heads};
 use crate::error::{Error, Result};
@@ -116,7 +117,7 @@ pub fn choose(
 ) -> Result<Choice> {
     let context = kv.tokens;
     let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
-    let in_file = stored_as(checkpoint);
+    let in_file = stored_as(checkpoint, config);
     let smaller = |than: u64| -> Result<Vec<(PackedType, Need)>> {
         let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
         Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
@@ -154,7 +155,10 @@ pub fn choose(
 }
 
 /// The type that most of a model's numbers are stored in.
-fn stored_as(checkpoint: &Checkpoint) -> String {
+fn stored_as(checkpoint: &Checkpoint, config: &Config) -> String {
+    if config.quantization != Scheme::Plain {
+        return config.quantization.words();
+    }
     let types = checkpoint.tensor_types();
     types
         .into_iter()

@@ -17,7 +17,7 @@ pub use models::{FAMILIES, from_metadata};
 pub use tensors::{
     AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors,
     MoeTensors, NormSpec, PerLayerTensors, QkvTensors, Rows, TensorRows, check_tensors, embedding_names,
-    layer_tensors, model_tensors, required_tensors,
+    layer_tensors, model_tensors, num_parameters, required_tensors,
 };
 
 use crate::checkpoint::Checkpoint;

@@ -7,8 +7,9 @@ use super::pack::PanelSource;
 use super::weights::{
     AltUpLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerInput, Projection,
 };
+use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
-use crate::compute::panels::{Arrangement, PanelShape, Source, pack};
+use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
 use crate::config::{Activation, Attention, Config, NormWeight, Stored};
@@ -180,13 +181,19 @@ impl<'a> Loader<'a> {
         let names = family::embedding_names(self.config);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let tensor = &spec.weights[0];
-        let view = match self.checkpoint.contains(names[0]) {
-            true => self.checkpoint.require(names[0], &tensor.shape)?,
+        let scheme = &self.config.quantization;
+        let shape = [self.config.vocab_size, spec.in_features];
+        let matrix = match self.checkpoint.contains(names[0]) {
+            true => self.checkpoint.matrix(&names[..1], tensor.matrix_shape(), scheme)?,
             // Under the name of lm_head it is [vocab_size, hidden_size].
-            false => self.checkpoint.require_any(&names, &[self.config.vocab_size, spec.in_features])?,
+            false => {
+                let shape = MatrixShape { stored: &shape, columns: spec.in_features, in_out: false };
+                self.checkpoint.matrix(&names, shape, scheme)?
+            }
         };
-        let stored = if view.name == tensor.name { tensor.stored } else { Stored::OutIn };
-        self.pack(&[(view, stored)], spec)
+        let is_usual = matches!(&matrix, Matrix::Plain(view) if view.name == tensor.name);
+        let stored = if is_usual { tensor.stored } else { Stored::OutIn };
+        self.pack(&[(matrix, stored)], spec)
     }
 
     /// The loader of the embedding and lm_head, which lose too much quality in few bits: they get a finer type, as in
@@ -204,8 +211,9 @@ impl<'a> Loader<'a> {
 
     pub fn matrix(&self, spec: &MatrixSpec) -> Result<Weight> {
         let take = |source: &TensorRows| {
-            let view = self.checkpoint.require(&source.name, &source.shape)?;
-            Ok((view, source.stored))
+            let (names, shape) = ([source.name.as_str()], source.matrix_shape());
+            let matrix = self.checkpoint.matrix(&names, shape, &self.config.quantization)?;
+            Ok((matrix, source.stored))
         };
         let parts = spec.weights.iter().map(take).collect::<Result<Vec<_>>>()?;
         let weight = self.pack(&parts, spec)?;
@@ -218,39 +226,54 @@ impl<'a> Loader<'a> {
     }
 
     /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one.
-    fn pack(&self, parts: &[(TensorView<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
-        let dtype = self.dtype.unwrap_or_else(|| packed_together(parts));
+    fn pack(&self, parts: &[(Matrix<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
+        let dtype = self.dtype.unwrap_or_else(|| self.packed_as_stored(parts));
         let rows: Vec<usize> = spec.weights.iter().map(|source| source.rows.count()).collect();
         let shape = PanelShape::new(&rows, arrangement(spec.join), spec.in_features, dtype);
-        let data = self.panels.storage(&spec.name(), shape, || {
-            let gather = |(&(view, stored), source): (&(TensorView<'a>, Stored), &TensorRows)| {
-                gathered(view, stored, source.rows, spec.in_features)
-            };
-            let parts: Vec<Gathered<'_>> = parts.iter().zip(&spec.weights).map(gather).collect();
-            let sources: Vec<Source<'_>> = parts
-                .iter()
-                .zip(&rows)
-                .map(|(part, &out_features)| Source {
-                    tensor_type: part.tensor_type,
-                    out_features,
-                    bytes: &part.bytes,
+        // The values of a quantized matrix depend on the config too, which the pack's key does not know.
+        let name = match parts.iter().any(|(matrix, _)| matches!(matrix, Matrix::Quantized(_))) {
+            true => format!("{} {}", spec.name(), self.config.quantization.words()),
+            false => spec.name(),
+        };
+        let data = self.panels.storage(&name, shape, || {
+            let parts = parts.iter().zip(&spec.weights);
+            let parts: Vec<Gathered<'_, '_>> = parts
+                .map(|((matrix, stored), source)| match matrix {
+                    Matrix::Plain(view) => {
+                        Gathered::Stored(gathered(*view, *stored, source.rows, spec.in_features))
+                    }
+                    Matrix::Quantized(quantized) => Gathered::computed(quantized, source.rows, dtype),
                 })
                 .collect();
+            let sources: Vec<Source<'_>> =
+                parts.iter().zip(&rows).map(|(part, &out_features)| part.source(out_features)).collect();
             // Mapped pages are released as soon as they are packed: loading takes little more memory than the result.
             let done = |source: usize, rows: Range<usize>| {
-                if let Cow::Borrowed(piece) = &parts[source].bytes {
-                    let row = piece.len() / sources[source].out_features;
-                    self.checkpoint
-                        .release_pages(&parts[source].view, &piece[rows.start * row..rows.end * row]);
+                if let Some((name, piece)) = parts[source].piece(rows, spec.in_features) {
+                    self.checkpoint.release_pages(name, piece);
                 }
             };
             let join = arrangement(spec.join);
             let panels = pack(&sources, join, spec.in_features, dtype, self.pool, &done)?;
-            // Gathered rows were copied from anywhere in the tensor.
-            parts.iter().for_each(|part| self.checkpoint.release_pages(&part.view, part.view.bytes));
+            // Gathered rows were taken from anywhere in the tensor.
+            for part in &parts {
+                part.each_tensor(|name, bytes| self.checkpoint.release_pages(name, bytes));
+            }
             Ok(panels)
         })?;
         Ok(Weight::new(shape, data))
+    }
+
+    /// The type of a matrix for which none is asked.
+    fn packed_as_stored(&self, parts: &[(Matrix<'a>, Stored)]) -> PackedType {
+        let kinds: Vec<StorageType> = parts.iter().map(|(matrix, _)| matrix.tensor_type()).collect();
+        for (matrix, _) in parts {
+            // The type of a quantized matrix follows from its scales, which were read for that.
+            if let Matrix::Quantized(quantized) = matrix {
+                quantized.parts().for_each(|(name, bytes)| self.checkpoint.release_pages(name, bytes));
+            }
+        }
+        packed_together(&kinds)
     }
 
     /// The norm of a latent (0: of q, 1: of k and v), with the factor of that latent in its weight.
@@ -290,7 +313,7 @@ impl<'a> Loader<'a> {
             }
             all.resize(first + source.rows.count() * width, 0.0);
             kind.dequantize(&gathered(view, source.stored, source.rows, width).bytes, &mut all[first..]);
-            self.checkpoint.release_pages(&view, view.bytes);
+            self.checkpoint.release_pages(view.name, view.bytes);
         }
         Ok(all)
     }
@@ -298,11 +321,10 @@ impl<'a> Loader<'a> {
 
 /// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
 /// be rounded again.
-fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> PackedType {
-    let kinds = || parts.iter().map(|(view, _)| view.tensor_type);
+fn packed_together(kinds: &[StorageType]) -> PackedType {
     let bits = |dtype: &PackedType| dtype.step_bytes() * 64 / dtype.step_values();
-    let finest = kinds().map(StorageType::packed).max_by_key(bits).unwrap_or(PackedType::F32);
-    match kinds().all(|kind| kind.is_kept_in(finest)) {
+    let finest = kinds.iter().map(|kind| kind.packed()).max_by_key(bits).unwrap_or(PackedType::F32);
+    match kinds.iter().all(|kind| kind.is_kept_in(finest)) {
         true => finest,
         false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
     }
@@ -315,16 +337,73 @@ fn arrangement(join: Join) -> Arrangement {
     }
 }
 
-/// Rows of a tensor to be packed.
-struct Gathered<'a> {
+/// Rows of a matrix to be packed.
+enum Gathered<'m, 'a> {
+    /// Of a plain tensor.
+    Stored(StoredRows<'a>),
+    /// Of a quantized one, made when they are packed.
+    Computed {
+        quantized: &'m Quantized<'a>,
+        tensor_type: StorageType,
+        rows: Rows,
+        make: Box<dyn Fn(usize, &mut Vec<u8>) + Sync + 'm>,
+    },
+}
+
+/// Rows of a plain tensor.
+struct StoredRows<'a> {
     view: TensorView<'a>,
     /// The type of `bytes`: the tensor's, unless blocks had to be split.
     tensor_type: StorageType,
     bytes: Cow<'a, [u8]>,
 }
 
+impl<'m, 'a> Gathered<'m, 'a> {
+    fn computed(quantized: &'m Quantized<'a>, rows: Rows, dtype: PackedType) -> Self {
+        let (order, tensor_type): (Vec<usize>, _) = (rows.iter().collect(), quantized.row_type(dtype));
+        let make = move |index: usize, out: &mut Vec<u8>| quantized.read_row(order[index], tensor_type, out);
+        Gathered::Computed { quantized, tensor_type, rows, make: Box::new(make) }
+    }
+
+    fn source(&self, out_features: usize) -> Source<'_> {
+        match self {
+            Gathered::Stored(StoredRows { tensor_type, bytes, .. }) => {
+                Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Stored(bytes) }
+            }
+            Gathered::Computed { tensor_type, make, .. } => {
+                Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Computed(&**make) }
+            }
+        }
+    }
+
+    /// The tensor and the bytes that only these rows of the source need.
+    fn piece(&self, rows: Range<usize>, width: usize) -> Option<(&str, &[u8])> {
+        match self {
+            Gathered::Stored(StoredRows { view, tensor_type, bytes: Cow::Borrowed(bytes) }) => {
+                let row = tensor_type.row_bytes(width);
+                Some((view.name, bytes.get(rows.start * row..rows.end * row)?))
+            }
+            Gathered::Stored(_) => None,
+            Gathered::Computed { quantized, rows: of_tensor, .. } => {
+                let first = of_tensor.as_range()?.start;
+                quantized.piece(first + rows.start..first + rows.end)
+            }
+        }
+    }
+
+    /// Calls `each` with the name and the bytes of every tensor.
+    fn each_tensor(&self, mut each: impl FnMut(&str, &[u8])) {
+        match self {
+            Gathered::Stored(StoredRows { view, .. }) => each(view.name, view.bytes),
+            Gathered::Computed { quantized, .. } => {
+                quantized.parts().for_each(|(name, bytes)| each(name, bytes))
+            }
+        }
+    }
+}
+
 /// Rows of `width` values of a tensor, in the order asked for; copied only when they are not one piece of the file.
-fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> Gathered<'_> {
+fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> StoredRows<'_> {
     let kind = view.tensor_type;
     match stored {
         Stored::OutIn => {
@@ -336,11 +415,11 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> G
                     Cow::Owned(rows.copied().collect())
                 }
             };
-            Gathered { view, tensor_type: kind, bytes }
+            StoredRows { view, tensor_type: kind, bytes }
         }
         Stored::InOut if kind.is_float() => {
             let bytes = Cow::Owned(transposed(&view, view.bytes, kind.row_bytes(1), rows, width));
-            Gathered { view, tensor_type: kind, bytes }
+            StoredRows { view, tensor_type: kind, bytes }
         }
         // A block holds values of several rows.
         Stored::InOut => {
@@ -348,7 +427,7 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> G
             kind.dequantize(view.bytes, &mut values);
             let bytes: Vec<u8> = values.iter().flat_map(|value: &f32| value.to_le_bytes()).collect();
             let bytes = Cow::Owned(transposed(&view, &bytes, 4, rows, width));
-            Gathered { view, tensor_type: StorageType::F32, bytes }
+            StoredRows { view, tensor_type: StorageType::F32, bytes }
         }
     }
 }
@@ -372,10 +451,6 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn view(tensor_type: StorageType) -> (TensorView<'static>, Stored) {
-        (TensorView { name: "x", tensor_type, shape: &[], bytes: &[], path: Path::new("x") }, Stored::OutIn)
-    }
-
     #[test]
     fn what_is_packed_together_keeps_its_integers_or_becomes_bytes() {
         use StorageType::{F16, F32, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0};
@@ -385,13 +460,13 @@ mod tests {
             (vec![Q4_K, Q4_K, Q5_K], PackedType::Q5K),
             (vec![Q4_K, Q4_K, Q6_K], PackedType::Q8_0),
             (vec![Q5_K, Q6_K], PackedType::Q8_0),
-            (vec![Q4_0, Q4_1], PackedType::Q8_0),
+            (vec![Q4_0, Q4_1], PackedType::Q4K),
+            (vec![Q4_0, Q5_K], PackedType::Q8_0),
             (vec![Q8_0, Q6_K], PackedType::Q8_0),
             (vec![F16, Q6_K], PackedType::F16),
             (vec![F16, F32], PackedType::F32),
         ] {
-            let parts: Vec<_> = types.iter().map(|&kind| view(kind)).collect();
-            assert_eq!(packed_together(&parts), dtype, "{types:?}");
+            assert_eq!(packed_together(&types), dtype, "{types:?}");
         }
     }
 

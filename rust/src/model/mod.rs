@@ -141,24 +141,35 @@ impl Model {
 
     /// The type that most bytes of the layers' weights are stored in.
     pub fn dtype(&self) -> PackedType {
-        let mut all: Vec<(PackedType, usize)> = Vec::new();
-        for weight in self.layers.iter().flat_map(Layer::weights) {
-            match all.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
-                Some((_, bytes)) => *bytes += weight.bytes(),
-                None => all.push((weight.dtype(), weight.bytes())),
-            }
-        }
-        let most = all.into_iter().max_by_key(|(_, bytes)| *bytes);
+        let most =
+            by_type(self.layers.iter().flat_map(Layer::weights)).into_iter().max_by_key(|(_, bytes)| *bytes);
         most.map_or(self.embed_tokens.dtype(), |(dtype, _)| dtype)
     }
 
-    /// Bytes of all packed matrices.
-    pub fn weight_bytes(&self) -> usize {
+    /// Bytes of all packed matrices of each type.
+    pub fn bytes_by_type(&self) -> Vec<(PackedType, usize)> {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
         let second =
             self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
         let ends = ends.chain(second).chain(self.streams.iter().flatten());
         let ends = ends.chain(self.head_transform.iter().map(|(dense, _)| dense));
-        self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()
+        by_type(self.layers.iter().flat_map(Layer::weights).chain(ends))
     }
+
+    /// Bytes of all packed matrices.
+    pub fn weight_bytes(&self) -> usize {
+        self.bytes_by_type().into_iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// Bytes of the weights of each type.
+fn by_type<'a>(weights: impl Iterator<Item = &'a Weight>) -> Vec<(PackedType, usize)> {
+    let mut all: Vec<(PackedType, usize)> = Vec::new();
+    for weight in weights {
+        match all.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
+            Some((_, bytes)) => *bytes += weight.bytes(),
+            None => all.push((weight.dtype(), weight.bytes())),
+        }
+    }
+    all
 }

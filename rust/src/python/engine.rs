@@ -65,8 +65,8 @@ pub(super) struct PyEngine {
     pack_writer: Option<PackWriter>,
 }
 
-/// Numbers stored as each type.
-type TensorTypes = BTreeMap<&'static str, usize>;
+/// A number for each type: of values in a file, or of bytes in memory.
+pub(super) type TensorTypes = BTreeMap<&'static str, usize>;
 
 impl PyEngine {
     fn with<T: Send>(
@@ -105,7 +105,8 @@ impl PyEngine {
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Pool::new(thread_count(threads)?);
             let context = context_size(context, &config)?;
-            let (num_parameters, tensor_types) = (checkpoint.num_parameters(), checkpoint.tensor_types());
+            let (num_parameters, tensor_types) =
+                (family::num_parameters(&checkpoint, &config), checkpoint.tensor_types());
             let tokens = context.tokens();
             let kv = KvRoom { tokens, dtype: kv_dtype };
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available_memory())?;
@@ -384,13 +385,26 @@ pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py
         let card = family::model_card(&checkpoint)?;
         let unused = family::check_tensors(&checkpoint, &card.config)?;
         let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
-        Ok((card.config, checkpoint.num_parameters(), checkpoint.tensor_types(), warnings))
+        let num_parameters = family::num_parameters(&checkpoint, &card.config);
+        Ok((card.config, num_parameters, checkpoint.tensor_types(), warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
     facts.set_item("tensor_types", tensor_types)?;
+    facts.set_item("quantization", config.quantization.words())?;
     facts.set_item("warnings", warnings)?;
     Ok(facts)
+}
+
+/// Bytes in memory of each type that the weights are computed in with dtype "auto".
+#[pyfunction]
+pub(super) fn packed_types(py: Python<'_>, directory: &str) -> PyResult<TensorTypes> {
+    call_engine(py, || {
+        let checkpoint = Checkpoint::open(Path::new(directory))?;
+        let config = family::config(&checkpoint)?;
+        let model = Model::load_with(&PanelSource::measuring(), &checkpoint, config, None, &Pool::new(1))?;
+        Ok(model.bytes_by_type().into_iter().map(|(dtype, bytes)| (dtype.name(), bytes)).collect())
+    })
 }
 
 /// The facts of `Engine.facts` that are in the config; no tensor is read.

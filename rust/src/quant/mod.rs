@@ -1,9 +1,10 @@
 //! How numbers are stored: `panels/` has the formats that kernels multiply, one file each with its packing and unpacking;
-//! `ggml/` has the formats of files.
+//! `ggml/` and `float8` have the formats of files.
 //!
 //! Weights live in *panels* of [`LANES`] output rows, interleaved in *steps* along k (`kernel/README.md` draws them).
 //! A format says how many k a step holds and what its bytes are.
 
+pub mod float8;
 mod ggml;
 mod packed_type;
 mod panels;

@@ -4,6 +4,7 @@ use super::metadata::Metadata;
 use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
+use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, AttentionGate, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs,
     HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Names, Norm,
@@ -216,6 +217,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         bos_token_id: metadata.token_ids("bos_token_id", vocab_size)?.first().copied(),
         eos_token_id: metadata.token_ids("eos_token_id", vocab_size)?,
         torch_dtype: torch_dtype(metadata),
+        quantization: Scheme::Plain,
     })
 }
 

@@ -66,6 +66,11 @@ impl<'a> Metadata<'a> {
         (!value.is_null()).then_some(value)
     }
 
+    /// All keys of the file, read or not.
+    pub fn keys(&self) -> impl Iterator<Item = &'a str> {
+        self.values.keys().map(String::as_str)
+    }
+
     /// Is the key there, whatever its value?
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(self.actual(key))

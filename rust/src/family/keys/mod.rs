@@ -6,6 +6,7 @@ pub(crate) mod known;
 pub mod metadata;
 pub(crate) mod mla;
 pub(crate) mod moe;
+pub(crate) mod quantization;
 pub(crate) mod refused;
 pub(crate) mod rope;
 pub(crate) mod windows;

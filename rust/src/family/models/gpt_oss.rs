@@ -1,7 +1,7 @@
 //! gpt-oss: alternating windows, attention sinks, a mixture of experts with biases and a clamped SwiGLU.
 //!
 //! OpenAI 2025 (gpt-oss model card). Defaults of absent keys: transformers 5.23, `configuration_gpt_oss.py`: base
-//! 150000, window 128 in even layers, 4 experts per token, alpha 1.702, limit 7. Weights in MXFP4 are refused.
+//! 150000, window 128 in even layers, 4 experts per token, alpha 1.702, limit 7. Published experts are in MXFP4.
 
 use crate::config::{Activation, Bias, Config, Moe, MoeNames, Names, Sinks, Tensor, tensor};
 use crate::error::Result;

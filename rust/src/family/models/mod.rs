@@ -60,9 +60,8 @@ mod youtu;
 
 use super::keys::base::Family;
 use super::keys::metadata::Metadata;
-use super::keys::{known, refused};
+use super::keys::{known, quantization, refused};
 use crate::checkpoint::escape_for_terminal;
-use crate::checkpoint::json::describe;
 use crate::config::Config;
 use crate::error::Result;
 
@@ -178,8 +177,8 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
         return Err(metadata.unsupported("model_type", &what));
     };
     let metadata = &metadata.with_aliases(family.aliases);
-    refuse_quantization(metadata)?;
-    let config = (family.config)(metadata)?;
+    let quantization = quantization::scheme(metadata)?;
+    let config = Config { quantization, ..(family.config)(metadata)? };
     known::refuse_unknown(metadata)?;
     if config.max_position_embeddings > LONG_CONTEXT {
         metadata.warn(
@@ -193,21 +192,4 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
 /// The names of all families' models, for messages.
 fn model_types() -> String {
     FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
-}
-
-/// Refuses quantized weights: they need kernels of their own, and read as plain numbers they are noise.
-fn refuse_quantization(metadata: &Metadata<'_>) -> Result<()> {
-    for key in ["quantization_config", "compression_config", "quantization"] {
-        let Some(value) = metadata.get(key) else {
-            continue;
-        };
-        let method = value.get("quant_method").map_or_else(|| describe(value), describe);
-        return Err(metadata.unsupported(
-            key,
-            &format!(
-                "must be absent: only F32, F16 and BF16 weights are read (got quant_method {method}); use an unquantized copy"
-            ),
-        ));
-    }
-    Ok(())
 }

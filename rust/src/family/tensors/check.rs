@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
+use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{Config, LmHead, Names, Tensor, tensor};
 use crate::error::{Error, Result};
@@ -11,15 +12,28 @@ use crate::error::{Error, Result};
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
 /// [`embedding_names`] says where else it may be.
 pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> + use<> {
+    required(config).into_values().map(|source| (source.name, source.shape))
+}
+
+/// Numbers in all tensors together, as model cards count them; of quantized ones those that they stand for.
+pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
+    match config.quantization {
+        Scheme::Plain => checkpoint.num_parameters(),
+        _ => required_tensors(config).map(|(_, shape)| shape.iter().product::<usize>()).sum(),
+    }
+}
+
+/// Every tensor that the model needs, by name, with some rows of it.
+fn required(config: &Config) -> BTreeMap<String, TensorRows> {
     let mut all = BTreeMap::new();
     let mut add = |sources: &[TensorRows]| {
-        all.extend(sources.iter().map(|source| (source.name.clone(), source.shape.clone())));
+        all.extend(sources.iter().map(|source| (source.name.clone(), source.clone())));
     };
     model_tensors(config).each(&mut add);
     for layer in 0..config.layers.len() {
         layer_tensors(config, layer).each(&mut add);
     }
-    all.into_iter()
+    all
 }
 
 /// Names under which the embedding may be stored, the usual one first.
@@ -49,9 +63,18 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     let mut used = std::collections::BTreeSet::new();
     let embedding = embedding_names(config);
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
-    for (name, shape) in required_tensors(config) {
+    for (name, source) in required(config) {
         let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
-        used.insert(checkpoint.require_any(names, &shape)?.name);
+        if source.shape.len() == 1 {
+            used.insert(checkpoint.require_any(names, &source.shape)?.name);
+            continue;
+        }
+        match checkpoint.matrix(names, source.matrix_shape(), &config.quantization)? {
+            Matrix::Plain(view) => {
+                used.insert(view.name);
+            }
+            Matrix::Quantized(quantized) => used.extend(quantized.parts().map(|(part, _)| part)),
+        }
     }
     if let [embed_tokens, lm_head] = embedding[..] {
         check_tied(checkpoint, embed_tokens, lm_head)?;
@@ -96,6 +119,9 @@ fn is_buffer(name: &str) -> bool {
         ".attention.bias",
         ".act_fn.beta",
         ".act_fn.eps",
+        // Scales of a KV cache in fewer bits.
+        ".k_scale",
+        ".v_scale",
     ];
     DIVISORS.contains(&name) || ends.iter().any(|end| name.ends_with(end))
 }

@@ -9,7 +9,7 @@ mod prefix;
 mod rows;
 mod spec;
 
-pub use check::{check_tensors, embedding_names, required_tensors, with_base_of};
+pub use check::{check_tensors, embedding_names, num_parameters, required_tensors, with_base_of};
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{

@@ -1,5 +1,6 @@
 //! Which rows of a stored tensor a matrix of the model takes, and in which order.
 
+use crate::checkpoint::quantized::MatrixShape;
 use crate::config::Stored;
 
 /// A tensor and some of its rows.
@@ -23,6 +24,13 @@ impl TensorRows {
             Stored::InOut => vec![columns, rows],
         };
         Self { name, shape, stored, rows: Rows::all(rows) }
+    }
+
+    /// The shape that a checkpoint is asked for; a vector is one row.
+    pub fn matrix_shape(&self) -> MatrixShape<'_> {
+        let in_out = self.stored == Stored::InOut;
+        let columns = self.shape.iter().rev().nth(usize::from(in_out)).copied().unwrap_or(1);
+        MatrixShape { stored: &self.shape, columns, in_out }
     }
 
     /// A vector of zeros, which no file stores: the bias of a part that has none beside parts that have one.

@@ -35,6 +35,11 @@ pub(super) fn q4_0(block: &[u8], out: &mut [f32]) {
     shifted(half(block), 8, nibbles(&block[2..]), out);
 }
 
+/// Scale, min and integers of each block, as Q4_1 has them.
+pub(super) fn q4_0_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(18).map(|block| (half(block), -8.0 * half(block), nibbles(&block[2..])))
+}
+
 /// Scale, min and integers of each block.
 pub(super) fn q4_1_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
     bytes.chunks_exact(20).map(|block| (half(block), half(&block[2..]), nibbles(&block[4..])))

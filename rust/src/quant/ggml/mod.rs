@@ -159,7 +159,7 @@ impl StorageType {
             StorageType::BF16 => PackedType::BF16,
             StorageType::Q4_0 => PackedType::Q4_0,
             StorageType::Q4_1 | StorageType::Q4_K => PackedType::Q4K,
-            StorageType::Q5_0 | StorageType::Q5_1 | StorageType::Q5_K => PackedType::Q5K,
+            StorageType::Q5_0 | StorageType::Q5_1 | StorageType::Q5_K | StorageType::MXFP4 => PackedType::Q5K,
             StorageType::Q3_K | StorageType::Q6_K => PackedType::Q6K,
             _ => PackedType::Q8_0,
         }
@@ -167,7 +167,9 @@ impl StorageType {
 
     /// Whether [`StorageType::pack_row`] keeps its integers.
     pub fn is_kept_in(self, dtype: PackedType) -> bool {
-        self.packed() == dtype || (self, dtype) == (StorageType::Q4_K, PackedType::Q5K)
+        self.packed() == dtype
+            || (self, dtype) == (StorageType::Q4_K, PackedType::Q5K)
+            || (self, dtype) == (StorageType::Q4_0, PackedType::Q4K)
     }
 
     /// Writes a row into its lane of a panel: block by block where both formats have the same blocks, with the file's own
@@ -176,6 +178,9 @@ impl StorageType {
         match (self, into) {
             (StorageType::Q8_0, PackedType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
             (StorageType::Q4_0, PackedType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
+            (StorageType::Q4_0, PackedType::Q4K) => {
+                q4_k_q5_k::pack_blocks::<4>(legacy::q4_0_blocks(bytes), lane, panel);
+            }
             (StorageType::Q4_1, PackedType::Q4K) => {
                 q4_k_q5_k::pack_blocks::<4>(legacy::q4_1_blocks(bytes), lane, panel);
             }
@@ -190,6 +195,9 @@ impl StorageType {
             }
             (StorageType::Q5_1, PackedType::Q5K) => {
                 q4_k_q5_k::pack_blocks::<5>(legacy::q5_1_blocks(bytes), lane, panel);
+            }
+            (StorageType::MXFP4, PackedType::Q5K) => {
+                q4_k_q5_k::pack_blocks::<5>(mxfp4::blocks(bytes), lane, panel);
             }
             (StorageType::Q5_K, PackedType::Q5K) => {
                 q4_k_q5_k::pack_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);

@@ -6,6 +6,7 @@
 //! ```
 
 use super::iq4::from_table;
+use super::legacy::nibbles;
 
 /// The 4-bit floats, doubled so that they are integers; sign and magnitude, and -0 is 0.
 const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -20,4 +21,13 @@ fn half_scale(exponent: u8) -> f32 {
 
 pub(super) fn read_block(block: &[u8], out: &mut [f32]) {
     from_table(&VALUES, half_scale(block[0]), &block[1..], out);
+}
+
+/// Scale, min and integers of each block, as Q5_1 has them: twelve more than the doubled floats. Exact where the exponent is
+/// one of f16's, 104 to 140.
+pub(super) fn blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+    bytes.chunks_exact(17).map(|block| {
+        let scale = half_scale(block[0]);
+        (scale, -12.0 * scale, nibbles(&block[1..]).map(|q| (VALUES[usize::from(q)] + 12) as u8))
+    })
 }

@@ -1,6 +1,7 @@
 //! f32, f16 and bf16: a step is one k of all lanes; for bf16 it is a pair of k.
 
 use super::step::LANES;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// Byte of value k of a lane, for values of `bytes` bytes in steps of `per_step` k.
@@ -8,12 +9,12 @@ fn place(bytes: usize, per_step: usize, k: usize, lane: usize) -> usize {
     ((k / per_step * LANES + lane) * per_step + k % per_step) * bytes
 }
 
-fn put<const N: usize>(
-    values: &[f32],
+fn put<T: Copy, const N: usize>(
+    values: &[T],
     per_step: usize,
     lane: usize,
     panel: &mut [u8],
-    bytes: impl Fn(f32) -> [u8; N],
+    bytes: impl Fn(T) -> [u8; N],
 ) {
     for (k, &value) in values.iter().enumerate() {
         panel[place(N, per_step, k, lane)..][..N].copy_from_slice(&bytes(value));
@@ -39,7 +40,10 @@ pub(crate) fn pack_f32(values: &[f32], lane: usize, panel: &mut [u8]) {
 }
 
 pub(crate) fn pack_f16(values: &[f32], lane: usize, panel: &mut [u8]) {
-    put(values, 1, lane, panel, |x| f16::from_f32(x).to_le_bytes());
+    // Converted many at a time: with the processor's instructions where it has them.
+    let mut halves = vec![f16::ZERO; values.len()];
+    halves.convert_from_f32_slice(values);
+    put(&halves, 1, lane, panel, f16::to_le_bytes);
 }
 
 pub(crate) fn pack_bf16(values: &[f32], lane: usize, panel: &mut [u8]) {
