@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +33,7 @@ from ropechat.errors import BatchInputError, RequestError, RopechatError
 ALL = "all"
 EARLY_ROWS = 20
 """If the first rows fail alike, the file is not what the options say: the run stops."""
+_MAX_EXPECTED = 1 << 24  # ids for which memory is reserved at once
 _ID_FIELDS = ("id", "custom_id")
 
 
@@ -74,9 +75,9 @@ class RowOptions:
 
 @dataclass
 class _Seen:
-    """The ids of the rows so far, with 12 to 36 bytes of memory per id."""
+    """The ids of the rows so far, with 15 to 23 bytes of memory per id."""
 
-    lines: HashIndex = field(default_factory=HashIndex)
+    lines: HashIndex
 
     def once(self, id: LineId, number: int) -> None:
         key = hash64("s" if isinstance(id, str) else "n", str(id))
@@ -102,6 +103,7 @@ class BatchReader:
     ) -> None:
         self.source = Source(source, form)
         self.options = options or RowOptions(prompt_field)
+        self._total = 0  # until it is known
 
     def check(self) -> int | None:
         """Reject a file that is not of its format; return its number of rows, None if unknown.
@@ -110,9 +112,11 @@ class BatchReader:
         """
         total = self.source.check()
         if total and self.options.shard is not None:
-            return sum(1 for _ in self.ids())
-        limit = self.options.limit
-        return total if total is None or limit is None else min(total, limit)
+            total = sum(1 for _ in self.ids())
+        elif total is not None and self.options.limit is not None:
+            total = min(total, self.options.limit)
+        self._total = total or 0
+        return total
 
     def check_first_rows(self) -> None:
         """Raise AllAlikeError if the first rows of a regular file all fail alike."""
@@ -124,7 +128,7 @@ class BatchReader:
                 judge.take(row.index, type(row.error).__name__, str(row.error))
 
     def __iter__(self) -> Iterator[BatchRow]:
-        seen = _Seen()
+        seen = _Seen(HashIndex(expected=min(self._total, _MAX_EXPECTED)))
         for index, raw in self._raw_rows():
             yield self._row(index, raw, seen)
 
