@@ -61,7 +61,8 @@ class RowOptions:
     prompt_field: the field of the prompt; None takes prompt, messages, turns, text or prefix. template: makes
     the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
     id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
-    a completion or choices, see `score_line`. shard: read only its rows.
+    a completion or choices, see `score_line`. shard: read only its rows. flexible: allow whitespace in JSON
+    that a row asks for.
     """
 
     prompt_field: str | None = None
@@ -71,6 +72,7 @@ class RowOptions:
     limit: int | None = None
     score: bool = False
     shard: Shard | None = None
+    flexible: bool = False
 
 
 @dataclass
@@ -194,7 +196,7 @@ class BatchReader:
         else:
             if self.source.form == "openai":
                 require_openai(fields)
-            request = parse_request(fields, options.prompt_field)
+            request = parse_request(fields, options.prompt_field, flexible=options.flexible)
         if not request.unused or not (options.keep or options.id_field):
             return request
         names = request.unused if options.keep == ALL else (*options.keep, options.id_field)
@@ -227,7 +229,7 @@ def _told(request: LineRequest) -> list[Any]:
         content = [part if isinstance(part, int) else [part.role, part.content] for part in content]
     return [
         content,
-        request.sampling,
+        _told_sampling(request.sampling),
         request.stop,
         request.template_vars,
         request.samples,
@@ -237,6 +239,11 @@ def _told(request: LineRequest) -> list[Any]:
         request.continues,
         *([request.choices, request.is_pair, request.answer] if request.choices else []),
     ]
+
+
+def _told_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    grammar = sampling.get("grammar")
+    return {**sampling, "grammar": dataclasses.asdict(grammar)} if grammar is not None else dict(sampling)
 
 
 def _req(told: str) -> str:
