@@ -198,7 +198,11 @@ fn scaling(
         )),
         // The trained length is max_position_embeddings, as in transformers: a head is trained up to there.
         "dynamic" => Ok(RopeScaling::Dynamic {
-            factor: factor()?,
+            // A family that reads `alpha` has a fixed base in its place.
+            factor: match facts.own_keys.contains(&"alpha") && parameters.has("alpha") {
+                true => 1.0,
+                false => factor()?,
+            },
             original_max_position_embeddings: facts.max_position_embeddings,
         }),
         "llama3" => llama3(top, parameters),
