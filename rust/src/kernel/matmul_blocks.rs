@@ -176,7 +176,7 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
     for panel in 0..args.panels {
         for part in 0..parts {
             let steps = args.steps * part / parts..args.steps * (part + 1) / parts;
-            // SAFETY (to the end): the steps and rows are those of `args`; a part's steps fit `values`, T rows of it `words`.
+            // SAFETY: the steps and rows are those of `args`; the steps of a part fit `values`, T rows of it `words`.
             unsafe {
                 for (i, step) in steps.clone().enumerate() {
                     let step = args.weights.add(panel * args.panel_bytes + step * F::DTYPE.step_bytes());
