@@ -4,6 +4,7 @@
 
 mod frequencies;
 mod moe;
+mod recurrent;
 mod rope;
 mod structure;
 mod tensor_names;
@@ -11,13 +12,14 @@ mod tensor_names;
 pub use crate::kernel::Activation;
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use moe::{ExpertGroups, Moe, Scoring, SharedExpert};
+pub use recurrent::{GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
-    Attention, Bias, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask, MlpShape, Norm,
+    Attention, AttentionGate, Bias, EmbeddingPosition, GateWidth, LayerMlp, LayerRope, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
     NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Sinks,
 };
 pub(crate) use tensor_names::tensor;
-pub use tensor_names::{GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
+pub use tensor_names::{GateUp, HeadRows, InProj, KvB, RecurrentNames, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
 
 use crate::quant::PackedType;
 
@@ -71,6 +73,8 @@ pub struct Config {
     pub query_scaling: QueryScaling,
     /// Norm of q and k before rotation.
     pub qk_norm: QkNorm,
+    /// A gate of attention's output.
+    pub attention_gate: AttentionGate,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).
     pub clip_qkv: Option<f32>,
     /// `attn_logit_softcapping`: scores become cap * tanh(score / cap) (gemma2).
@@ -87,6 +91,8 @@ pub struct Config {
     pub activation: Activation,
     /// Biases of gate, up and down projections.
     pub mlp_bias: Bias,
+    /// The recurrent mixer of the layers that have one.
+    pub recurrent: Option<Recurrent>,
     /// The mixture of experts of the layers that have one.
     pub moe: Option<Moe>,
     /// Rotary position embeddings; each layer's spec names one of them.

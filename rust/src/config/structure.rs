@@ -9,8 +9,35 @@ pub struct LayerSpec {
     pub attention_scale: f32,
     /// How q and k are rotated by their position.
     pub rope: LayerRope,
+    /// What mixes positions.
+    pub mixer: Mixer,
     /// What kind of MLP.
     pub mlp: LayerMlp,
+}
+
+/// What mixes a layer's positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixer {
+    /// Attention.
+    Attention,
+    /// The recurrent mixer in `Config::recurrent` (lfm2, qwen3_5).
+    Recurrent,
+    /// Both read the normed row, and both are added (falcon_h1).
+    Both,
+    /// Nothing: the layer is an MLP (nemotron_h).
+    None,
+}
+
+impl Mixer {
+    /// Whether the layer has attention, and so keys and values.
+    pub fn has_attention(self) -> bool {
+        matches!(self, Mixer::Attention | Mixer::Both)
+    }
+
+    /// Whether the layer has a recurrent state.
+    pub fn is_recurrent(self) -> bool {
+        matches!(self, Mixer::Recurrent | Mixer::Both)
+    }
 }
 
 /// Which earlier positions a position attends to.
@@ -38,6 +65,8 @@ pub enum LayerMlp {
     Dense,
     /// The mixture of experts in `Config::moe`.
     Moe,
+    /// None: the layer is a mixer (nemotron_h).
+    None,
 }
 
 /// What a token's position does to its embedding.
@@ -68,6 +97,14 @@ pub enum Norm {
         /// `layer_norm_eps`.
         eps: f32,
     },
+}
+
+impl Norm {
+    /// Its epsilon.
+    pub fn eps(self) -> f32 {
+        let (Norm::RmsNorm { eps } | Norm::LayerNorm { eps }) = self;
+        eps
+    }
 }
 
 /// What a norm's weight tensor holds.
@@ -146,6 +183,24 @@ pub enum QkNorm {
     PerHeadSplit,
     /// All heads as one row (olmo2).
     FullWidth,
+}
+
+/// A gate of attention's output, from the layer's normed input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttentionGate {
+    /// None.
+    None,
+    /// Times sigmoid(gate(x)) (afmoe, beam).
+    Sigmoid(GateWidth),
+}
+
+/// How many gates attention has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateWidth {
+    /// One per query head.
+    PerHead,
+    /// One per value of the output.
+    PerChannel,
 }
 
 /// Attention sinks: a learned score per query head that takes part in the softmax and has no value.

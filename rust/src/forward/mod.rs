@@ -12,6 +12,7 @@ mod attention;
 mod mlp;
 mod moe;
 mod observer;
+mod recurrent;
 mod residual;
 mod rope;
 mod state;
@@ -24,10 +25,11 @@ use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, Residual};
 use crate::error::Result;
-use crate::model::{Mlp, Model};
+use crate::model::{Layer, Mlp, Model};
 use attention::{AttentionBuffers, attention};
 use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, moe_forward};
+use recurrent::{RecurrentBuffers, add_mixed, mix};
 use residual::{BranchBuffers, norm_or_copy, normed_input};
 use rope::RopeAngles;
 use state::Pass;
@@ -38,9 +40,16 @@ pub struct Workspace {
     /// The residual stream.  // [rows, hidden_size]
     x: Vec<f32>,
     branch: BranchBuffers,
-    attention: AttentionBuffers,
+    mixers: MixerBuffers,
     gated: Vec<f32>, // [rows, intermediate_size]
     moe: MoeBuffers,
+}
+
+/// Buffers of whatever mixes positions.
+#[derive(Default)]
+struct MixerBuffers {
+    attention: AttentionBuffers,
+    recurrent: RecurrentBuffers,
 }
 
 impl Workspace {
@@ -82,40 +91,64 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, attention: buffers, gated, moe } = work;
+    let Workspace { x, branch, mixers, gated, moe } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     for layer in &model.layers {
         compute.cancel.check()?;
-        buffers.keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
+        mixers.attention.keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
         match (model.config.residual, &layer.mlp) {
-            (Residual::Parallel, Mlp::Dense(mlp)) => {
+            (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 down_proj(pass, mlp, mlp_out_norm, gated, branch, x);
             }
-            (_, Mlp::Dense(mlp)) => {
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+            (_, Some(Mlp::Dense(mlp))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, gated, branch, x);
             }
-            (_, Mlp::Moe(mlp)) => {
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+            (_, Some(Mlp::Moe(mlp))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], x, branch, moe);
             }
+            (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
         }
         if let (Some(observer), Some(run)) = (observer.as_deref_mut(), runs.first()) {
             observer.after_layer(layer.index, x);
-            if observer.wants_heads(layer.index) {
-                observer.heads(&buffers.observed(pass, layer, run));
+            if let Some(weights) = &layer.attention
+                && observer.wants_heads(layer.index)
+            {
+                observer.heads(&mixers.attention.observed(pass, layer, weights, run));
             }
         }
     }
     Ok(())
+}
+
+/// x += attention(norm(x)), or a recurrent mixer in its place or beside it.  // x [rows, hidden_size]
+fn mix_positions(
+    pass: Pass<'_>,
+    layer: &Layer,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut MixerBuffers,
+) {
+    if let Some(weights) = &layer.recurrent {
+        mix(pass, layer, weights, runs, x, branch, &mut buffers.recurrent);
+    }
+    if let Some(weights) = &layer.attention {
+        attention(pass, layer, weights, runs, angles, x, branch, &mut buffers.attention);
+    }
+    if let Some(weights) = &layer.recurrent {
+        add_mixed(pass, layer, weights, runs, x, branch, &buffers.recurrent);
+    }
 }
 
 /// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]

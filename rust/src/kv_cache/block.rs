@@ -1,5 +1,6 @@
 //! A block: keys and values of 32 positions in every layer, as panels of the matmul kernel.
 
+use super::recurrent::{RecurrentLayout, Slot};
 use crate::config::Config;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use crate::platform::memory::Buffer;
@@ -13,7 +14,7 @@ pub const BLOCK: usize = 2 * LANES;
 /// The layout of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvLayout {
-    /// Layers.
+    /// Layers with keys and values.
     pub layers: usize,
     /// `num_key_value_heads`.
     pub heads: usize,
@@ -23,13 +24,22 @@ pub struct KvLayout {
     pub value_dim: usize,
     /// F32, F16 or Q8_0.
     pub dtype: PackedType,
+    /// The state of the layers without.
+    pub recurrent: RecurrentLayout,
 }
 
 impl KvLayout {
     /// The layout of a model's cache in `dtype` (F32, F16 or Q8_0).
     pub fn new(config: &Config, dtype: PackedType) -> Self {
-        let (layers, heads) = (config.layers.len(), config.num_key_value_heads);
-        Self { layers, heads, head_dim: config.head_dim, value_dim: config.v_head_dim, dtype }
+        let layers = config.layers.iter().filter(|layer| layer.mixer.has_attention()).count();
+        Self {
+            layers,
+            heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            value_dim: config.v_head_dim,
+            dtype,
+            recurrent: RecurrentLayout::new(config),
+        }
     }
 
     /// `value_dim`, padded to whole panels.
@@ -76,6 +86,8 @@ impl KvLayout {
 pub struct Block {
     pub(super) layout: KvLayout,
     pub(super) data: Buffer,
+    /// The recurrent state at the block's end, where the model has one.
+    pub(super) snapshot: Option<Slot>,
     /// One reference of the cache's count of blocks.
     pub(super) _allocated: Arc<()>,
 }
@@ -213,10 +225,13 @@ mod tests {
     fn bytes_come_back_within_half_a_step_of_their_scale() {
         let mut noise = Noise(3);
         for (head_dim, value_dim) in [(4, 4), (64, 64), (80, 40), (33, 7)] {
-            let layout = KvLayout { layers: 2, heads: 3, head_dim, value_dim, dtype: PackedType::Q8_0 };
+            let recurrent = RecurrentLayout::default();
+            let dtype = PackedType::Q8_0;
+            let layout = KvLayout { layers: 2, heads: 3, head_dim, value_dim, dtype, recurrent };
             let mut block = Block {
                 layout,
                 data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
+                snapshot: None,
                 _allocated: Arc::default(),
             };
             let mut all = Vec::new();

@@ -8,20 +8,28 @@
 //!
 //! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
 //! leaves no trace. Forks share blocks; [`KvCache::reserve`] copies a shared last block before it is written.
+//!
+//! Layers without keys and values have a recurrent state ([`recurrent`]), which belongs to one length: truncate and fork
+//! go to the longest length not above the one asked for whose state is known, and what is missing is computed again.
 
 mod block;
+mod recurrent;
 
 pub use block::{BLOCK, Block, KvLayout};
+pub use recurrent::RecurrentLayout;
 
 use crate::error::Result;
 use crate::platform::memory::Buffer;
-use std::sync::Arc;
+use recurrent::{RecurrentSequence, State, StateStore};
+use std::sync::{Arc, PoisonError};
 
 /// The cached positions of one sequence.
 #[derive(Default)]
 pub struct KvSequence {
     blocks: Vec<Arc<Block>>,
     len: usize,
+    /// The state of the layers without keys and values, from the first [`KvCache::reserve`] on.
+    recurrent: Option<Box<RecurrentSequence>>,
 }
 
 impl KvSequence {
@@ -49,12 +57,38 @@ impl KvSequence {
     pub fn commit(&mut self, n: usize) {
         assert!(self.len + n <= self.blocks.len() * BLOCK, "committed beyond what was reserved");
         self.len += n;
+        if let Some(recurrent) = &mut self.recurrent {
+            let ended = self.len.is_multiple_of(BLOCK).then(|| &self.blocks[self.len / BLOCK - 1]);
+            recurrent.commit(n, ended.and_then(|block| block.snapshot.as_ref()));
+        }
+    }
+
+    /// The committed recurrent state of a layer (None: zeros), and the one to write.  // [layer_values] each
+    pub fn recurrent_layer(&mut self, layer: usize) -> (Option<&[f32]>, &mut [f32]) {
+        self.recurrent.as_mut().expect("the caller reserved room for the state").layer(layer)
+    }
+
+    /// The longest length up to `len` whose recurrent state is known, and that state.
+    fn restorable(&self, len: usize) -> (usize, Option<Arc<State>>) {
+        let Some(recurrent) = &self.recurrent else { return (len, None) };
+        if len == self.len {
+            return (len, recurrent.current());
+        }
+        let snapshot = |block: &Arc<Block>| {
+            let slot = block.snapshot.as_ref()?;
+            slot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        let ends = self.blocks[..len / BLOCK].iter().enumerate().rev();
+        let mut known = ends.filter_map(|(index, block)| Some(((index + 1) * BLOCK, Some(snapshot(block)?))));
+        known.next().unwrap_or((0, None))
     }
 }
 
 /// Allocates blocks and reuses released ones.
 pub struct KvCache {
     layout: KvLayout,
+    /// The recurrent states of all sequences; None where the model has none.
+    states: Option<Arc<StateStore>>,
     free: Vec<Block>,
     /// Every block holds one reference, so that blocks are counted correctly whoever drops them, a panic included.
     allocated: Arc<()>,
@@ -63,7 +97,9 @@ pub struct KvCache {
 impl KvCache {
     /// An empty cache.
     pub fn new(layout: KvLayout) -> Self {
-        Self { layout, free: Vec::new(), allocated: Arc::new(()) }
+        let has_state = layout.recurrent.layers > 0;
+        let states = has_state.then(|| Arc::new(StateStore::new(layout.recurrent)));
+        Self { layout, states, free: Vec::new(), allocated: Arc::new(()) }
     }
 
     /// The layout of a block.
@@ -71,9 +107,10 @@ impl KvCache {
         self.layout
     }
 
-    /// Bytes of all blocks, in use or kept for reuse.
+    /// Bytes of all blocks, in use or kept for reuse, and of all recurrent states.
     pub fn bytes(&self) -> usize {
-        (Arc::strong_count(&self.allocated) - 1) * self.layout.block_bytes()
+        let states = self.states.as_ref().map_or(0, |states| states.bytes());
+        (Arc::strong_count(&self.allocated) - 1) * self.layout.block_bytes() + states
     }
 
     /// Makes `n` positions after `len` writable: appends blocks and copies the last one if it is shared.
@@ -98,6 +135,14 @@ impl KvCache {
             copy.data.bytes_mut().copy_from_slice(last.data.bytes());
             *last = Arc::new(copy);
         }
+        // What the block ended with is not its end any more.
+        if let Some(slot) = sequence.blocks.get(first).and_then(|block| block.snapshot.as_ref()) {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        if let Some(states) = &self.states {
+            let new = || Box::new(RecurrentSequence::new(states, None));
+            sequence.recurrent.get_or_insert_with(new).reserve()?;
+        }
         while sequence.blocks.len() * BLOCK < sequence.len + n {
             let block = self.block()?;
             sequence.blocks.push(Arc::new(block));
@@ -110,24 +155,34 @@ impl KvCache {
             return Ok(block);
         }
         let data = Buffer::zeroed(self.layout.block_bytes(), "the KV cache")?;
-        Ok(Block { layout: self.layout, data, _allocated: Arc::clone(&self.allocated) })
+        let snapshot = self.states.is_some().then(Default::default);
+        Ok(Block { layout: self.layout, data, snapshot, _allocated: Arc::clone(&self.allocated) })
     }
 
     /// Removes what [`KvCache::reserve`] added and nobody committed.
     pub fn rollback(&mut self, sequence: &mut KvSequence) {
+        if let Some(recurrent) = &mut sequence.recurrent {
+            recurrent.rollback();
+        }
         self.shrink(sequence, sequence.len.div_ceil(BLOCK));
     }
 
-    /// Removes the positions from `len` on.
+    /// Removes the positions from `len` on; with a recurrent state also those behind the last snapshot before `len`.
     pub fn truncate(&mut self, sequence: &mut KvSequence, len: usize) {
-        sequence.len = len.min(sequence.len);
+        let (len, state) = sequence.restorable(len.min(sequence.len));
+        sequence.len = len;
+        if let Some(recurrent) = &mut sequence.recurrent {
+            recurrent.restore(state);
+        }
         self.rollback(sequence);
     }
 
-    /// A second sequence with the same first `len` positions, which shares their blocks.
+    /// A second sequence with the same first `len` positions, which shares their blocks; with a recurrent state those up
+    /// to the last snapshot before `len`.
     pub fn fork(&self, sequence: &KvSequence, len: usize) -> KvSequence {
-        let len = len.min(sequence.len);
-        KvSequence { blocks: sequence.blocks[..len.div_ceil(BLOCK)].to_vec(), len }
+        let (len, state) = sequence.restorable(len.min(sequence.len));
+        let recurrent = self.states.as_ref().map(|states| Box::new(RecurrentSequence::new(states, state)));
+        KvSequence { blocks: sequence.blocks[..len.div_ceil(BLOCK)].to_vec(), len, recurrent }
     }
 
     /// Releases a sequence's blocks.
@@ -139,6 +194,9 @@ impl KvCache {
         for block in sequence.blocks.drain(blocks.min(sequence.blocks.len())..) {
             // A block that another sequence shares stays alive there.
             if let Some(block) = Arc::into_inner(block) {
+                if let Some(slot) = &block.snapshot {
+                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                }
                 self.free.push(block);
             }
         }
@@ -157,7 +215,8 @@ mod tests {
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32 }
+        let recurrent = RecurrentLayout::default();
+        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32, recurrent }
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::pack::PanelSource;
-use super::weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
+use super::weights::{AttentionWeights, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection, RecurrentWeights};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::compute::panels::{Arrangement, PanelShape, Source, pack};
 use crate::compute::pool::Pool;
@@ -12,7 +12,7 @@ use crate::compute::weight::Weight;
 use crate::config::{Config, MlpShape, NormWeight, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
-    self, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, Rows, TensorRows,
+    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, RecurrentTensors, Rows, TensorRows,
 };
 use crate::quant::{PackedType, StorageType};
 
@@ -30,6 +30,25 @@ impl<'a> Loader<'a> {
         let tensors = family::layer_tensors(self.config, index);
         let [attention_norm, attention_out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
         let norm = |spec: Option<NormSpec>| spec.map(|spec| self.norm(&spec)).transpose();
+        let mlp = match &tensors.mlp {
+            None => None,
+            Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(self.mlp(mlp)?)),
+            Some(MlpTensors::Moe(moe)) => Some(Mlp::Moe(Box::new(self.moe(moe)?))),
+        };
+        Ok(Layer {
+            index,
+            spec: self.config.layers[index],
+            attention_norm: norm(attention_norm)?,
+            attention: tensors.attention.map(|attention| self.attention(index, attention)).transpose()?,
+            recurrent: tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent)).transpose()?,
+            attention_out_norm: norm(attention_out_norm)?,
+            mlp_norm: norm(mlp_norm)?,
+            mlp,
+            mlp_out_norm: norm(mlp_out_norm)?,
+        })
+    }
+
+    fn attention(&self, index: usize, tensors: AttentionTensors) -> Result<AttentionWeights> {
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
@@ -46,23 +65,48 @@ impl<'a> Loader<'a> {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
-        let mlp = match &tensors.mlp {
-            MlpTensors::Dense(mlp) => Mlp::Dense(self.mlp(mlp)?),
-            MlpTensors::Moe(moe) => Mlp::Moe(Box::new(self.moe(moe)?)),
-        };
-        Ok(Layer {
-            index,
-            spec: self.config.layers[index],
-            attention_norm: norm(attention_norm)?,
+        let before = self.config.layers[..index].iter();
+        Ok(AttentionWeights {
+            kv_layer: before.filter(|layer| layer.mixer.has_attention()).count(),
             projection,
             qk_norms,
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix(&tensors.o_proj)?,
-            attention_out_norm: norm(attention_out_norm)?,
-            mlp_norm: norm(mlp_norm)?,
-            mlp,
-            mlp_out_norm: norm(mlp_out_norm)?,
         })
+    }
+
+    fn recurrent(&self, index: usize, tensors: RecurrentTensors) -> Result<Box<RecurrentWeights>> {
+        let Some(recurrent) = &self.config.recurrent else {
+            return Err(Error::Internal("a recurrent layer without its sizes".to_owned()));
+        };
+        let (channels, positions) = recurrent.window(self.config.hidden_size);
+        let positions = positions + 1;
+        let by_channel = self.rows(&tensors.conv, positions)?;
+        let mut conv = vec![0.0; channels * positions];
+        for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
+            for (position, &weight) in weights.iter().enumerate() {
+                conv[position * channels + channel] = weight;
+            }
+        }
+        let conv_bias = match tensors.conv_bias.is_empty() {
+            true => vec![0.0; channels],
+            false => self.rows(&tensors.conv_bias, 1)?,
+        };
+        let plain_norm = |spec: &NormSpec| {
+            Ok(NormWeights { weight: self.rows(&spec.weight, 1)?, bias: vec![0.0; spec.width] })
+        };
+        let before = self.config.layers[..index].iter();
+        Ok(Box::new(RecurrentWeights {
+            state_layer: before.filter(|layer| layer.mixer.is_recurrent()).count(),
+            in_proj: self.matrix(&tensors.in_proj)?,
+            conv,
+            conv_bias,
+            decay_rate: self.rows(&tensors.a_log, 1)?.into_iter().map(|a_log| -a_log.exp()).collect(),
+            dt_bias: self.rows(&tensors.dt_bias, 1)?,
+            d: self.rows(&tensors.d, 1)?,
+            norm: tensors.norm.as_ref().map(plain_norm).transpose()?,
+            out_proj: self.matrix(&tensors.out_proj)?,
+        }))
     }
 
     fn mlp(&self, tensors: &DenseTensors) -> Result<DenseMlp> {

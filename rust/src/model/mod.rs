@@ -4,7 +4,7 @@ mod load;
 pub mod pack;
 mod weights;
 
-pub use weights::{DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection};
+pub use weights::{AttentionWeights, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection, RecurrentWeights};
 
 use crate::checkpoint::Checkpoint;
 use crate::compute::pool::Pool;
@@ -65,7 +65,8 @@ impl Model {
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
         let norm = loader.norm(&tensors.norm)?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
-        let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == PackedType::F32);
+        let mut projections = layers.iter().filter_map(|layer| Some(&layer.attention.as_ref()?.projection));
+        let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
         let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
         Ok(Self { config, kv_layout, layers, norm, positions, embed_tokens, lm_head })
     }

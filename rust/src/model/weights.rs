@@ -15,12 +15,30 @@ pub struct NormWeights {
 
 /// One decoder layer.
 pub struct Layer {
-    /// Its place among the layers, and in every KV block.
+    /// Its place among the layers.
     pub index: usize,
     /// What differs from layer to layer.
     pub spec: LayerSpec,
-    /// Norm of attention's input.
+    /// Norm of the mixer's input.
     pub attention_norm: Option<NormWeights>,
+    /// Attention, where the layer has it.
+    pub attention: Option<AttentionWeights>,
+    /// The recurrent mixer, where the layer has one.
+    pub recurrent: Option<Box<RecurrentWeights>>,
+    /// Norm of the mixer's output.
+    pub attention_out_norm: Option<NormWeights>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: Option<NormWeights>,
+    /// The MLP, where the layer has one.
+    pub mlp: Option<Mlp>,
+    /// Norm of the MLP's output.
+    pub mlp_out_norm: Option<NormWeights>,
+}
+
+/// Attention of a layer.
+pub struct AttentionWeights {
+    /// Its place among the layers with keys and values, in every KV block.
+    pub kv_layer: usize,
     /// Queries, keys and values.
     pub projection: Projection,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
@@ -29,14 +47,28 @@ pub struct Layer {
     pub sinks: Vec<f32>,
     /// Attention's output.  // [hidden_size, num_heads * v_head_dim]
     pub o_proj: Weight,
-    /// Norm of attention's output.
-    pub attention_out_norm: Option<NormWeights>,
-    /// Norm of the MLP's input.
-    pub mlp_norm: Option<NormWeights>,
-    /// The MLP.
-    pub mlp: Mlp,
-    /// Norm of the MLP's output.
-    pub mlp_out_norm: Option<NormWeights>,
+}
+
+/// A recurrent mixer.
+pub struct RecurrentWeights {
+    /// Its place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// What the normed row is projected to.
+    pub in_proj: Weight,
+    /// The depthwise convolution.  // [positions, channels]
+    pub conv: Vec<f32>,
+    /// Its bias; zeros without one.  // [channels]
+    pub conv_bias: Vec<f32>,
+    /// -exp(A_log); empty when the mixer has none.  // [heads]
+    pub decay_rate: Vec<f32>,
+    /// Bias of the step; empty when the mixer has none.  // [heads]
+    pub dt_bias: Vec<f32>,
+    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads]
+    pub d: Vec<f32>,
+    /// Norm of the output.  // [heads * value_dim]
+    pub norm: Option<NormWeights>,
+    /// The output's projection.
+    pub out_proj: Weight,
 }
 
 /// How a layer makes queries, keys and values.
@@ -118,17 +150,24 @@ impl DenseMlp {
 impl Layer {
     /// All matrices.
     pub(super) fn weights(&self) -> Vec<&Weight> {
-        let mut all = vec![&self.o_proj];
-        match &self.projection {
-            Projection::Heads(weight) => all.push(weight),
-            Projection::Mla(weights) => {
-                all.extend([&weights.a_proj, &weights.kv_b_proj]);
-                all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
+        let mut all = Vec::new();
+        if let Some(attention) = &self.attention {
+            all.push(&attention.o_proj);
+            match &attention.projection {
+                Projection::Heads(weight) => all.push(weight),
+                Projection::Mla(weights) => {
+                    all.extend([&weights.a_proj, &weights.kv_b_proj]);
+                    all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
+                }
             }
         }
+        if let Some(recurrent) = &self.recurrent {
+            all.extend([&recurrent.in_proj, &recurrent.out_proj]);
+        }
         match &self.mlp {
-            Mlp::Dense(mlp) => all.extend(mlp.weights()),
-            Mlp::Moe(mlp) => {
+            None => {}
+            Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),
+            Some(Mlp::Moe(mlp)) => {
                 all.push(&mlp.router);
                 all.extend(&mlp.shared_expert_gate);
                 all.extend(mlp.experts.iter().chain(&mlp.shared_expert).flat_map(DenseMlp::weights));

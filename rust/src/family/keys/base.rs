@@ -5,8 +5,8 @@ use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Attention, Bias, Config, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask,
-    MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Rope, RopeLayout,
+    Activation, Attention, AttentionGate, Bias, Config, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask,
+    Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Rope, RopeLayout,
     Sinks,
 };
 use crate::error::Result;
@@ -147,7 +147,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
     }
     let ropes = ropes(metadata, defaults, heads.head_dim, max_position_embeddings)?;
     let rope = if ropes.is_empty() { LayerRope::None } else { LayerRope::Rotary(0) };
-    let layer = LayerSpec { mask: Mask::Causal, attention_scale: 1.0, rope, mlp: LayerMlp::Dense };
+    let layer = LayerSpec { mask: Mask::Causal, attention_scale: 1.0, rope, mixer: Mixer::Attention, mlp: LayerMlp::Dense };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;
     Ok(Config {
         model_type: metadata.text_if_any("model_type")?.unwrap_or_default().to_owned(),
@@ -176,6 +176,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
         qk_norm: QkNorm::None,
+        attention_gate: AttentionGate::None,
         clip_qkv: None,
         attn_logit_softcapping: None,
         sinks: Sinks::None,
@@ -184,6 +185,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp: MlpShape::Gated,
         activation: activation(metadata, defaults.activation_key, defaults.activation)?,
         mlp_bias: bias(metadata, defaults.mlp_bias)?,
+        recurrent: None,
         moe: None,
         ropes,
         lm_head: if tied { LmHead::Tied } else { LmHead::Own },

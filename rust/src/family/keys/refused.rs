@@ -8,14 +8,13 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         }
         "jamba" | "bamba" | "zamba" | "zamba2" | "falcon_h1" | "nemotron_h" | "granitemoehybrid"
         | "plamo2" => "some of its layers are Mamba; they would need selective scans and their state",
-        "qwen3_next" | "qwen3_5" | "qwen3_5_text" | "qwen3_5_moe" | "qwen3_5_moe_text" | "kimi_linear"
-        | "olmo_hybrid" => {
+        "kimi_linear" | "olmo_hybrid" => {
             "some of its layers are linear attention (Gated DeltaNet); they would need a recurrent state"
         }
         "minimax" | "minimax_text_01" | "bailing_moe_linear" => {
             "some of its layers are linear attention (lightning attention); they would need a recurrent state"
         }
-        "lfm2" | "lfm2_moe" | "lfm2_vl" => {
+        "lfm2_vl" => {
             "some of its layers are short convolutions; they would need a convolution and its state"
         }
         "rwkv" | "rwkv5" | "rwkv6" | "rwkv7" | "recurrent_gemma" | "xlstm" => {

@@ -14,6 +14,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod lfm2;
 mod llama;
 mod mistral;
 mod mixtral;
@@ -24,6 +25,7 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -75,6 +77,11 @@ pub static FAMILIES: &[&Family] = &[
     &deepseek::DEEPSEEK_V3,
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
+    &lfm2::LFM2,
+    &qwen3_5::QWEN3_NEXT,
+    &qwen3_5::QWEN3_5,
+    &qwen3_5::QWEN3_5_MOE,
+    &qwen3_5::QWEN3_5_COMPOSITE,
     &dtransformer::DTRANSFORMER_ROPE,
 ];
 

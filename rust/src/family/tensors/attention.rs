@@ -3,7 +3,7 @@
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{MatrixSpec, NormSpec};
-use crate::config::{HeadRows, QkNorm, Qkv, Tensor};
+use crate::config::{AttentionGate, GateWidth, HeadRows, QkNorm, Qkv, Tensor};
 
 impl Prefix<'_> {
     /// q, k and v, with their rows in the order that the family rotates.
@@ -19,7 +19,27 @@ impl Prefix<'_> {
                 }
             }
         }
+        matrix.weights.extend(self.attention_gate());
         matrix
+    }
+
+    /// The gate of attention's output.
+    fn attention_gate(&self) -> Option<TensorRows> {
+        let config = self.config;
+        let (heads, dim) = (config.num_attention_heads, config.head_dim);
+        let rows = match config.attention_gate {
+            AttentionGate::None => return None,
+            AttentionGate::Sigmoid(GateWidth::PerHead) => heads,
+            AttentionGate::Sigmoid(GateWidth::PerChannel) => heads * config.v_head_dim,
+        };
+        let (stored, hidden) = (config.names.stored, config.hidden_size);
+        Some(match config.names.qkv {
+            Qkv::GatedQueries([q, ..]) => {
+                let whole = TensorRows::whole(self.name(q.weight), stored, 2 * heads * dim, hidden);
+                TensorRows { rows: Rows::each(heads, 2 * dim, dim, dim), ..whole }
+            }
+            _ => TensorRows::whole(self.name(config.names.attention_gate.weight), stored, rows, hidden),
+        })
     }
 
     fn qkv_as_stored(&self) -> MatrixSpec {
@@ -30,6 +50,14 @@ impl Prefix<'_> {
         let total = queries + 2 * keys;
         match config.names.qkv {
             Qkv::Separate([q, k, v]) => self.matrix(&[(q, queries), (k, keys), (v, keys)], hidden, bias),
+            Qkv::GatedQueries([q, k, v]) => {
+                let mut matrix = self.matrix(&[(q, 2 * queries), (k, keys), (v, keys)], hidden, bias);
+                let of_queries = Rows::each(heads, 2 * dim, 0, dim);
+                for of_each in [&mut matrix.weights, &mut matrix.biases] {
+                    of_each.iter_mut().take(1).for_each(|source| source.rows = of_queries);
+                }
+                matrix
+            }
             Qkv::Stacked(name) => {
                 let parts = [(0, queries), (queries, keys), (queries + keys, keys)];
                 let parts = parts.map(|(first, rows)| Rows::range(first, rows));

@@ -2,9 +2,9 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, QkvTensors};
+use super::spec::{AttentionTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, QkvTensors};
 use crate::config::{
-    Attention, Bias, Config, EmbeddingPosition, LayerMlp, LmHead, NormPlacement, Residual, Sinks, Stored,
+    Attention, Bias, Config, EmbeddingPosition, LayerMlp, LmHead, Mixer, NormPlacement, Residual, Sinks, Stored,
 };
 
 /// The tensors outside the layers.
@@ -48,32 +48,49 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         NormPlacement::After => (false, true),
         NormPlacement::Around => (true, true),
     };
+    let spec = config.layers[layer];
+    let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
     let norm = |wanted: bool, name| wanted.then(|| at.norm(name, hidden));
     debug_assert!(config.residual == Residual::Sequential || !after, "a parallel block has no norms after");
     LayerTensors {
         norms: [
-            norm(before, names.attention_norm),
-            norm(after, names.attention_out_norm),
-            norm(before, names.mlp_norm),
-            norm(after, names.mlp_out_norm),
+            norm(before && mixes, names.attention_norm),
+            norm(after && mixes, names.attention_out_norm),
+            norm(before && has_mlp, names.mlp_norm),
+            norm(after && has_mlp, names.mlp_out_norm),
         ],
-        projection: match config.attention {
-            Attention::Heads => QkvTensors::Heads(at.qkv()),
-            Attention::Mla { .. } => at.mla(config.attention),
+        attention: spec.mixer.has_attention().then(|| at.attention()),
+        recurrent: match &config.recurrent {
+            Some(recurrent) if spec.mixer.is_recurrent() => Some(at.recurrent(recurrent)),
+            _ => None,
         },
-        qk_norms: at.qk_norms(),
-        sinks: match config.sinks {
-            Sinks::None => Vec::new(),
-            Sinks::PerHead => vec![at.vector(names.sinks, Rows::all(config.num_attention_heads))],
+        mlp: match (spec.mlp, &config.moe) {
+            (LayerMlp::None, _) => None,
+            (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
+            _ => Some(MlpTensors::Dense(at.dense_mlp(config.intermediate_size))),
         },
-        o_proj: at.matrix(
-            &[(names.o_proj, hidden)],
-            config.num_attention_heads * config.v_head_dim,
-            config.attention_out_bias,
-        ),
-        mlp: match (config.layers[layer].mlp, &config.moe) {
-            (LayerMlp::Moe, Some(moe)) => MlpTensors::Moe(at.moe(moe)),
-            _ => MlpTensors::Dense(at.dense_mlp(config.intermediate_size)),
-        },
+    }
+}
+
+impl Prefix<'_> {
+    /// A layer's attention.
+    fn attention(&self) -> AttentionTensors {
+        let (config, names) = (self.config, &self.config.names);
+        AttentionTensors {
+            projection: match config.attention {
+                Attention::Heads => QkvTensors::Heads(self.qkv()),
+                Attention::Mla { .. } => self.mla(config.attention),
+            },
+            qk_norms: self.qk_norms(),
+            sinks: match config.sinks {
+                Sinks::None => Vec::new(),
+                Sinks::PerHead => vec![self.vector(names.sinks, Rows::all(config.num_attention_heads))],
+            },
+            o_proj: self.matrix(
+                &[(names.o_proj, config.hidden_size)],
+                config.num_attention_heads * config.v_head_dim,
+                config.attention_out_bias,
+            ),
+        }
     }
 }

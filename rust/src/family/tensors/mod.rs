@@ -6,6 +6,7 @@ mod layout;
 mod mla;
 mod moe;
 mod prefix;
+mod recurrent;
 mod rows;
 mod spec;
 
@@ -13,6 +14,6 @@ pub use check::{check_tensors, embedding_names, required_tensors, with_base_of};
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
-    DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec,
-    QkvTensors,
+    AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec,
+    QkvTensors, RecurrentTensors,
 };

@@ -11,9 +11,9 @@ use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
-use crate::config::{LayerRope, QkNorm, QueryScaling};
+use crate::config::{AttentionGate, GateWidth, LayerRope, QkNorm, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{Layer, NormWeights, Projection};
+use crate::model::{AttentionWeights, Layer, NormWeights, Projection};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
@@ -36,8 +36,14 @@ impl AttentionBuffers {
     }
 
     /// The heads of the layer that these buffers are left by.
-    pub fn observed<'a>(&'a self, pass: Pass<'a>, layer: &'a Layer, run: &'a Run<'_>) -> ObservedHeads<'a> {
-        ObservedHeads::new(pass, layer, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
+    pub fn observed<'a>(
+        &'a self,
+        pass: Pass<'a>,
+        layer: &'a Layer,
+        weights: &'a AttentionWeights,
+        run: &'a Run<'_>,
+    ) -> ObservedHeads<'a> {
+        ObservedHeads::new(pass, layer, weights, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
     }
 }
 
@@ -45,6 +51,7 @@ impl AttentionBuffers {
 pub(super) fn attention(
     pass: Pass<'_>,
     layer: &Layer,
+    weights: &AttentionWeights,
     runs: &mut [Run<'_>],
     angles: &[RopeAngles],
     x: &mut [f32],
@@ -54,33 +61,47 @@ pub(super) fn attention(
     let Pass { config, kernels, pool, .. } = pass;
     let AttentionBuffers { qkv, mla, partials, unrotated } = buffers;
     let rows = pass.rows(x);
-    normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
-    qkv.resize(rows * layer.projection.stride(config), 0.0);
-    match &layer.projection {
+    normed_input(pass, layer.attention_norm.as_ref(), weights.projection.dtype(), x, &mut branch.input);
+    qkv.resize(rows * weights.projection.stride(config), 0.0);
+    match &weights.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
-        Projection::Mla(weights) => mla::project(pass, weights, &mut branch.input, mla, qkv),
+        Projection::Mla(mla_weights) => mla::project(pass, mla_weights, &mut branch.input, mla, qkv),
     }
     let angles = match layer.spec.rope {
         LayerRope::None => None,
         LayerRope::Rotary(rope) => Some(&angles[rope]),
     };
-    rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    rotate_and_store(pass, weights, runs, angles, qkv, unrotated.as_mut());
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
-    tiles::attend(pass, layer, &caches, qkv, partials);
+    tiles::attend(pass, layer.spec, weights, &caches, qkv, partials);
 
     let (width, widths) = (config.num_attention_heads * config.v_head_dim, tiles::widths(pass));
     branch.input.quantize_rows(
         rows,
         width,
-        layer.o_proj.dtype(),
+        weights.o_proj.dtype(),
         kernels,
         pool,
         RowSource::Computed(&|row, out| {
-            partials.write_output(row, widths, &layer.sinks, out, kernels);
+            partials.write_output(row, widths, &weights.sinks, out, kernels);
+            apply_gate(pass, &qkv[row * weights.projection.stride(config)..][config.qkv_width()..], out);
         }),
     );
-    add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), branch, x);
+    add_residual(pass, &weights.o_proj, layer.attention_out_norm.as_ref(), branch, x);
+}
+
+/// Multiplies a row of attention's output by its gates, each for as many values as there are fewer gates.
+fn apply_gate(pass: Pass<'_>, gates: &[f32], out: &mut [f32]) {
+    let AttentionGate::Sigmoid(width) = pass.config.attention_gate else { return };
+    let each = match width {
+        GateWidth::PerHead => pass.config.v_head_dim,
+        GateWidth::PerChannel => 1,
+    };
+    for (out, gate) in out.chunks_exact_mut(each).zip(gates) {
+        let factor = 1.0 / (1.0 + (-gate).exp());
+        out.iter_mut().for_each(|out| *out *= factor);
+    }
 }
 
 /// Rows of one run that fall into one block.
@@ -100,13 +121,13 @@ struct Segment<'a> {
 /// Norms and rotates q and k in place and stores k and v in the cache's blocks.  // qkv [rows, stride]
 fn rotate_and_store(
     pass: Pass<'_>,
-    layer: &Layer,
+    weights: &AttentionWeights,
     runs: &mut [Run<'_>],
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
     unrotated: Option<&mut Vec<f32>>,
 ) {
-    let stride = layer.projection.stride(pass.config);
+    let stride = weights.projection.stride(pass.config);
     let (mut unrotated, kept_width): (&mut [f32], usize) = match unrotated {
         None => (&mut [], 0),
         Some(kept) => {
@@ -136,8 +157,8 @@ fn rotate_and_store(
     pass.pool.for_each(&mut segments, |segment| {
         for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
             let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
-            norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
-            store(pass, layer, qkv, segment.block, segment.offset + row);
+            norm_and_rotate(pass, weights, angles, qkv, segment.row + row, segment.position + row, kept);
+            store(pass, weights, qkv, segment.block, segment.offset + row);
         }
     });
 }
@@ -145,7 +166,7 @@ fn rotate_and_store(
 /// Clips, norms, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
 fn norm_and_rotate(
     pass: Pass<'_>,
-    layer: &Layer,
+    weights: &AttentionWeights,
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
     row: usize,
@@ -159,7 +180,7 @@ fn norm_and_rotate(
     if let Some(limit) = config.clip_qkv {
         qkv.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
     }
-    if let Some([q_norm, k_norm]) = &layer.qk_norms {
+    if let Some([q_norm, k_norm]) = &weights.qk_norms {
         norm_heads(pass, &mut qkv[..queries], q_norm);
         norm_heads(pass, &mut qkv[queries..queries + keys], k_norm);
     }
@@ -194,13 +215,13 @@ fn norm_heads(pass: Pass<'_>, heads: &mut [f32], weights: &NormWeights) {
 }
 
 /// Writes a row's keys and values into its place in the block.  // qkv [stride]
-fn store(pass: Pass<'_>, layer: &Layer, qkv: &[f32], block: &mut Block, offset: usize) {
+fn store(pass: Pass<'_>, weights: &AttentionWeights, qkv: &[f32], block: &mut Block, offset: usize) {
     let config = pass.config;
     let (dim, value_dim, heads) = (config.head_dim, config.v_head_dim, config.num_key_value_heads);
     let (keys, values) = qkv[config.num_attention_heads * dim..].split_at(heads * dim);
     let pairs = keys.chunks_exact(dim).zip(values.chunks_exact(value_dim));
     for (head, (key, value)) in pairs.take(heads).enumerate() {
-        block.write(layer.index, head, offset, key, value, pass.kernels);
+        block.write(weights.kv_layer, head, offset, key, value, pass.kernels);
     }
 }
 

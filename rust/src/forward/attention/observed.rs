@@ -6,13 +6,14 @@ use crate::config::Config;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Panels, Rows};
 use crate::kv_cache::{BLOCK, KvSequence};
-use crate::model::Layer;
+use crate::model::{AttentionWeights, Layer};
 use std::ops::Range;
 
 /// The heads of one layer in a pass over one run.
 pub struct ObservedHeads<'a> {
     pass: Pass<'a>,
     layer: &'a Layer,
+    weights: &'a AttentionWeights,
     cache: &'a KvSequence,
     /// Rows of the run.
     rows: usize,
@@ -24,11 +25,12 @@ impl<'a> ObservedHeads<'a> {
     pub(super) fn new(
         pass: Pass<'a>,
         layer: &'a Layer,
+        weights: &'a AttentionWeights,
         run: &'a Run<'_>,
         qkv: &'a [f32],
         unrotated: &'a [f32],
     ) -> Self {
-        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated }
+        Self { pass, layer, weights, cache: run.cache, rows: run.ids.len(), qkv, unrotated }
     }
 
     /// The layer's index.
@@ -71,7 +73,7 @@ impl<'a> ObservedHeads<'a> {
         let stride = (self.cache.len() + rows.end).next_multiple_of(BLOCK);
         out.clear();
         out.resize(rows.len() * stride, f32::NEG_INFINITY);
-        let qkv_stride = self.layer.projection.stride(config);
+        let qkv_stride = self.weights.projection.stride(config);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
         let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
         let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
@@ -79,7 +81,7 @@ impl<'a> ObservedHeads<'a> {
         for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
             let block = &self.cache.blocks()[tile];
             let head = head / config.group_size();
-            let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch, kernels);
+            let (format, keys) = block.key_panels(self.weights.kv_layer, head, &mut scratch, kernels);
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
         }
@@ -102,7 +104,7 @@ impl<'a> ObservedHeads<'a> {
             kernels.softcap(&mut scores[seen.clone()], 1.0, cap);
         }
         let (max, sum) = kernels.softmax(scores, seen.end, 1.0);
-        let (scale, sink) = match self.layer.sinks.get(head) {
+        let (scale, sink) = match self.weights.sinks.get(head) {
             None => (1.0 / sum, 0.0),
             Some(&sink) => {
                 let with_sink = max.max(sink);

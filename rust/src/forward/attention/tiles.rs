@@ -14,7 +14,8 @@ use crate::config::Mask;
 use crate::forward::state::Pass;
 use crate::kernel::{LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::Layer;
+use crate::config::LayerSpec;
+use crate::model::AttentionWeights;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -44,13 +45,14 @@ struct Task<'a> {
 /// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated.
 pub(super) fn attend(
     pass: Pass<'_>,
-    layer: &Layer,
+    spec: LayerSpec,
+    weights: &AttentionWeights,
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
     partials: &mut Partials,
 ) {
     let widths = widths(pass);
-    let splits = plan_splits(caches, layer.spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
+    let splits = plan_splits(caches, spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
     let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
     let mut outs = partials.allocate(shapes, widths);
     let mut tasks = Vec::new();
@@ -69,8 +71,8 @@ pub(super) fn attend(
             }
         }
     }
-    let stride = layer.projection.stride(pass.config);
-    let attention = LayerAttention { pass, layer, widths, qkv, stride };
+    let stride = weights.projection.stride(pass.config);
+    let attention = LayerAttention { pass, spec, kv_layer: weights.kv_layer, widths, qkv, stride };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
     });
@@ -132,7 +134,8 @@ fn plan_splits(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, want
 /// What the tasks of a layer share.
 struct LayerAttention<'a> {
     pass: Pass<'a>,
-    layer: &'a Layer,
+    spec: LayerSpec,
+    kv_layer: usize,
     widths: Widths,
     qkv: &'a [f32],
     stride: usize,
@@ -179,10 +182,10 @@ impl LayerAttention<'_> {
     fn chunk(&self, task: &Task<'_>, chunk: usize, scratch: &mut Scratch) {
         let last = task.position + task.rows.len() - 1;
         let tiles = chunk * CHUNK / BLOCK..(chunk + 1) * CHUNK / BLOCK;
-        let tiles = tiles.start.max(self.layer.spec.mask.first(task.position) / BLOCK)
+        let tiles = tiles.start.max(self.spec.mask.first(task.position) / BLOCK)
             ..tiles.end.min(last / BLOCK + 1);
         // Blocks are not contiguous: the hardware prefetcher finds neither the next one nor its values.
-        let (blocks, layer) = (task.cache.blocks(), self.layer.index);
+        let (blocks, layer) = (task.cache.blocks(), self.kv_layer);
         let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
@@ -197,7 +200,7 @@ impl LayerAttention<'_> {
             scratch.scores.chunks_exact_mut(CHUNK).zip(scratch.part.chunks_exact_mut(self.widths.partial()));
         for (query, (scores, part)) in softmaxes.enumerate() {
             let row = query / self.widths.group % task.rows.len();
-            let seen = self.layer.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
+            let seen = self.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
             reset(part);
             if !seen.is_empty() {
                 let softmax = self.softmax(scores, seen);
@@ -221,7 +224,7 @@ impl LayerAttention<'_> {
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let (dim, count) = (self.pass.config.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
-        let (format, keys) = block.key_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
+        let (format, keys) = block.key_panels(self.kv_layer, head, &mut scratch.tile, self.pass.kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
@@ -232,7 +235,7 @@ impl LayerAttention<'_> {
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
     fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
         let Pass { config, kernels, .. } = self.pass;
-        let scale = config.attention_multiplier * self.layer.spec.attention_scale;
+        let scale = config.attention_multiplier * self.spec.attention_scale;
         let scale = match config.attn_logit_softcapping {
             None => scale,
             Some(cap) => {
@@ -258,9 +261,9 @@ impl LayerAttention<'_> {
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let block = &task.cache.blocks()[tile];
         let (format, values) =
-            block.value_panels(self.layer.index, head, &mut scratch.tile, self.pass.kernels);
+            block.value_panels(self.kv_layer, head, &mut scratch.tile, self.pass.kernels);
         let seen =
-            |row: usize| self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
+            |row: usize| self.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
         let mut row = 0;
         while row < rows {
