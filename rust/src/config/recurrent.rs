@@ -33,8 +33,10 @@ pub struct LinearAttention {
     pub conv_kernel_size: usize,
     /// Bias of that convolution.
     pub conv_bias: Bias,
-    /// Biases of the input and the output projection.
-    pub proj_bias: Bias,
+    /// Bias of the input projection.
+    pub in_bias: Bias,
+    /// Bias of the output projection.
+    pub out_bias: Bias,
     /// What is done to the output before its projection.
     pub output: GatedOutput,
 }

@@ -127,6 +127,8 @@ pub enum NormPlacement {
     After,
     /// Both (gemma2, glm4).
     Around,
+    /// After them in layers with attention, before them in recurrent ones (olmo_hybrid).
+    AfterAttention,
 }
 
 /// How attention and MLP are added to the residual stream.

@@ -138,8 +138,10 @@ pub enum MoeNames {
 pub struct RecurrentNames {
     /// What the normed row is projected to.
     pub in_proj: InProj,
-    /// The depthwise convolution: [channels, 1, positions].
-    pub conv: Tensor,
+    /// The depthwise convolution, in one tensor or in one each for q, k and v: [channels, 1, positions].
+    pub conv: &'static [Tensor],
+    /// The channels of three tensors where they are not those of q, k and v (transformers writes three equal parts).
+    pub conv_split: Option<[usize; 3]>,
     /// Logarithm of the decay rate per head.
     pub a_log: &'static str,
     /// Bias of the step.
@@ -262,7 +264,8 @@ impl Names {
                 tensor!("linear_attn.in_proj_b"),
                 tensor!("linear_attn.in_proj_a"),
             ]),
-            conv: tensor!("linear_attn.conv1d"),
+            conv: &[tensor!("linear_attn.conv1d")],
+            conv_split: None,
             a_log: "linear_attn.A_log",
             dt_bias: "linear_attn.dt_bias",
             d: "",

@@ -61,7 +61,7 @@ const NAMES: Names = Names {
     },
     recurrent: RecurrentNames {
         in_proj: InProj::One(tensor!("conv.in_proj")),
-        conv: tensor!("conv.conv"),
+        conv: &[tensor!("conv.conv")],
         out_proj: tensor!("conv.out_proj"),
         ..Names::LLAMA.recurrent
     },

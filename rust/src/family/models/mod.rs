@@ -1,5 +1,6 @@
 //! The registry of families: a family is one short file here and one line in [`FAMILIES`].
 
+mod bamba;
 mod cohere;
 mod deepseek;
 mod dtransformer;
@@ -14,12 +15,15 @@ mod gpt_neox;
 mod gpt_oss;
 mod gptj;
 mod granite;
+mod granitemoehybrid;
 mod lfm2;
 mod llama;
 mod mistral;
 mod mixtral;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
+mod olmo_hybrid;
 mod phi;
 mod phi3;
 mod qwen2;
@@ -78,6 +82,10 @@ pub static FAMILIES: &[&Family] = &[
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
     &lfm2::LFM2,
+    &olmo_hybrid::OLMO_HYBRID,
+    &bamba::BAMBA,
+    &granitemoehybrid::GRANITEMOEHYBRID,
+    &nemotron_h::NEMOTRON_H,
     &qwen3_5::QWEN3_NEXT,
     &qwen3_5::QWEN3_5,
     &qwen3_5::QWEN3_5_MOE,

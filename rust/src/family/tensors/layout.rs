@@ -47,6 +47,10 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         NormPlacement::Before => (true, false),
         NormPlacement::After => (false, true),
         NormPlacement::Around => (true, true),
+        NormPlacement::AfterAttention => match config.layers[layer].mixer.has_attention() {
+            true => (false, true),
+            false => (true, false),
+        },
     };
     let spec = config.layers[layer];
     let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);

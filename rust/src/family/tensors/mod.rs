@@ -10,7 +10,7 @@ mod recurrent;
 mod rows;
 mod spec;
 
-pub use check::{check_tensors, embedding_names, required_tensors, with_base_of};
+pub use check::{as_in, check_tensors, embedding_names, required_tensors};
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{

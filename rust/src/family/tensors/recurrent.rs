@@ -22,8 +22,8 @@ impl Prefix<'_> {
         };
         RecurrentTensors {
             in_proj,
-            conv: self.conv(names.conv, hidden, kernel_size),
-            conv_bias: with_bias(bias, vec![self.vector(names.conv.bias, Rows::all(hidden))]),
+            conv: self.conv(&[(names.conv[0], hidden)], kernel_size),
+            conv_bias: with_bias(bias, vec![self.vector(names.conv[0].bias, Rows::all(hidden))]),
             a_log: Vec::new(),
             dt_bias: Vec::new(),
             d: Vec::new(),
@@ -32,10 +32,13 @@ impl Prefix<'_> {
         }
     }
 
-    /// A depthwise convolution.  // rows [channels], each [positions]
-    fn conv(&self, name: Tensor, channels: usize, positions: usize) -> Vec<TensorRows> {
-        let whole = self.vector(name.weight, Rows::all(channels));
-        vec![TensorRows { shape: vec![channels, 1, positions], ..whole }]
+    /// A depthwise convolution in tensors with (name, channels).  // each [channels, 1, positions]
+    fn conv(&self, parts: &[(Tensor, usize)], positions: usize) -> Vec<TensorRows> {
+        let part = |&(name, channels): &(Tensor, usize)| TensorRows {
+            shape: vec![channels, 1, positions],
+            ..self.vector(name.weight, Rows::all(channels))
+        };
+        parts.iter().map(part).collect()
     }
 
     fn linear_attention(&self, linear: &LinearAttention) -> RecurrentTensors {
@@ -47,12 +50,18 @@ impl Prefix<'_> {
             GatedOutput::NormThenGate { group, shared_weight: true, .. } => Some((group, width / group)),
             GatedOutput::NormThenGate { .. } | GatedOutput::GateThenNorm { .. } => Some((width, 1)),
         };
+        let (keys, values) = (linear.keys_width(), linear.values_width());
+        let conv: Vec<(Tensor, usize)> = match (names.conv, names.conv_split) {
+            ([one], _) => vec![(*one, linear.conv_width())],
+            (parts, Some(split)) => parts.iter().copied().zip(split).collect(),
+            (parts, None) => parts.iter().copied().zip([keys, keys, values]).collect(),
+        };
         RecurrentTensors {
             in_proj: self.linear_in_proj(linear),
-            conv: self.conv(names.conv, linear.conv_width(), linear.conv_kernel_size),
+            conv: self.conv(&conv, linear.conv_kernel_size),
             conv_bias: with_bias(
                 linear.conv_bias,
-                vec![self.vector(names.conv.bias, Rows::all(linear.conv_width()))],
+                vec![self.vector(names.conv[0].bias, Rows::all(linear.conv_width()))],
             ),
             a_log: per_head(names.a_log),
             dt_bias: per_head(names.dt_bias),
@@ -65,13 +74,13 @@ impl Prefix<'_> {
                 bias: Vec::new(),
                 width,
             }),
-            out_proj: self.matrix(&[(names.out_proj, self.config.hidden_size)], width, linear.proj_bias),
+            out_proj: self.matrix(&[(names.out_proj, self.config.hidden_size)], width, linear.out_bias),
         }
     }
 
     /// The convolution's channels (q, k, v; or x, B, C), then z, then the scalars of all heads.
     fn linear_in_proj(&self, linear: &LinearAttention) -> MatrixSpec {
-        let (hidden, bias) = (self.config.hidden_size, linear.proj_bias);
+        let (hidden, bias) = (self.config.hidden_size, linear.in_bias);
         let (keys, values) = (linear.keys_width(), linear.values_width());
         let (heads, conv) = (linear.num_value_heads, linear.conv_width());
         match self.config.names.recurrent.in_proj {
